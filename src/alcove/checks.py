@@ -1,0 +1,135 @@
+"""The first step of the road: every argument is what the contract says, or an error names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from alcove.clock import SECOND
+from alcove.errors import InvalidRequest, PayloadTooLarge
+from alcove.namespace import Namespace
+from alcove.settings import Settings
+
+MAX_KEY_BYTES = 1024
+MAX_NESTING = 100
+MAX_TTL_SECONDS = 100 * 366 * 86_400
+_INT64 = range(-(2**63), 2**63)
+
+
+def address(namespace: object, key: object, settings: Settings) -> tuple[Namespace, bytes]:
+    """The place of one memory: a namespace of 1 to `max_depth` segments and a key, encoded."""
+    checked = Namespace.checked(namespace)
+    if not 1 <= len(checked) <= settings.max_depth:
+        raise InvalidRequest("namespace", f"1 to {settings.max_depth} segments, not {len(checked)}")
+    encoded = text(key, "key")
+    if not 1 <= len(encoded) <= MAX_KEY_BYTES:
+        raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
+    return checked, encoded
+
+
+def text(value: object, field: str) -> bytes:
+    """The UTF-8 bytes of a string."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"a string, not {_type(value)}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "text without lone surrogates") from None
+
+
+def value(given: object, settings: Settings) -> bytes:
+    """A JSON object as compact JSON."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("value", f"a JSON object, not {_type(given)}")
+    encoded = json(dict(given), "value")
+    if len(encoded) > settings.max_value_bytes:
+        raise PayloadTooLarge(
+            "value", f"at most {settings.max_value_bytes} bytes of JSON, not {len(encoded)}"
+        )
+    return encoded
+
+
+def json(given: object, field: str) -> bytes:
+    """Compact JSON of plain data, which reads back equal."""
+    _plain(given, field, MAX_NESTING)
+    try:
+        return msgspec.json.encode(given)
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "text without lone surrogates") from None
+
+
+def _plain(node: object, field: str, depth: int) -> None:
+    """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
+    kind = type(node)
+    if kind is str or kind is bool or node is None:
+        return
+    if kind is int:
+        if node not in _INT64:
+            raise InvalidRequest(field, "an integer that fits in 64 bits")
+    elif kind is float:
+        if not math.isfinite(node):  # type: ignore[arg-type]
+            raise InvalidRequest(field, "a finite number")
+    elif depth == 0:
+        raise InvalidRequest(field, f"at most {MAX_NESTING} levels of nesting")
+    elif kind is dict:
+        for name, child in node.items():  # type: ignore[attr-defined]
+            if type(name) is not str:
+                raise InvalidRequest(field, f"names that are strings, not {_type(name)}")
+            _plain(child, f"{field}.{name}", depth - 1)
+    elif kind is list:
+        for position, child in enumerate(node):  # type: ignore[arg-type]
+            _plain(child, f"{field}[{position}]", depth - 1)
+    else:
+        raise InvalidRequest(field, f"JSON data, not {_type(node)}")
+
+
+def index(given: object, settings: Settings) -> bytes | None:
+    """A flat map of strings as compact JSON; None where nothing is to be indexed."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("index", f"an object of strings, not {_type(given)}")
+    if len(given) > settings.max_index_fields:
+        raise InvalidRequest("index", f"at most {settings.max_index_fields} fields, not {len(given)}")
+    if not given:
+        return None
+    for name, content in given.items():
+        if not text(name, "index"):
+            raise InvalidRequest("index", "field names that are not empty")
+        if len(text(content, f"index.{name}")) > settings.max_index_bytes:
+            raise InvalidRequest(f"index.{name}", f"at most {settings.max_index_bytes} bytes")
+    return msgspec.json.encode(dict(given))
+
+
+def ttl(seconds: object) -> int | None:
+    """A time to live in microseconds; None where the memory never expires."""
+    if seconds is None:
+        return None
+    return whole(seconds, "ttl_seconds", 0, MAX_TTL_SECONDS) * SECOND or None
+
+
+def revision(expected: object, *, create_only: object = False) -> int | None:
+    """The revision the caller expects, 0 for "must be absent", None for any."""
+    if not isinstance(create_only, bool):
+        raise InvalidRequest("create_only", f"true or false, not {_type(create_only)}")
+    if expected is None:
+        return 0 if create_only else None
+    if create_only:
+        raise InvalidRequest("create_only", "not to be combined with expected_revision")
+    return whole(expected, "expected_revision", 0, 2**63 - 1)
+
+
+def whole(number: object, field: str, least: int, most: int) -> int:
+    """A whole number between two bounds."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidRequest(field, f"a whole number, not {_type(number)}")
+    if not least <= number <= most:
+        raise InvalidRequest(field, f"a whole number from {least} to {most}, not {number}")
+    return number
+
+
+def _type(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), f"{type(value).__name__}")

@@ -1,0 +1,263 @@
+"""`Alcove`: a store in this process, as one principal sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from alcove import operations
+from alcove.clock import Clock, system_clock
+from alcove.doctor import Examination
+from alcove.engine.sqlite import SqliteEngine
+from alcove.errors import InvalidRequest, StoreError
+from alcove.ledger import Ledger
+from alcove.namespace import Namespace
+from alcove.policy import Policy
+from alcove.principal import NOBODY_ELSE, Principal
+from alcove.records import (
+    Delete,
+    Deletion,
+    Entry,
+    EventPage,
+    Kind,
+    Memory,
+    Operation,
+    Put,
+    Receipt,
+    Result,
+    Shared,
+    Swept,
+    Touch,
+    Version,
+)
+from alcove.service import Address, Memories, Moment
+from alcove.settings import Settings
+from alcove.sweeper import Sweeper
+from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, Rotation, Vault
+
+List: TypeAlias = list  # inside the class, `list` is the method
+
+
+class Alcove:
+    """Memory in one file, opened for one principal. Thread-safe; close it, or use it with `with`.
+
+    A new handle acts as the user `noop` with the role `admin`, as the service does without
+    authentication; `as_user` gives one that acts as somebody else, over the same store.
+    """
+
+    def __init__(
+        self,
+        at: str | os.PathLike[str],
+        *,
+        settings: Settings | None = None,
+        keys: KeyProvider | None = None,
+        policy_dir: str | os.PathLike[str] | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        path = _checked_path(at)
+        self._settings = settings or Settings()
+        policy = Policy(None if policy_dir is None else Path(policy_dir))
+        provider = keys or _default_keys(path)
+        engine = SqliteEngine(
+            path, clock=clock, busy_timeout=self._settings.busy_timeout, on_create=provider.create
+        )
+        try:
+            vault = Vault(engine, provider)
+        except BaseException:
+            engine.close()
+            raise
+        self._memories = Memories(
+            engine=engine,
+            vault=vault,
+            policy=policy,
+            ledger=Ledger(path.with_name(path.name + ".wipes")),
+            settings=self._settings,
+            clock=clock,
+        )
+        interval = self._settings.sweep_interval
+        self._sweeper = Sweeper(self._memories, interval) if interval else None
+        self.principal = NOBODY_ELSE
+
+    def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
+        """The same store, as this user sees it."""
+        return self.as_principal(Principal(user_id, claims={"sub": user_id, "roles": [*roles]}))
+
+    def as_principal(self, principal: Principal) -> Alcove:
+        """The same store, as this principal sees it."""
+        handle = object.__new__(Alcove)
+        handle.__dict__ = {**self.__dict__, "principal": principal}
+        return handle
+
+    def put(
+        self,
+        namespace: Address,
+        key: str,
+        value: Mapping[str, object],
+        *,
+        index: Mapping[str, str] | None = None,
+        ttl_seconds: int | None = None,
+        expected_revision: int | None = None,
+        create_only: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Entry:
+        """Stores a JSON object at a key, replacing what was there; the answer does not echo the value."""
+        put = Put(
+            namespace=namespace,
+            key=key,
+            value=value,
+            index=index,
+            ttl_seconds=ttl_seconds,
+            expected_revision=expected_revision,
+            create_only=create_only,
+        )
+        return self._memories.put(self.principal, put, idempotency_key=idempotency_key)
+
+    def get(self, namespace: Address, key: str, *, as_of: Moment | None = None) -> Memory | None:
+        """The memory at a key, or None; what was there at a past moment with `as_of`."""
+        return self._memories.get(self.principal, namespace, key, as_of=as_of)
+
+    def delete(
+        self,
+        namespace: Address,
+        key: str,
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deletion:
+        """Deletes what is at a key; nothing there is not an error."""
+        delete = Delete(namespace=namespace, key=key, expected_revision=expected_revision)
+        return self._memories.delete(self.principal, delete, idempotency_key=idempotency_key)
+
+    def touch(self, namespace: Address, key: str, *, ttl_seconds: int | None = None) -> Entry:
+        """Changes when a memory expires (never, without `ttl_seconds`); no version, no event."""
+        return self._memories.touch(
+            self.principal, Touch(namespace=namespace, key=key, ttl_seconds=ttl_seconds)
+        )
+
+    def batch(
+        self, operations_: Sequence[Operation | Mapping[str, object]], *, idempotency_key: str | None = None
+    ) -> List[Result]:
+        """Puts, gets, deletes and touches in one transaction: all of them or none."""
+        parsed = operations.parse(operations_)
+        return self._memories.batch(self.principal, parsed, idempotency_key=idempotency_key)
+
+    def search(
+        self,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Memory]:
+        """Memories below a prefix that fit a filter, in order of namespace and key."""
+        return self._memories.search(
+            self.principal, namespace_prefix, filter=filter, limit=limit, offset=offset, as_of=as_of
+        )
+
+    def list(
+        self,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Entry]:
+        """The same without opening the values."""
+        return self._memories.list(
+            self.principal, namespace_prefix, filter=filter, limit=limit, offset=offset, as_of=as_of
+        )
+
+    def namespaces(
+        self,
+        prefix: Address = (),
+        *,
+        suffix: Address = (),
+        max_depth: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> List[Namespace]:
+        """The distinct namespaces that hold something, cut to a depth, sorted."""
+        return self._memories.namespaces(
+            self.principal, prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset
+        )
+
+    def events(
+        self,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None = None,
+        limit: int = 50,
+    ) -> EventPage:
+        """A page of what happened below a prefix, oldest first, and the cursor to go on from."""
+        return self._memories.events(
+            self.principal,
+            prefix,
+            kinds=kinds,
+            after=after,
+            before=before,
+            after_cursor=after_cursor,
+            limit=limit,
+        )
+
+    def history(self, namespace: Address, key: str) -> List[Version]:
+        """Every retained version of one key, newest first."""
+        return self._memories.history(self.principal, namespace, key)
+
+    def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
+        """Erases everything that belongs to a user and destroys their key."""
+        receipt = self._memories.wipe(self.principal, user, shared=shared, wait=wait)
+        if not receipt.scrubbed and self._sweeper:
+            self._sweeper.wake()
+        return receipt
+
+    def sweep(self) -> Swept:
+        """Does now what the background sweep does at its interval."""
+        return self._memories.sweep()
+
+    def rotate_keys(self) -> Iterator[Rotation]:
+        """Wraps every data key with a new key-encryption key, step by step; resumable."""
+        return self._memories.rotate_keys(self.principal)
+
+    def doctor(self) -> Iterator[Examination]:
+        """Checks the whole store, one examination at a time."""
+        return self._memories.doctor(self.principal)
+
+    def reload_policy(self) -> None:
+        """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
+        self._memories.reload_policy(self.principal)
+
+    def close(self) -> None:
+        """Stops the sweep and closes the file, for every handle over this store."""
+        if self._sweeper:
+            self._sweeper.stop()
+        self._memories.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Alcove as {self.principal.user_id!r}>"
+
+
+def _checked_path(at: str | os.PathLike[str]) -> Path:
+    if not isinstance(at, str | os.PathLike) or not os.fspath(at) or os.fspath(at) == ":memory:":
+        raise InvalidRequest("at", "the path of a file (in a temporary folder, if it is not to last)")
+    path = Path(at)
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give the path of a file")
+    return path
+
+
+def _default_keys(path: Path) -> KeyProvider:
+    """The environment's key where it is set, otherwise a key file beside the database."""
+    return EnvironmentKey() if os.environ.get("ALCOVE_KEY") else KeyFile(path.with_name(path.name + ".key"))

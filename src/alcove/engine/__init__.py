@@ -1,0 +1,1 @@
+"""Engines: the interface in `base`, SQLite beside it, their SQL in `sql/`."""

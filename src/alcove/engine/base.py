@@ -1,0 +1,182 @@
+"""What every engine does: the interface between the one road and the place where the data lies.
+
+An engine stores rows and knows nothing of policy or of what is inside a sealed value. It assigns
+sequence, revision and time inside the transaction, so that all three only ever grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from alcove.filters import Filter
+from alcove.records import Kind
+
+
+class Row(NamedTuple):
+    """One version as it is stored."""
+
+    seq: int
+    id: bytes
+    ns: bytes
+    key: bytes
+    kind: Kind
+    revision: int
+    created_at: int
+    expires_at: int | None
+    user: str | None
+    client: str | None
+    agent: str | None
+    data_key: int | None
+    sealed: bytes | None
+    attributes: str
+    index_text: str | None
+
+
+class Writer(NamedTuple):
+    """Who a version is written by."""
+
+    user: str | None
+    client: str | None
+    agent: str | None
+
+
+class PutRow(NamedTuple):
+    """A sealed memory to store; `expected` is a revision, 0 for absent, None for any."""
+
+    id: bytes
+    ns: bytes
+    key: bytes
+    owner: str | None
+    writer: Writer
+    data_key: int
+    sealed: bytes
+    attributes: str
+    index_text: str | None
+    ttl: int | None
+    expected: int | None
+
+
+class GetRow(NamedTuple):
+    ns: bytes
+    key: bytes
+
+
+class DeleteRow(NamedTuple):
+    ns: bytes
+    key: bytes
+    writer: Writer
+    expected: int | None
+
+
+class TouchRow(NamedTuple):
+    ns: bytes
+    key: bytes
+    ttl: int | None
+
+
+RowOperation = PutRow | GetRow | DeleteRow | TouchRow
+
+
+class Replay(NamedTuple):
+    """A request to be done once: its answer is sealed inside the transaction and kept for a day."""
+
+    user: str
+    token: bytes
+    data_key: int
+    seal: Callable[[Sequence[Row | None]], bytes]
+
+
+class Replayed(NamedTuple):
+    """The sealed answer that an earlier request with the same token got."""
+
+    data_key: int
+    sealed: bytes
+
+
+class DataKey(NamedTuple):
+    """A subject's data key, wrapped by the key-encryption key `wrapped_by`."""
+
+    id: int
+    subject: str
+    wrapped: bytes
+    wrapped_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which rows a read may touch: a subtree, narrowed by the policy and by the caller's filter."""
+
+    low: bytes
+    high: bytes
+    policy: Filter = field(default_factory=Filter)
+    owner: str | None = None
+    """When set, rooms that belong to anybody else are left out."""
+    filter: Filter = field(default_factory=Filter)
+
+
+class Wiped(NamedTuple):
+    """What a wipe removed from the engine, and the generation its scrub must reach."""
+
+    memories: int
+    versions: int
+    replays: int
+    keys: int
+    shared: int
+    generation: int
+
+
+class DataKeyGone(Exception):
+    """A write was sealed with a data key that has been destroyed since; seal again and retry."""
+
+
+class Engine(Protocol):
+    """A durable, ordered store of versions. Safe to use from many threads."""
+
+    # Writing: every submit is one all-or-nothing transaction, and many share one commit.
+    def submit(
+        self, operations: Sequence[RowOperation], replay: Replay | None = None
+    ) -> Future[list[Row | None] | Replayed]: ...
+
+    # Reading. `at` is a moment: what was current then. None reads what is current at `now`.
+    def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None: ...
+    def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]: ...
+    def history(self, ns: bytes, key: bytes) -> list[Row]: ...
+    def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]: ...
+    def events(
+        self,
+        scope: Scope,
+        *,
+        position: int,
+        kinds: Sequence[Kind],
+        after: int | None,
+        before: int | None,
+        limit: int,
+    ) -> list[Row]: ...
+    def horizon(self) -> tuple[int, int]:
+        """The earliest moment and the highest removed sequence that retention has left behind."""
+        ...
+
+    # Living and dying. Each call does at most `limit` rows in a transaction of its own.
+    def expire(self, *, now: int, limit: int) -> int: ...
+    def expire_older(self, low: bytes, high: bytes, *, than: int, limit: int) -> int: ...
+    def purge(self, *, before: int, limit: int) -> int: ...
+    def purge_replays(self, *, before: int) -> int: ...
+    def wipe(self, user: str, *, subject: str, shared: str) -> Wiped: ...
+    def scrub(self, generation: int | None = None) -> bool: ...
+
+    # Data keys.
+    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None: ...
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]: ...
+    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey: ...
+    def rewrap(self, keys: Sequence[DataKey]) -> None: ...
+
+    # Inspection.
+    def every_version(self) -> Iterator[Row]: ...
+    def check(self) -> Iterator[tuple[str, int, list[str]]]:
+        """Each structural check: what it compares, how many it compared, and what it found wrong."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,176 @@
+"""One SQLite file: opening it safely, its connections, its transactions, its errors in our words."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from alcove.clock import parse_instant
+from alcove.engine import statements
+from alcove.errors import AlcoveError, StoreError, Unavailable
+
+APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
+
+
+class Database:
+    """The connections to one file: a writer that takes turns, and as many readers as are in use."""
+
+    def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
+        self.path = path
+        self.turn = threading.Lock()
+        self._busy_timeout = busy_timeout
+        self._readers: deque[apsw.Connection] = deque()
+        self._closed = False
+        with self._explained():
+            self._writer = self._connect()
+            self._migrate(on_create)
+
+    @contextmanager
+    def write(self) -> Iterator[apsw.Connection]:
+        """One write transaction, when its turn comes."""
+        with self.turn, self.transaction() as db:
+            yield db
+
+    @contextmanager
+    def transaction(self) -> Iterator[apsw.Connection]:
+        """One write transaction, for a caller who holds the turn."""
+        with self._explained():
+            self._refuse_if_closed()
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:  # a full disk has rolled it back already
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
+        """A connection that sees one snapshot, the newest at its first statement."""
+        with self._explained():
+            self._refuse_if_closed()
+            try:
+                db = self._readers.pop()
+            except IndexError:
+                db = self._connect()
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                db.execute("ROLLBACK")
+                self._readers.append(db)
+
+    def rebuild(self) -> bool:
+        """Writes the whole file anew, so that no deleted byte is left in it or in its log.
+
+        `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False
+        where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
+        """
+        with self.turn, self._explained():
+            self._refuse_if_closed()
+            self._writer.execute("VACUUM")
+            ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return not busy
+
+    def close(self) -> None:
+        """Closes every connection that is not in use; the last one empties the log into the file."""
+        with self.turn:
+            self._closed = True
+            while self._readers:
+                self._readers.pop().close()
+            self._writer.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self.path} has been closed")
+
+    def _connect(self) -> apsw.Connection:
+        db = apsw.Connection(os.fspath(self.path))
+        if db.readonly("main"):
+            raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
+        db.set_busy_handler(_Patience(self._busy_timeout))
+        db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
+        ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
+        if mode != "wal":
+            raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
+        db.execute("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384")
+        return db
+
+    def _migrate(self, on_create: Callable[[], None]) -> None:
+        """Brings the schema to this program's version; a new file's key is made in the same step."""
+        scripts = statements.migrations()
+        if _pragma(self._writer, "user_version") == len(scripts):
+            self._refuse_foreign()
+            return
+        with self.write() as db:
+            version = _pragma(db, "user_version")
+            if version > len(scripts):
+                raise StoreError(f"{self.path} was made by a newer Alcove (schema {version}); upgrade first")
+            if version == 0 and not list(db.execute("SELECT 1 FROM sqlite_schema")):
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                on_create()
+            self._refuse_foreign()
+            for script in scripts[version:]:
+                db.execute(script)
+            db.execute(f"PRAGMA user_version = {len(scripts)}")
+
+    def _refuse_foreign(self) -> None:
+        if _pragma(self._writer, "application_id") != APPLICATION_ID:
+            raise StoreError(f"{self.path} is another program's database, not an Alcove store")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns the driver's errors into ours."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise _explain(error, self.path) from error
+
+
+class _Patience:
+    """A busy handler that asks again every millisecond or so, until the time-out."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        if tries == 0:
+            self._deadline = time.monotonic() + self._seconds
+        time.sleep(min(0.0005 * (tries + 1), 0.005))
+        return time.monotonic() < self._deadline
+
+
+def _instant(*texts: apsw.SQLiteValue) -> int | None:
+    return parse_instant(str(texts[0]))
+
+
+def _pragma(db: apsw.Connection, name: str) -> int:
+    ((value,),) = db.execute(f"PRAGMA {name}")
+    return int(value)
+
+
+def _explain(error: apsw.Error, path: Path) -> AlcoveError:
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return Unavailable(f"{path} is busy: another process held it for too long")
+        case apsw.FullError():
+            return Unavailable(f"{path}: the disk is full; nothing of this write was kept")
+        case apsw.ReadOnlyError():
+            return Unavailable(f"{path} is read-only: Alcove needs to write to it")
+        case apsw.CantOpenError():
+            return StoreError(f"{path} cannot be opened: is its folder there, and may this user write to it?")
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreError(f"{path} is not a database, or it is damaged; restore it from a backup")
+        case apsw.IOError():
+            return Unavailable(f"{path}: the disk refused ({error}); nothing of this write was kept")
+        case _:
+            return AlcoveError(f"{path}: {error}")

@@ -1,0 +1,168 @@
+-- Every statement the SQLite engine runs, by name. `{columns}` are those of base.Row; `{where}` is a
+-- predicate compiled by filters.py, with its own parameters bound after the numbered ones.
+
+-- name: newest
+-- The last version of one key, live or not: where its next revision starts.
+SELECT seq, ns, key, revision, owner, attributes, ended_at, expires_at
+FROM versions WHERE ns = ? AND key = ? ORDER BY revision DESC LIMIT 1
+
+-- name: last_moment
+-- The time of the last version, which no later one may precede.
+SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1
+
+-- name: append
+INSERT INTO versions (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner,
+                      user, client, agent, data_key, sealed, attributes, index_text)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: end
+UPDATE versions SET ended_at = ? WHERE seq = ?
+
+-- name: set_expiry
+UPDATE versions SET expires_at = ? WHERE seq = ?
+
+-- name: know_namespace
+INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
+
+-- name: get
+-- What is live at one key.
+SELECT {columns} FROM versions v INDEXED BY live
+WHERE ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
+
+-- name: get_at
+-- What was live at one key at a moment.
+SELECT {columns} FROM versions v INDEXED BY history
+WHERE ns = ?1 AND key = ?2 AND created_at <= ?3
+  AND (ended_at IS NULL OR ended_at > ?3) AND (expires_at IS NULL OR expires_at > ?3)
+
+-- name: scan
+-- What is live in a subtree, in order of namespace and key.
+SELECT {columns} FROM versions v INDEXED BY live
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
+  AND {where}
+ORDER BY ns, key
+
+-- name: scan_at
+-- What was live in a subtree at a moment.
+SELECT {columns} FROM versions v INDEXED BY history
+WHERE ns >= ? AND ns < ? AND created_at <= ?3
+  AND (ended_at IS NULL OR ended_at > ?3) AND (expires_at IS NULL OR expires_at > ?3)
+  AND {where}
+ORDER BY ns, key
+
+-- name: history
+SELECT {columns} FROM versions v WHERE ns = ? AND key = ? ORDER BY revision DESC
+
+-- name: namespaces
+-- The namespaces of a subtree with something live in them that the caller may see.
+SELECT n.ns FROM namespaces n
+WHERE n.ns >= ? AND n.ns < ? AND EXISTS (
+    SELECT 1 FROM versions v INDEXED BY live
+    WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where})
+ORDER BY n.ns
+
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM versions
+
+-- name: events_by_seq
+-- A page of the timeline, read along the log: for a position near its end.
+SELECT {columns} FROM versions v NOT INDEXED
+WHERE seq > ? AND ns >= ? AND ns < ? AND {where}
+ORDER BY seq LIMIT ?
+
+-- name: events_by_subtree
+-- The same page, read from the subtree: its cost follows the subtree, not the store.
+SELECT {columns} FROM versions WHERE seq IN (
+    SELECT seq FROM versions v INDEXED BY history
+    WHERE seq > ? AND ns >= ? AND ns < ? AND {where}
+    ORDER BY seq LIMIT ?)
+ORDER BY seq
+
+-- name: mark
+SELECT value FROM marks WHERE name = ?
+
+-- name: set_mark
+-- Marks only ever grow.
+UPDATE marks SET value = max(value, ?) WHERE name = ?
+
+-- name: due
+-- Live versions whose time has come.
+SELECT seq, ns, key, revision, owner, attributes FROM versions INDEXED BY expiring
+WHERE ended_at IS NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- name: aged
+-- Live versions of a subtree that were written before a moment.
+SELECT seq, ns, key, revision, owner, attributes FROM versions INDEXED BY live
+WHERE ended_at IS NULL AND ns >= ? AND ns < ? AND created_at < ? LIMIT ?
+
+-- name: purge
+-- Versions that ended before a moment, oldest first.
+DELETE FROM versions WHERE seq IN (
+    SELECT seq FROM versions INDEXED BY ended
+    WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at, seq LIMIT ?)
+RETURNING seq, ns
+
+-- name: forget_namespace
+-- A namespace goes with its last version.
+DELETE FROM namespaces WHERE ns = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.ns = ?1)
+
+-- name: replay
+SELECT data_key, sealed FROM replays WHERE user = ? AND token = ? AND created_at > ?
+
+-- name: add_replay
+INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed) VALUES (?, ?, ?, ?, ?)
+
+-- name: purge_replays
+DELETE FROM replays WHERE created_at <= ?
+
+-- name: owned
+SELECT ns FROM namespaces WHERE owner = ?
+
+-- name: count_live
+-- What a user would call their memories: live and not past their expiry.
+SELECT count(*) FROM versions INDEXED BY live
+WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
+
+-- name: wipe_namespace
+DELETE FROM versions WHERE ns = ?
+
+-- name: drop_namespace
+DELETE FROM namespaces WHERE ns = ?
+
+-- name: wipe_key
+DELETE FROM data_keys WHERE subject = ?
+
+-- name: wipe_replays
+DELETE FROM replays WHERE user = ?
+
+-- name: authored
+-- What a user wrote into rooms that are not their own.
+SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL FROM versions INDEXED BY authored
+WHERE user = ? AND user IS NOT owner
+
+-- name: anonymise
+UPDATE versions SET user = NULL, client = NULL WHERE seq = ?
+
+-- name: remove
+DELETE FROM versions WHERE seq = ?
+
+-- name: data_key_exists
+SELECT 1 FROM data_keys WHERE id = ?
+
+-- name: data_key_of
+SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE subject = ?
+
+-- name: data_key_by_id
+SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE id = ?
+
+-- name: data_keys
+SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE wrapped_by IS NOT ? ORDER BY id LIMIT ?
+
+-- name: add_data_key
+INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by) VALUES (?, ?, ?)
+
+-- name: rewrap
+UPDATE data_keys SET wrapped = ?, wrapped_by = ? WHERE id = ?
+
+-- name: every_version
+SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?

@@ -1,0 +1,268 @@
+"""The SQLite engine: one file, many threads, several processes, every commit on the disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from alcove.clock import Clock
+from alcove.engine import statements
+from alcove.engine.base import DataKey, Replay, Row, RowOperation, Scope, Wiped
+from alcove.engine.commit import CommitQueue, Outcome, Submission
+from alcove.engine.database import Database
+from alcove.engine.log import SQL, Live, Transaction
+from alcove.filters import Params
+from alcove.records import KINDS, Kind
+
+NEAR_THE_END = 5000
+"""Events this close to the end of the log are read along it rather than from their subtree."""
+
+
+class SqliteEngine:
+    """`base.Engine` over one SQLite file in WAL mode with `synchronous=FULL`."""
+
+    def __init__(
+        self, path: Path, *, clock: Clock, busy_timeout: float, on_create: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
+        self._queue = CommitQueue(self._db.turn, self._commit)
+        self._scrubbing = threading.Lock()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # Writing
+
+    def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Submission:
+        return self._queue.submit(operations, replay)
+
+    def _commit(self, batch: Sequence[Submission]) -> None:
+        """One transaction for all; a savepoint each, so that one's conflict is not its neighbours'."""
+        with self._db.transaction() as db:
+            at = self._moment(db)
+            outcomes = [_attempt(db, submission, at + n) for n, submission in enumerate(batch)]
+        for submission, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                submission.set_exception(outcome)
+            else:
+                submission.set_result(outcome)
+
+    def _moment(self, db: apsw.Connection) -> int:
+        """The clock, but always later than what is written already."""
+        last = db.execute(SQL["last_moment"]).fetchone()
+        return max(self._clock(), last[0] + 1) if last else self._clock()
+
+    # Reading
+
+    def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None:
+        statement, moment = ("get", now) if at is None else ("get_at", at)
+        with self._db.read() as db:
+            found = db.execute(SQL[statement], (ns, key, moment)).fetchone()
+        return Row._make(found) if found else None
+
+    def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]:
+        statement, moment = ("scan", now) if at is None else ("scan_at", at)
+        params: Params = [scope.low, scope.high, moment]
+        return map(Row._make, self._stream(statement, _where(scope, params), params))
+
+    def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]:
+        params: Params = [scope.low, scope.high, now]
+        for (ns,) in self._stream("namespaces", _where(scope, params), params):
+            yield ns
+
+    def history(self, ns: bytes, key: bytes) -> list[Row]:
+        return [Row._make(row) for row in self._all("history", ns, key)]
+
+    def events(
+        self,
+        scope: Scope,
+        *,
+        position: int,
+        kinds: Sequence[Kind],
+        after: int | None,
+        before: int | None,
+        limit: int,
+    ) -> list[Row]:
+        params: Params = [position, scope.low, scope.high]
+        where = [_where(scope, params)]
+        if set(kinds) != set(KINDS):
+            where.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            params.extend(kinds)
+        for sign, moment in ((">", after), ("<", before)):
+            if moment is not None:
+                where.append(f"created_at {sign} ?")
+                params.append(moment)
+        params.append(limit)
+        with self._db.read() as db:
+            ((last,),) = db.execute(SQL["last_seq"])
+            near = not scope.low or last - position < NEAR_THE_END
+            statement = SQL["events_by_seq" if near else "events_by_subtree"]
+            return [Row._make(row) for row in db.execute(statement.format(where=" AND ".join(where)), params)]
+
+    def horizon(self) -> tuple[int, int]:
+        with self._db.read() as db:
+            return _mark(db, "history_from"), _mark(db, "purged_seq")
+
+    # Living and dying
+
+    def expire(self, *, now: int, limit: int) -> int:
+        return self._end("due", now, limit)
+
+    def expire_older(self, low: bytes, high: bytes, *, than: int, limit: int) -> int:
+        return self._end("aged", low, high, than, limit)
+
+    def _end(self, which: str, *params: int | bytes) -> int:
+        with self._db.write() as db:
+            transaction = Transaction(db, self._moment(db))
+            found = [Live._make(row) for row in db.execute(SQL[which], params)]
+            for live in found:
+                transaction.end(live, "expired")
+            return len(found)
+
+    def purge(self, *, before: int, limit: int) -> int:
+        with self._db.write() as db:
+            gone: list[tuple[Any, ...]] = db.execute(SQL["purge"], (before, limit)).fetchall()
+            for ns in {ns for _, ns in gone}:
+                db.execute(SQL["forget_namespace"], (ns,))
+            if gone:
+                db.execute(SQL["set_mark"], (before, "history_from"))
+                db.execute(SQL["set_mark"], (max(seq for seq, _ in gone), "purged_seq"))
+            return len(gone)
+
+    def purge_replays(self, *, before: int) -> int:
+        with self._db.write() as db:
+            db.execute(SQL["purge_replays"], (before,))
+            return db.changes()
+
+    def wipe(self, user: str, *, subject: str, shared: str) -> Wiped:
+        with self._db.write() as db:
+            memories = versions = 0
+            for (ns,) in db.execute(SQL["owned"], (user,)).fetchall():
+                ((live,),) = db.execute(SQL["count_live"], (ns, self._clock()))
+                memories += live
+                versions += _changed(db, "wipe_namespace", ns)
+                db.execute(SQL["drop_namespace"], (ns,))
+            replays = _changed(db, "wipe_replays", user)
+            keys = _changed(db, "wipe_key", subject)
+            elsewhere = 0 if shared == "keep" else self._wipe_shared(db, user, remove=shared == "remove")
+            generation = _mark(db, "wipes")
+            if versions or replays or keys or elsewhere:
+                generation += 1
+                db.execute(SQL["set_mark"], (generation, "wipes"))
+            return Wiped(memories, versions, replays, keys, elsewhere, generation)
+
+    def _wipe_shared(self, db: apsw.Connection, user: str, *, remove: bool) -> int:
+        """Takes the user's name off what they wrote into other rooms, or takes the whole of it away."""
+        transaction = Transaction(db, self._moment(db))
+        authored = db.execute(SQL["authored"], (user,)).fetchall()
+        for *fields, is_live in authored:
+            live = Live._make(fields)
+            if remove and is_live:
+                transaction.end(live, "delete")  # the count of revisions goes on, and readers are told
+            db.execute(SQL["remove" if remove else "anonymise"], (live.seq,))
+        return len(authored)
+
+    def scrub(self, generation: int | None = None) -> bool:
+        """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one."""
+        with self._scrubbing:
+            with self._db.read() as db:
+                wanted, scrubbed = _mark(db, "wipes"), _mark(db, "scrubbed")
+            if scrubbed >= (wanted if generation is None else generation):
+                return True
+            if not self._db.rebuild():
+                return False
+            with self._db.write() as db:
+                db.execute(SQL["set_mark"], (wanted, "scrubbed"))
+            return True
+
+    # Data keys
+
+    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
+        found = self._all("data_key_of", subject) if id is None else self._all("data_key_by_id", id)
+        return DataKey._make(found[0]) if found else None
+
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
+        return [DataKey._make(row) for row in self._all("data_keys", not_wrapped_by, limit)]
+
+    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey:
+        """Adds a key, or returns the one that another thread or process added first."""
+        with self._db.write() as db:
+            db.execute(SQL["add_data_key"], (subject, wrapped, wrapped_by))
+            (row,) = db.execute(SQL["data_key_of"], (subject,))
+            return DataKey._make(row)
+
+    def rewrap(self, keys: Sequence[DataKey]) -> None:
+        with self._db.write() as db:
+            for key in keys:
+                db.execute(SQL["rewrap"], (key.wrapped, key.wrapped_by, key.id))
+
+    # Inspection
+
+    def every_version(self) -> Iterator[Row]:
+        """In pages, so that a long look does not hold the log back."""
+        seq = 0
+        while page := self._all("every_version", seq, 1000):
+            yield from map(Row._make, page)
+            seq = page[-1][0]
+
+    def check(self) -> Iterator[tuple[str, int, list[str]]]:
+        with self._db.read() as db:
+            pages = db.execute("PRAGMA page_count").fetchone()
+            wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            yield "the file is sound", pages[0] if pages else 0, wrong
+            for name, script in statements.load("checks.sql").items():
+                count, finding = script.split(";")
+                ((compared,),) = db.execute(count)
+                yield name, compared, [str(row[0]) for row in db.execute(finding)]
+
+    def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
+        with self._db.read() as db:
+            return db.execute(SQL[name], params).fetchall()
+
+    def _stream(self, name: str, where: str, params: Params) -> Iterator[tuple[Any, ...]]:
+        """Rows one at a time, so that a reader who has enough stops the scan."""
+        with self._db.read() as db:
+            cursor = db.execute(SQL[name].format(where=where), params)
+            try:
+                yield from cursor
+            finally:
+                cursor.close()
+
+
+def _attempt(db: apsw.Connection, submission: Submission, at: int) -> Outcome | Exception:
+    """Runs one submission in its savepoint: what it answers once the commit stands."""
+    db.execute("SAVEPOINT one")
+    try:
+        outcome = Transaction(db, at).run(submission.operations, submission.replay)
+    except apsw.Error:
+        raise  # the disk, not the request: nobody's write can be kept
+    except Exception as error:
+        db.execute("ROLLBACK TO one; RELEASE one")
+        return error
+    db.execute("RELEASE one")
+    return outcome
+
+
+def _where(scope: Scope, params: Params) -> str:
+    """What of the subtree may be seen, and was asked for; every part of it runs in SQL."""
+    parts = [scope.policy.policy_sql("v", params)]
+    if scope.owner is not None:
+        parts.append("(v.owner IS NULL OR v.owner = ?)")
+        params.append(scope.owner)
+    parts.append(scope.filter.sql("v", params))
+    return " AND ".join(parts)
+
+
+def _mark(db: apsw.Connection, name: str) -> int:
+    ((value,),) = db.execute(SQL["mark"], (name,))
+    return int(value)
+
+
+def _changed(db: apsw.Connection, name: str, *params: apsw.SQLiteValue) -> int:
+    db.execute(SQL[name], params)
+    return db.changes()

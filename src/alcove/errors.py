@@ -1,0 +1,77 @@
+"""Every error Alcove raises: one small hierarchy, each class with the code its edge answers with."""
+
+from __future__ import annotations
+
+
+class AlcoveError(Exception):
+    """Base of all errors; `code` is stable and meant for programs, the message for people."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str, *, details: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, object] = details or {}
+
+
+class InvalidRequest(AlcoveError):
+    """An argument is wrong; the message names the field and what was expected."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, expected: str) -> None:
+        super().__init__(f"{field}: expected {expected}", details={"field": field, "expected": expected})
+        self.field = field
+        self.expected = expected
+
+
+class PayloadTooLarge(InvalidRequest):
+    """An argument is well-formed but larger than its limit."""
+
+    code = "payload_too_large"
+
+
+class PermissionDenied(AlcoveError):
+    """The policy said no; `reason` is the policy's own word."""
+
+    code = "permission_denied"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"access denied: {reason}")
+        self.reason = reason
+
+
+class NotFound(AlcoveError):
+    """What the call acts on is not there."""
+
+    code = "not_found"
+
+
+class Conflict(AlcoveError):
+    """The memory is not at the revision the caller expected."""
+
+    code = "conflict"
+
+
+class Unavailable(AlcoveError):
+    """The store cannot take the call now (busy, full, read-only); nothing was changed."""
+
+    code = "service_unavailable"
+
+
+class StoreError(AlcoveError):
+    """The store cannot be opened: another program's file, a newer schema, a path that is no file."""
+
+
+class KeyUnavailable(AlcoveError):
+    """The key that sealed the data is missing or wrong; nothing was changed."""
+
+
+class Unreadable(AlcoveError):
+    """A sealed value does not open: it was altered, or moved from the row it was sealed for."""
+
+
+class PolicyError(AlcoveError):
+    """A policy bundle does not compile or evaluate; the message has file and line."""
+
+    code = "invalid_request"

@@ -1,0 +1,275 @@
+"""Attribute filters: one parsed form, compiled into a SQL predicate and into a Python one.
+
+A field is looked up for each memory among the policy attributes, then the index fields, then in the
+decrypted value by dotted path. SQL decides the first two; where a field is in neither, SQL lets the
+row pass and `Filter.matches` decides on the opened value, so nothing decrypted is ever on disk.
+
+Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar against an
+array means membership. `null` matches null or absent. A string in a range is an RFC 3339 instant.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeGuard
+
+from alcove.clock import parse_instant
+from alcove.errors import InvalidRequest
+from alcove.principal import JSON
+
+Scalar = None | bool | int | float | str
+Params = list[int | float | str | bytes | None]
+
+MAX_CONDITIONS = 64
+MAX_CHOICES = 1000
+_COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_SPELLINGS = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"
+
+
+class _Absent:
+    """The value of a field that is not there, which is not null."""
+
+
+ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The field equals one of these scalars, or is an array that holds one."""
+
+    choices: tuple[Scalar, ...]
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        if isinstance(found, _Absent):
+            return None in self.choices
+        members = found if isinstance(found, list) else [found]
+        return any(_equal(member, choice) for member in members for choice in self.choices)
+
+    def sql(self, params: Params) -> str:
+        def scalar(alias: str) -> str:
+            tests = [_equal_sql(alias, choice, params) for choice in self.choices]
+            return "(" + (" OR ".join(tests) or "0") + ")"
+
+        in_array = f"EXISTS (SELECT 1 FROM json_each(f.value) e WHERE {scalar('e')})"
+        return f"CASE f.type WHEN 'array' THEN {in_array} ELSE {scalar('f')} END"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite of a test; it holds where the field is absent, unless the test does too."""
+
+    test: OneOf
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        return not self.test.holds(found)
+
+    def sql(self, params: Params) -> str:
+        return f"NOT ({self.test.sql(params)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The field is a number, or an RFC 3339 instant, on one side of a bound."""
+
+    sign: str
+    bound: int | float
+    instant: bool
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        if self.instant:
+            moment = parse_instant(found) if isinstance(found, str) else None
+            return moment is not None and _COMPARE[self.sign](moment, self.bound)
+        return _is_number(found) and _COMPARE[self.sign](found, self.bound)
+
+    def sql(self, params: Params) -> str:
+        params.append(self.bound)
+        if self.instant:
+            return f"(f.type = 'text' AND alcove_instant(f.value) {self.sign} ?) IS TRUE"
+        return f"(f.type IN ('integer', 'real') AND f.value {self.sign} ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The field is there, also when it is null; or it is not."""
+
+    wanted: bool
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        return (found is not ABSENT) is self.wanted
+
+    def sql(self, params: Params) -> str:
+        return "1" if self.wanted else "0"
+
+
+Test = OneOf | Not | Range | Exists
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions on fields, all of which must hold."""
+
+    conditions: tuple[tuple[str, Test], ...] = ()
+
+    @classmethod
+    def parse(cls, expression: object, field: str = "filter") -> Filter:
+        """The filter an expression spells; an error names the field that is wrong."""
+        if expression is None:
+            return cls()
+        if not isinstance(expression, Mapping):
+            raise InvalidRequest(field, "an object of conditions by field name")
+        conditions = [
+            (name, test)
+            for name, condition in expression.items()
+            for test in _parse_condition(name, condition, f"{field}.{name}")
+        ]
+        if len(conditions) > MAX_CONDITIONS:
+            raise InvalidRequest(field, f"at most {MAX_CONDITIONS} conditions")
+        return cls(tuple(conditions))
+
+    def sql(self, alias: str, params: Params) -> str:
+        """A predicate on a version row that is false only where `matches` is, whatever the value holds."""
+        return _conjunction(
+            f"COALESCE({_lookup(alias, 'attributes', name, test, params)}, "
+            f"{_lookup(alias, 'index_text', name, test, params)}, 1)"
+            for name, test in self.conditions
+        )
+
+    def policy_sql(self, alias: str, params: Params) -> str:
+        """The predicate of a policy's own filter: attributes only, and absent never matches."""
+        return _conjunction(
+            f"COALESCE({_lookup(alias, 'attributes', name, test, params)}, 0)"
+            for name, test in self.conditions
+        )
+
+    def matches(
+        self,
+        attributes: Mapping[str, JSON],
+        index: Mapping[str, str],
+        value: Callable[[], Mapping[str, JSON]],
+    ) -> bool:
+        """Whether a memory fits; `value` opens it and is called only when a field needs it."""
+        for name, test in self.conditions:
+            found: JSON | _Absent
+            if name in attributes:
+                found = attributes[name]
+            elif name in index:
+                found = index[name]
+            else:
+                found = _dotted(value(), name)
+            if not test.holds(found):
+                return False
+        return True
+
+
+def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
+    if not isinstance(name, str) or not _scalar(name, "filter"):
+        raise InvalidRequest("filter", "field names that are non-empty strings")
+    if _is_scalar(condition):
+        return [OneOf((_scalar(condition, field),))]
+    if not isinstance(condition, Mapping) or not condition:
+        raise InvalidRequest(field, _SPELLINGS)
+    return [_parse_operator(op, operand, field) for op, operand in condition.items()]
+
+
+def _parse_operator(op: object, operand: object, field: str) -> Test:
+    word = op.removeprefix("$") if isinstance(op, str) else ""
+    if word == "in" and isinstance(operand, list):
+        if len(operand) > MAX_CHOICES:
+            raise InvalidRequest(f"{field}.{op}", f"at most {MAX_CHOICES} choices")
+        return OneOf(tuple(_scalar(choice, f"{field}.{op}") for choice in operand))
+    if word == "in":
+        raise InvalidRequest(f"{field}.{op}", "a list of scalars")
+    if word in _RANGES:
+        return _parse_range(_RANGES[word], operand, f"{field}.{op}")
+    if op == "$eq":
+        return OneOf((_scalar(operand, f"{field}.{op}"),))
+    if op == "$ne":
+        return Not(OneOf((_scalar(operand, f"{field}.{op}"),)))
+    if op == "$exists":
+        if not isinstance(operand, bool):
+            raise InvalidRequest(f"{field}.{op}", "true or false")
+        return Exists(operand)
+    raise InvalidRequest(field, _SPELLINGS)
+
+
+def _parse_range(sign: str, bound: object, field: str) -> Range:
+    if _is_number(bound):
+        _scalar(bound, field)
+        return Range(sign, bound, instant=False)
+    moment = parse_instant(bound) if isinstance(bound, str) else None
+    if moment is None:
+        raise InvalidRequest(field, "a number or an RFC 3339 time")
+    return Range(sign, moment, instant=True)
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _scalar(value: object, field: str) -> Scalar:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(field, "text without lone surrogates") from None
+        return value
+    raise InvalidRequest(field, "a string, a finite number within 64 bits, true, false or null")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _equal(found: JSON, wanted: Scalar) -> bool:
+    if isinstance(found, bool) or isinstance(wanted, bool) or found is None or wanted is None:
+        return found is wanted
+    if _is_number(found) and _is_number(wanted):
+        return found == wanted
+    return isinstance(found, str) and found == wanted
+
+
+def _equal_sql(alias: str, wanted: Scalar, params: Params) -> str:
+    if wanted is None:
+        return f"{alias}.type = 'null'"
+    if isinstance(wanted, bool):
+        return f"{alias}.type = '{'true' if wanted else 'false'}'"
+    if isinstance(wanted, str):
+        params.append(wanted)
+        return f"({alias}.type = 'text' AND {alias}.value = ?)"
+    params.append(wanted)
+    return f"({alias}.type IN ('integer', 'real') AND {alias}.value = ?)"
+
+
+def _lookup(alias: str, column: str, name: str, test: Test, params: Params) -> str:
+    """The test's result for one column of JSON, or NULL where the field is not in it."""
+    predicate = test.sql(params)
+    params.append(name)
+    return f"(SELECT {predicate} FROM json_each({alias}.{column}) f WHERE f.key = ?)"
+
+
+def _conjunction(predicates: Iterable[str]) -> str:
+    return " AND ".join(predicates) or "1"
+
+
+def _dotted(value: Mapping[str, JSON], path: str) -> JSON | _Absent:
+    found: object = value
+    for name in path.split("."):
+        if not isinstance(found, dict) or name not in found:
+            return ABSENT
+        found = found[name]
+    return found  # type: ignore[return-value]

@@ -1,0 +1,104 @@
+"""Namespaces: tuples of segments, their spelling for people and their encoding for engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from alcove.errors import InvalidRequest
+
+MAX_ENCODED_BYTES = 1024
+
+
+class Namespace(tuple[str, ...]):
+    """An immutable path of non-empty string segments, such as `("user", "alice", "notes")`.
+
+    The empty namespace is the root of everything: useful as a prefix, never an address.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, segments: Iterable[str] = ()) -> Namespace:
+        return segments if isinstance(segments, Namespace) else super().__new__(cls, segments)
+
+    @classmethod
+    def checked(cls, value: object, field: str = "namespace") -> Namespace:
+        """The namespace that a caller gave as a sequence of segments or as its spelling."""
+        if isinstance(value, Namespace):
+            namespace = value
+        elif isinstance(value, str):
+            return cls.parse(value, field)
+        elif isinstance(value, list | tuple):
+            namespace = cls(value)
+        else:
+            raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
+        for position, segment in enumerate(namespace):
+            if not isinstance(segment, str) or not segment:
+                raise InvalidRequest(f"{field}[{position}]", "a non-empty string")
+        if len(namespace.encode(field)) > MAX_ENCODED_BYTES:
+            raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")
+        return namespace
+
+    @classmethod
+    def parse(cls, text: str, field: str = "namespace") -> Namespace:
+        """The exact inverse of `str()`: only `%3A` and `%25` are escapes, everything else is itself."""
+        if not text:
+            return cls()
+        segments = []
+        for part in text.split(":"):
+            segment = part.replace("%3A", ":").replace("%25", "%")
+            if _escape(segment) != part:
+                raise InvalidRequest(field, f"':' and '%' inside a segment spelled %3A and %25, in {text!r}")
+            segments.append(segment)
+        return cls.checked(cls(segments), field)
+
+    def __str__(self) -> str:
+        return ":".join(map(_escape, self))
+
+    def __repr__(self) -> str:
+        return f"Namespace({str(self)!r})"
+
+    @property
+    def owner(self) -> str | None:
+        """The only user this namespace belongs to, or None where it is shared.
+
+        Under the root `user` that is the second segment, elsewhere the one after the first `u`.
+        """
+        if self and self[0] == "user":
+            return self[1] if len(self) > 1 else None
+        position = self.index("u") + 1 if "u" in self else len(self)
+        return self[position] if position < len(self) else None
+
+    def encode(self, field: str = "namespace") -> bytes:
+        """Bytes that sort as the tuples do, and in which every descendant starts with its ancestor.
+
+        Each segment is UTF-8 and ends with a zero byte; 0 and 1 inside it become 1 1 and 1 2.
+        """
+        try:
+            text = "\0".join(self) + "\0" if self else ""
+            encoded = text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(field, "text without lone surrogates") from None
+        if encoded.count(0) != len(self) or 1 in encoded:
+            return b"".join(_encode_segment(segment) for segment in self)
+        return encoded
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Namespace:
+        """The inverse of `encode`."""
+        parts = encoded.split(b"\0")[:-1]
+        if 1 in encoded:
+            parts = [part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") for part in parts]
+        return cls(part.decode() for part in parts)
+
+    def subtree(self) -> tuple[bytes, bytes]:
+        """The half-open range of encodings of this namespace and everything below it."""
+        encoded = self.encode()
+        return encoded, encoded[:-1] + b"\1" if encoded else b"\xff"
+
+
+def _escape(segment: str) -> str:
+    return segment.replace("%", "%25").replace(":", "%3A")
+
+
+def _encode_segment(segment: str) -> bytes:
+    return segment.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") + b"\0"

@@ -1,0 +1,6 @@
+# The plaintext attributes kept beside a sealed value; filters may use them. Undefined means none.
+package memories.attributes
+
+default attributes := {}
+
+attributes := {"namespace": input.namespace[0], "sub": input.namespace[1]} if count(input.namespace) >= 2

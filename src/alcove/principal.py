@@ -1,0 +1,62 @@
+"""Who asks: the authenticated user with their claims, and the agent acting for them, if any."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from alcove.errors import InvalidRequest
+from alcove.namespace import Namespace
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A fact the service computed: these operations are open in this room and below it."""
+
+    namespace: Namespace
+    operations: tuple[str, ...] = ("read", "write", "delete")
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A caller, as authentication established it; nothing in a request can change it."""
+
+    user_id: str
+    client_id: str | None = None
+    claims: dict[str, JSON] = field(default_factory=dict)
+    agent: str | None = None
+    grants: tuple[Grant, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.user_id, str) or not self.user_id:
+            raise InvalidRequest("user_id", "a non-empty string")
+        Namespace((self.user_id,)).encode("user_id")  # refuses lone surrogates
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the claims carry the role `admin`; anything but a list of strings carries none."""
+        roles = self.claims.get("roles")
+        return isinstance(roles, list) and all(isinstance(r, str) for r in roles) and "admin" in roles
+
+    @functools.cached_property
+    def context(self) -> bytes:
+        """`input.context` of every policy decision, as JSON."""
+        grants = [{"namespace": list(g.namespace), "operations": g.operations} for g in self.grants]
+        return msgspec.json.encode(
+            {
+                "user_id": self.user_id,
+                "client_id": self.client_id or "",
+                "jwt_claims": self.claims,
+                "agent": self.agent,
+                "grants": grants,
+            }
+        )
+
+
+NOBODY_ELSE = Principal("noop", claims={"roles": ["admin"]})
+"""The principal of a store used without authentication: user `noop`, with the role `admin`."""

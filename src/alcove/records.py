@@ -1,0 +1,149 @@
+"""What the service takes and gives: operations on memories, and memories, versions, events, receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from alcove.namespace import Namespace
+from alcove.principal import JSON
+
+Kind = Literal["add", "update", "delete", "expired"]
+Shared = Literal["keep", "anonymise", "remove"]
+KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
+
+
+class Author(Struct, frozen=True):
+    """Who wrote a version: the user, the client they came through, the agent that acted for them."""
+
+    user: str | None = None
+    client: str | None = None
+    agent: str | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A memory without its value: what a write answers and what a list shows."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    attributes: dict[str, JSON]
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class Memory(Entry, frozen=True, kw_only=True):
+    """A memory as it is read: opened, with its index text and who wrote it."""
+
+    value: dict[str, JSON]
+    index: dict[str, str]
+    written_by: Author
+    score: float | None = None
+
+
+class Deletion(Struct, frozen=True, kw_only=True):
+    """What a delete did; `revision` is the tombstone's, None where nothing was there."""
+
+    namespace: Namespace
+    key: str
+    deleted: bool
+    revision: int | None
+
+
+class Version(Struct, frozen=True, kw_only=True):
+    """One entry of a memory's history; value, attributes and index are None for delete and expired."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    kind: Kind
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+    value: dict[str, JSON] | None
+    attributes: dict[str, JSON] | None
+    index: dict[str, str] | None
+    written_by: Author
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One entry of the timeline; value and attributes are None for delete and expired."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    kind: Kind
+    revision: int
+    occurred_at: datetime
+    expires_at: datetime | None
+    value: dict[str, JSON] | None
+    attributes: dict[str, JSON] | None
+    written_by: Author
+    cursor: str
+
+
+class EventPage(Struct, frozen=True, kw_only=True):
+    """A page of the timeline and the position after it.
+
+    `truncated_before` is set when the caller's cursor is older than the retained history: events
+    before that moment may be missing from this page.
+    """
+
+    events: list[Event]
+    after_cursor: str
+    truncated_before: datetime | None = None
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What a wipe removed, counted where."""
+
+    user: str
+    removed: dict[str, int]
+    key_destroyed: bool
+    shared: dict[str, int]
+    scrubbed: bool
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """What a sweep did: expiries recorded, memories past their maximum age, old versions removed."""
+
+    expired: int
+    aged: int
+    purged: int
+
+
+class Operation(Struct, frozen=True, kw_only=True, tag_field="op"):
+    """One operation of a batch."""
+
+    namespace: Sequence[str] | str
+    key: str
+
+
+class Put(Operation, frozen=True, kw_only=True, tag="put"):
+    value: Mapping[str, object]
+    index: Mapping[str, str] | None = None
+    ttl_seconds: int | None = None
+    expected_revision: int | None = None
+    create_only: bool = False
+
+
+class Get(Operation, frozen=True, kw_only=True, tag="get"):
+    pass
+
+
+class Delete(Operation, frozen=True, kw_only=True, tag="delete"):
+    expected_revision: int | None = None
+
+
+class Touch(Operation, frozen=True, kw_only=True, tag="touch"):
+    """Changes when a memory expires, without a version or an event."""
+
+    ttl_seconds: int | None = None
+
+
+Result = Entry | Memory | Deletion | None
+"""What an operation answers: put and touch an Entry, get a Memory or None, delete a Deletion."""

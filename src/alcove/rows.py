@@ -1,0 +1,111 @@
+"""Rows into records: opening values, which are bound to the place they are stored at."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from alcove import cursor
+from alcove.clock import to_datetime
+from alcove.engine.base import Row
+from alcove.namespace import Namespace
+from alcove.principal import JSON
+from alcove.records import Author, Deletion, Entry, Event, Memory, Version
+from alcove.vault import Vault
+
+_decode = msgspec.json.decode
+
+
+def bound_to(id: bytes, ns: bytes, key: bytes) -> bytes:
+    """What a sealed value is bound to: this version of this key in this namespace."""
+    return b"%b%d:%b%b" % (id, len(ns), ns, key)
+
+
+def attributes(row: Row) -> dict[str, JSON]:
+    """What the policy derived."""
+    return _decode(row.attributes)  # type: ignore[no-any-return]
+
+
+def index(row: Row) -> dict[str, str]:
+    """The caller's index text."""
+    return _decode(row.index_text) if row.index_text else {}
+
+
+def entry(row: Row) -> Entry:
+    """The row without its value."""
+    return Entry(**_common(row), created_at=to_datetime(row.created_at), attributes=attributes(row))
+
+
+def deletion(ns: Namespace, key: str, tombstone: Row | None) -> Deletion:
+    """What a delete answers; nothing was there where there is no tombstone."""
+    revision = tombstone.revision if tombstone else None
+    return Deletion(namespace=ns, key=key, deleted=tombstone is not None, revision=revision)
+
+
+class Opener:
+    """Opens rows with the vault's keys."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    def value(self, row: Row) -> dict[str, JSON]:
+        """The decrypted value of a version that has one."""
+        assert row.data_key is not None
+        assert row.sealed is not None
+        plain = self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))
+        return _decode(plain)  # type: ignore[no-any-return]
+
+    def memory(self, row: Row) -> Memory:
+        """A live memory."""
+        return Memory(
+            **_common(row),
+            created_at=to_datetime(row.created_at),
+            value=self.value(row),
+            attributes=attributes(row),
+            index=index(row),
+            written_by=_author(row),
+        )
+
+    def version(self, row: Row) -> Version:
+        """An entry of one memory's history."""
+        return Version(
+            **_common(row),
+            **self._content(row),
+            kind=row.kind,
+            created_at=to_datetime(row.created_at),
+            index=index(row) if row.sealed else None,
+            written_by=_author(row),
+        )
+
+    def event(self, row: Row) -> Event:
+        """An entry of the timeline."""
+        return Event(
+            **_common(row),
+            **self._content(row),
+            kind=row.kind,
+            occurred_at=to_datetime(row.created_at),
+            written_by=_author(row),
+            cursor=cursor.encode(row.seq),
+        )
+
+    def _content(self, row: Row) -> dict[str, Any]:
+        """Value and attributes; a tombstone keeps its attributes for the policy and shows none."""
+        if row.sealed is None:
+            return {"value": None, "attributes": None}
+        return {"value": self.value(row), "attributes": attributes(row)}
+
+
+def _common(row: Row) -> dict[str, Any]:
+    return {
+        "id": str(uuid.UUID(bytes=row.id)),
+        "namespace": Namespace.decode(row.ns),
+        "key": row.key.decode(),
+        "revision": row.revision,
+        "expires_at": None if row.expires_at is None else to_datetime(row.expires_at),
+    }
+
+
+def _author(row: Row) -> Author:
+    return Author(row.user, row.client, row.agent)

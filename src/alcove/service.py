@@ -1,0 +1,409 @@
+"""The one road into the data.
+
+Everything that reads or writes a memory comes through `Memories`, which does, in this order:
+validate, authorise, derive attributes, seal, one transaction in the engine. No other module touches
+an engine, so no other module can forget the policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import TypeAlias
+
+from alcove import checks, cursor, rows
+from alcove.clock import DAY, Clock, checked_moment, to_datetime
+from alcove.doctor import Examination, examine
+from alcove.engine.base import (
+    DataKeyGone,
+    DeleteRow,
+    Engine,
+    GetRow,
+    PutRow,
+    Row,
+    RowOperation,
+    Scope,
+    TouchRow,
+    Writer,
+)
+from alcove.errors import AlcoveError, InvalidRequest, PermissionDenied, Unavailable
+from alcove.filters import Filter
+from alcove.ledger import Ledger
+from alcove.namespace import Namespace
+from alcove.policy import Policy
+from alcove.principal import Principal
+from alcove.records import (
+    KINDS,
+    Delete,
+    Deletion,
+    Entry,
+    EventPage,
+    Get,
+    Kind,
+    Memory,
+    Operation,
+    Put,
+    Receipt,
+    Result,
+    Shared,
+    Swept,
+    Touch,
+    Version,
+)
+from alcove.replay import Replays
+from alcove.settings import Settings
+from alcove.vault import Rotation, Vault, subject_of, user_subject
+
+log = logging.getLogger("alcove")
+
+Address = Sequence[str] | str
+"""A namespace as a caller may give it: its segments, or their spelling."""
+Moment = datetime | str
+"""A time as a caller may give it: an aware datetime, or RFC 3339 text."""
+
+List: TypeAlias = list  # inside the class, `list` is the method
+
+_SWEEP_BATCH = 500
+_MOST_RESEALS = 10
+_MOST_OFFSET = 10**9
+
+
+class Memories:
+    """Memories of every principal; each call says who asks."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        vault: Vault,
+        policy: Policy,
+        ledger: Ledger,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._engine = engine
+        self._vault = vault
+        self._policy = policy
+        self._ledger = ledger
+        self._settings = settings
+        self._clock = clock
+        self._opener = rows.Opener(vault)
+        self._replays = Replays(vault)
+
+    # Writing
+
+    def put(self, principal: Principal, put: Put, *, idempotency_key: str | None = None) -> Entry:
+        """Stores a value at a key, whatever was there, and answers without echoing it."""
+        result = self._write_one(principal, put, idempotency_key)
+        assert isinstance(result, Entry)
+        return result
+
+    def delete(self, principal: Principal, delete: Delete, *, idempotency_key: str | None = None) -> Deletion:
+        """Deletes what is at a key; nothing there is not an error."""
+        result = self._write_one(principal, delete, idempotency_key)
+        assert isinstance(result, Deletion)
+        return result
+
+    def touch(self, principal: Principal, touch: Touch) -> Entry:
+        """Changes when a memory expires, without a version or an event."""
+        result = self._write_one(principal, touch, None)
+        assert isinstance(result, Entry)
+        return result
+
+    def batch(
+        self, principal: Principal, operations: Sequence[Operation], *, idempotency_key: str | None = None
+    ) -> List[Result]:
+        """Many operations in one transaction, which reads its own writes: all of them or none."""
+        if len(operations) > self._settings.max_batch:
+            raise InvalidRequest("operations", f"at most {self._settings.max_batch}, not {len(operations)}")
+        return self._write(principal, operations, idempotency_key)
+
+    def _write_one(self, principal: Principal, operation: Operation, idempotency_key: str | None) -> Result:
+        try:
+            return self._write(principal, [operation], idempotency_key)[0]
+        except AlcoveError as error:
+            error.details.pop("operation", None)
+            raise
+
+    def _write(
+        self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None
+    ) -> List[Result]:
+        for _ in range(_MOST_RESEALS):
+            prepared = [self._prepare(principal, op, n) for n, op in enumerate(operations)]
+            replay = self._replays.request(principal, operations, idempotency_key)
+            try:
+                outcome = self._engine.submit(prepared, replay).result()
+            except DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
+                self._vault.forget(user_subject(principal.user_id))
+                for operation in operations:
+                    self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
+                continue
+            stored = self._replays.answer(principal, operations, idempotency_key, outcome)
+            return [self._result(op, row) for op, row in zip(operations, stored, strict=True)]
+        raise Unavailable("this user is being wiped again and again; try later")
+
+    def _prepare(self, principal: Principal, operation: Operation, position: int) -> RowOperation:
+        """Validates, authorises and seals one operation; an error says which of a batch it is."""
+        try:
+            ns, key = checks.address(operation.namespace, operation.key, self._settings)
+            writer = Writer(principal.user_id, principal.client_id, principal.agent)
+            match operation:
+                case Put():
+                    return self._prepare_put(principal, operation, ns, key, writer)
+                case Get():
+                    self._policy.authorise(principal, "read", ns, operation.key)
+                    return GetRow(ns.encode(), key)
+                case Delete():
+                    expected = checks.revision(operation.expected_revision)
+                    self._policy.authorise(principal, "delete", ns, operation.key)
+                    return DeleteRow(ns.encode(), key, writer, expected)
+                case Touch():
+                    ttl = checks.ttl(operation.ttl_seconds)
+                    self._policy.authorise(principal, "write", ns, operation.key, b"null")
+                    return TouchRow(ns.encode(), key, ttl)
+                case _:
+                    raise InvalidRequest("op", "put, get, delete or touch")
+        except AlcoveError as error:
+            error.details["operation"] = position
+            raise
+
+    def _prepare_put(
+        self, principal: Principal, put: Put, ns: Namespace, key: bytes, writer: Writer
+    ) -> PutRow:
+        value = checks.value(put.value, self._settings)
+        index = checks.index(put.index, self._settings)
+        ttl = checks.ttl(put.ttl_seconds)
+        expected = checks.revision(put.expected_revision, create_only=put.create_only)
+        self._policy.authorise(principal, "write", ns, put.key, value, index)
+        attributes = self._policy.attributes(principal, ns, put.key, value, index)
+        id, encoded = uuid.uuid4().bytes, ns.encode()
+        data_key = self._vault.key(subject_of(ns))
+        sealed = data_key.seal(value, rows.bound_to(id, encoded, key))
+        index_text = index.decode() if index else None
+        return PutRow(id, encoded, key, ns.owner, writer, data_key.id, sealed, attributes.decode(),
+                      index_text, ttl, expected)  # fmt: skip
+
+    def _result(self, operation: Operation, row: Row | None) -> Result:
+        match operation:
+            case Delete():
+                return rows.deletion(Namespace.checked(operation.namespace), operation.key, row)
+            case Get():
+                return self._opener.memory(row) if row else None
+            case _:
+                assert row is not None
+                return rows.entry(row)
+
+    # Reading
+
+    def get(
+        self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
+    ) -> Memory | None:
+        """The memory at a key, or None; at a past moment with `as_of`."""
+        ns, encoded = checks.address(namespace, key, self._settings)
+        at = checked_moment(as_of, "as_of")
+        self._policy.authorise(principal, "read", ns, key)
+        self._refuse_forgotten(at)
+        row = self._engine.get(ns.encode(), encoded, now=self._clock(), at=at)
+        return self._opener.memory(row) if row else None
+
+    def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
+        """Every retained version of one key, newest first."""
+        ns, encoded = checks.address(namespace, key, self._settings)
+        self._policy.authorise(principal, "read", ns, key)
+        return [self._opener.version(row) for row in self._engine.history(ns.encode(), encoded)]
+
+    def search(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Memory]:
+        """Memories below a prefix that fit a filter, in order of namespace and key."""
+        limit = checks.whole(limit, "limit", 1, 100)
+        found = self._matching(principal, namespace_prefix, filter, limit, offset, as_of)
+        return [self._opener.memory(row) for row in found]
+
+    def list(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Entry]:
+        """The same as `search`, without opening the values."""
+        limit = checks.whole(limit, "limit", 1, 1000)
+        found = self._matching(principal, namespace_prefix, filter, limit, offset, as_of)
+        return [rows.entry(row) for row in found]
+
+    def _matching(
+        self,
+        principal: Principal,
+        prefix: Address,
+        filter: Mapping[str, object] | None,
+        limit: int,
+        offset: int,
+        as_of: Moment | None,
+    ) -> Iterator[Row]:
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        at = checked_moment(as_of, "as_of")
+        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter)
+        self._refuse_forgotten(at)
+        found = self._engine.scan(scope, now=self._clock(), at=at)
+        if scope.filter.conditions:  # SQL narrowed; a field that only the value has is decided here
+            found = (row for row in found if self._fits(scope.filter, row))
+        return islice(found, offset, offset + limit)
+
+    def _fits(self, filter: Filter, row: Row) -> bool:
+        return filter.matches(rows.attributes(row), rows.index(row), lambda: self._opener.value(row))
+
+    def namespaces(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        suffix: Address = (),
+        max_depth: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> List[Namespace]:
+        """The distinct namespaces with something live in them, cut to a depth, sorted."""
+        ending = Namespace.checked(suffix, "suffix")
+        depth = None if max_depth is None else checks.whole(max_depth, "max_depth", 1, 2**31)
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        stop = None if limit is None else offset + checks.whole(limit, "limit", 1, _MOST_OFFSET)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        found = map(Namespace.decode, self._engine.namespaces(scope, now=self._clock()))
+        cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
+        return [*islice(dict.fromkeys(cut), offset, stop)]
+
+    def events(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None = None,
+        limit: int = 50,
+    ) -> EventPage:
+        """A page of the timeline below a prefix, oldest first, and the cursor to go on from."""
+        chosen = KINDS if kinds is None else tuple(kinds)
+        if not chosen or not all(kind in KINDS for kind in chosen):
+            raise InvalidRequest("kinds", f"some of {', '.join(KINDS)}")
+        position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        found = self._engine.events(
+            self._scope(principal, Namespace.checked(prefix, "ns"), None),
+            position=position,
+            kinds=chosen,
+            after=checked_moment(after, "after"),
+            before=checked_moment(before, "before"),
+            limit=checks.whole(limit, "limit", 1, 200),
+        )
+        earliest, purged = self._engine.horizon()
+        return EventPage(
+            events=[self._opener.event(row) for row in found],
+            after_cursor=cursor.encode(found[-1].seq if found else position),
+            truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
+        )
+
+    def _scope(self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None) -> Scope:
+        """What the caller asked for, inside what the policy lets them see."""
+        wanted = Filter.parse(filter)
+        narrowed = self._policy.narrow(principal, prefix, filter)
+        low, high = narrowed.prefix.subtree()
+        return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted)
+
+    def _refuse_forgotten(self, at: int | None) -> None:
+        if at is not None and at < (earliest := self._engine.horizon()[0]):
+            raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")
+
+    # Living and dying
+
+    def wipe(
+        self, principal: Principal, user: str, *, shared: Shared = "anonymise", wait: bool = True
+    ) -> Receipt:
+        """Erases everything that belongs to a user and destroys their key; only they or an admin may.
+
+        What they wrote into shared rooms loses its author, or is kept as it is, or is removed too.
+        With `wait`, the receipt comes when no byte is left in the file; otherwise that follows.
+        """
+        if not checks.text(user, "user"):
+            raise InvalidRequest("user", "a non-empty string")
+        if shared not in ("keep", "anonymise", "remove"):
+            raise InvalidRequest("shared", "keep, anonymise or remove")
+        if principal.user_id != user:
+            self._require_admin(principal)
+        subject = user_subject(user)
+        self._ledger.record(self._vault.pseudonym(user), self._clock())
+        wiped = self._engine.wipe(user, subject=subject, shared=shared)
+        self._vault.forget(subject)
+        return Receipt(
+            user=user,
+            removed={"memories": wiped.memories, "versions": wiped.versions, "replays": wiped.replays},
+            key_destroyed=wiped.keys > 0,
+            shared={shared: wiped.shared},
+            scrubbed=self._engine.scrub(wiped.generation) if wait else False,
+        )
+
+    def sweep(self) -> Swept:
+        """Records what has expired, drops what retention no longer keeps, finishes scrubs."""
+        now, engine, batch = self._clock(), self._engine, _SWEEP_BATCH
+        expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
+        aged = 0
+        for root, days in self._settings.retention_max_age.items():
+            oldest, (low, high) = now - int(days * DAY), Namespace((root,)).subtree()
+            step = partial(engine.expire_older, low, high, than=oldest, limit=batch)
+            aged += _until_none_left(step)
+        kept_from = now - int(self._settings.retention_days * DAY)
+        purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
+        engine.purge_replays(before=now - DAY)
+        engine.scrub()
+        if expired or aged or purged:
+            log.info("sweep: %d expired, %d past their age, %d old versions removed", expired, aged, purged)
+        return Swept(expired=expired, aged=aged, purged=purged)
+
+    # Operating
+
+    def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
+        """Wraps every data key with a new key-encryption key, step by step; admins only."""
+        self._require_admin(principal)
+        return self._vault.rotate()
+
+    def doctor(self, principal: Principal) -> Iterator[Examination]:
+        """Compares the log with what it says is current and opens every value; admins only."""
+        self._require_admin(principal)
+        return examine(self._engine, self._opener)
+
+    def reload_policy(self, principal: Principal) -> None:
+        """Reads the policy folder again; a broken bundle leaves the old one active."""
+        self._require_admin(principal)
+        self._policy.reload()
+
+    def close(self) -> None:
+        """Closes the store; nothing acknowledged is lost, with or without it."""
+        self._engine.close()
+
+    @staticmethod
+    def _require_admin(principal: Principal) -> None:
+        if not principal.is_admin:
+            raise PermissionDenied("this needs the role admin")
+
+
+def _until_none_left(step: Callable[[], int]) -> int:
+    """Repeats a bounded step, so that writers get their turn between two of them; what it did in all."""
+    done = 0
+    while count := step():
+        done += count
+    return done

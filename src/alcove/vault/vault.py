@@ -1,0 +1,158 @@
+"""Seals and opens values with AES-256-GCM, each subject under a data key of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from alcove.engine.base import DataKey
+from alcove.errors import KeyUnavailable, Unreadable
+from alcove.namespace import Namespace
+from alcove.vault.providers import Kek, KeyProvider
+
+STORE = "store"
+_NONCE_BYTES = 12
+_CACHE_SIZE = 10_000
+_REWRAP_BATCH = 500
+
+
+def subject_of(namespace: Namespace) -> str:
+    """Whose data key seals a namespace: its owner's, or the one of its root where nobody owns it."""
+    return f"room:{namespace[0]}" if namespace.owner is None else user_subject(namespace.owner)
+
+
+def user_subject(user: str) -> str:
+    """The subject of everything that belongs to one user."""
+    return f"user:{user}"
+
+
+class KeyStore(Protocol):
+    """The part of an engine that keeps wrapped data keys."""
+
+    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None: ...
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]: ...
+    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey: ...
+    def rewrap(self, keys: list[DataKey]) -> None: ...
+
+
+class Rotation(NamedTuple):
+    """What a rotation did: the active key's id and how many data keys it wrapped anew."""
+
+    active: str
+    rewrapped: int
+
+
+class SubjectKey(NamedTuple):
+    """One subject's data key, unwrapped."""
+
+    id: int
+    raw: bytes
+    cipher: AESGCM
+
+    def seal(self, plaintext: bytes, bound_to: bytes) -> bytes:
+        """A ciphertext that opens only with the same `bound_to`."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self.cipher.encrypt(nonce, plaintext, bound_to)
+
+
+class Vault:
+    """Data keys, unwrapped as they are needed and cached until they are forgotten."""
+
+    def __init__(self, store: KeyStore, provider: KeyProvider) -> None:
+        self._store = store
+        self._provider = provider
+        self._keks: dict[str, Kek] = {}
+        self._read_keks()
+        self._by_subject: dict[str, SubjectKey] = {}
+        self._by_id: dict[int, SubjectKey] = {}
+        self.key(STORE)  # a wrong key fails here, at start-up, and not at the first read
+
+    def key(self, subject: str) -> SubjectKey:
+        """The subject's data key; the first call for a subject makes it."""
+        found = self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
+        if found is None:
+            new = self._wrap(0, subject, secrets.token_bytes(32))
+            found = self._load(self._store.add_data_key(subject, new.wrapped, new.wrapped_by))
+            assert found is not None
+        return found
+
+    def open(self, data_key: int, sealed: bytes, bound_to: bytes) -> bytes:
+        """The plaintext, or `Unreadable` where a bit of it or of its place has changed."""
+        key = self._by_id.get(data_key) or self._load(self._store.data_key(id=data_key))
+        if key is None:
+            raise Unreadable("the data key of this value has been destroyed")
+        try:
+            return key.cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+        except (InvalidTag, ValueError):
+            raise Unreadable("this value was altered, or moved from the place it was sealed for") from None
+
+    def pseudonym(self, text: str) -> str:
+        """A keyed digest that stands for a text where the text itself must not."""
+        return hmac.new(self.key(STORE).raw, text.encode(), hashlib.sha256).hexdigest()
+
+    def forget(self, subject: str) -> None:
+        """Drops a cached data key: the engine no longer has it."""
+        key = self._by_subject.pop(subject, None)
+        if key:
+            self._by_id.pop(key.id, None)
+
+    def rotate(self) -> Iterator[Rotation]:
+        """Wraps every data key with a new active key, batch by batch; after a crash it goes on.
+
+        A new key is made only when no earlier rotation is left to finish.
+        """
+        self._read_keks()
+        if not self._store.data_keys(not_wrapped_by=self._active.id, limit=1):
+            self._provider.renew()
+            self._read_keks()
+        done = 0
+        while batch := self._store.data_keys(not_wrapped_by=self._active.id, limit=_REWRAP_BATCH):
+            self._store.rewrap([self._wrap(key.id, key.subject, self._unwrap(key)) for key in batch])
+            done += len(batch)
+            yield Rotation(self._active.id, done)
+
+    @property
+    def _active(self) -> Kek:
+        return next(iter(self._keks.values()))
+
+    def _load(self, key: DataKey | None) -> SubjectKey | None:
+        if key is None:
+            return None
+        raw = self._unwrap(key)
+        opened = SubjectKey(key.id, raw, AESGCM(raw))
+        if len(self._by_id) >= _CACHE_SIZE:
+            self._by_id.clear()
+            self._by_subject.clear()
+        self._by_id[key.id] = self._by_subject[key.subject] = opened
+        return opened
+
+    def _wrap(self, id: int, subject: str, raw: bytes) -> DataKey:
+        nonce = os.urandom(_NONCE_BYTES)
+        wrapped = nonce + AESGCM(self._active.key).encrypt(nonce, raw, subject.encode())
+        return DataKey(id, subject, wrapped, self._active.id)
+
+    def _unwrap(self, key: DataKey) -> bytes:
+        kek = self._kek(key.wrapped_by)
+        try:
+            nonce, wrapped = key.wrapped[:_NONCE_BYTES], key.wrapped[_NONCE_BYTES:]
+            return AESGCM(kek.key).decrypt(nonce, wrapped, key.subject.encode())
+        except (InvalidTag, ValueError):
+            raise KeyUnavailable(f"the data key {key.id} was altered: it does not open") from None
+
+    def _kek(self, id: str) -> Kek:
+        if id not in self._keks:  # another process may have rotated since
+            self._read_keks()
+        if id not in self._keks:
+            given = ", ".join(self._keks)
+            raise KeyUnavailable(f"this store is sealed with the key {id}, but given was {given}")
+        return self._keks[id]
+
+    def _read_keks(self) -> None:
+        self._keks = {kek.id: kek for kek in self._provider.load()}
