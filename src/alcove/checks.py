@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,17 +17,26 @@ MAX_KEY_BYTES = 1024
 MAX_NESTING = 100
 MAX_TTL_SECONDS = 100 * 366 * 86_400
 _INT64 = range(-(2**63), 2**63)
+_CARRIED = frozenset((str, bool, type(None)))
 
 
-def address(namespace: object, key: object, settings: Settings) -> tuple[Namespace, bytes]:
-    """The place of one memory: a namespace of 1 to `max_depth` segments and a key, encoded."""
-    checked = Namespace.checked(namespace)
+class Address(NamedTuple):
+    """The place of one memory, and its two parts as engines store them."""
+
+    namespace: Namespace
+    ns: bytes
+    key: bytes
+
+
+def address(namespace: object, key: object, settings: Settings) -> Address:
+    """A namespace of 1 to `max_depth` segments and a key."""
+    checked, ns = Namespace.encoded(namespace)
     if not 1 <= len(checked) <= settings.max_depth:
         raise InvalidRequest("namespace", f"1 to {settings.max_depth} segments, not {len(checked)}")
     encoded = text(key, "key")
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
-    return checked, encoded
+    return Address(checked, ns, encoded)
 
 
 def text(value: object, field: str) -> bytes:
@@ -62,26 +72,28 @@ def json(given: object, field: str) -> bytes:
 
 def _plain(node: object, field: str, depth: int) -> None:
     """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
-    kind = type(node)
-    if kind is str or kind is bool or node is None:
-        return
-    if kind is int:
-        if node not in _INT64:
-            raise InvalidRequest(field, "an integer that fits in 64 bits")
-    elif kind is float:
-        if not math.isfinite(node):  # type: ignore[arg-type]
-            raise InvalidRequest(field, "a finite number")
-    elif depth == 0:
+    if isinstance(node, dict | list) and depth == 0:
         raise InvalidRequest(field, f"at most {MAX_NESTING} levels of nesting")
-    elif kind is dict:
-        for name, child in node.items():  # type: ignore[attr-defined]
+    if type(node) is dict:
+        for name, child in node.items():
             if type(name) is not str:
                 raise InvalidRequest(field, f"names that are strings, not {_type(name)}")
-            _plain(child, f"{field}.{name}", depth - 1)
-    elif kind is list:
-        for position, child in enumerate(node):  # type: ignore[arg-type]
-            _plain(child, f"{field}[{position}]", depth - 1)
+            if type(child) not in _CARRIED:
+                _plain(child, f"{field}.{name}", depth - 1)
+    elif type(node) is list:
+        for position, child in enumerate(node):
+            if type(child) not in _CARRIED:
+                _plain(child, f"{field}[{position}]", depth - 1)
     else:
+        _plain_scalar(node, field)
+
+
+def _plain_scalar(node: object, field: str) -> None:
+    if type(node) is int and node not in _INT64:
+        raise InvalidRequest(field, "an integer that fits in 64 bits")
+    if type(node) is float and not math.isfinite(node):
+        raise InvalidRequest(field, "a finite number")
+    if type(node) not in (int, float) and type(node) not in _CARRIED:
         raise InvalidRequest(field, f"JSON data, not {_type(node)}")
 
 

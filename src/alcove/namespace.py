@@ -23,10 +23,13 @@ class Namespace(tuple[str, ...]):
     @classmethod
     def checked(cls, value: object, field: str = "namespace") -> Namespace:
         """The namespace that a caller gave as a sequence of segments or as its spelling."""
-        if isinstance(value, Namespace):
-            namespace = value
-        elif isinstance(value, str):
-            return cls.parse(value, field)
+        return cls.encoded(value, field)[0]
+
+    @classmethod
+    def encoded(cls, value: object, field: str = "namespace") -> tuple[Namespace, bytes]:
+        """The same, with its encoding."""
+        if isinstance(value, str):
+            namespace = cls.parse(value, field)
         elif isinstance(value, list | tuple):
             namespace = cls(value)
         else:
@@ -34,22 +37,21 @@ class Namespace(tuple[str, ...]):
         for position, segment in enumerate(namespace):
             if not isinstance(segment, str) or not segment:
                 raise InvalidRequest(f"{field}[{position}]", "a non-empty string")
-        if len(namespace.encode(field)) > MAX_ENCODED_BYTES:
+        encoded = namespace.encode(field)
+        if len(encoded) > MAX_ENCODED_BYTES:
             raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")
-        return namespace
+        return namespace, encoded
 
     @classmethod
     def parse(cls, text: str, field: str = "namespace") -> Namespace:
         """The exact inverse of `str()`: only `%3A` and `%25` are escapes, everything else is itself."""
-        if not text:
-            return cls()
         segments = []
-        for part in text.split(":"):
+        for part in text.split(":") if text else ():
             segment = part.replace("%3A", ":").replace("%25", "%")
             if _escape(segment) != part:
                 raise InvalidRequest(field, f"':' and '%' inside a segment spelled %3A and %25, in {text!r}")
             segments.append(segment)
-        return cls.checked(cls(segments), field)
+        return cls(segments)
 
     def __str__(self) -> str:
         return ":".join(map(_escape, self))
@@ -73,22 +75,21 @@ class Namespace(tuple[str, ...]):
 
         Each segment is UTF-8 and ends with a zero byte; 0 and 1 inside it become 1 1 and 1 2.
         """
+        text = "\0".join((*self, ""))
+        if "\1" in text or text.count("\0") != len(self):
+            text = "".join(segment.replace("\1", "\1\2").replace("\0", "\1\1") + "\0" for segment in self)
         try:
-            text = "\0".join(self) + "\0" if self else ""
-            encoded = text.encode()
+            return text.encode()
         except UnicodeEncodeError:
             raise InvalidRequest(field, "text without lone surrogates") from None
-        if encoded.count(0) != len(self) or 1 in encoded:
-            return b"".join(_encode_segment(segment) for segment in self)
-        return encoded
 
     @classmethod
     def decode(cls, encoded: bytes) -> Namespace:
         """The inverse of `encode`."""
-        parts = encoded.split(b"\0")[:-1]
+        parts = encoded.decode().split("\0")[:-1]
         if 1 in encoded:
-            parts = [part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") for part in parts]
-        return cls(part.decode() for part in parts)
+            parts = [part.replace("\1\1", "\0").replace("\1\2", "\1") for part in parts]
+        return super().__new__(cls, parts)
 
     def subtree(self) -> tuple[bytes, bytes]:
         """The half-open range of encodings of this namespace and everything below it."""
@@ -98,7 +99,3 @@ class Namespace(tuple[str, ...]):
 
 def _escape(segment: str) -> str:
     return segment.replace("%", "%25").replace(":", "%3A")
-
-
-def _encode_segment(segment: str) -> bytes:
-    return segment.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") + b"\0"

@@ -44,17 +44,19 @@ class Principal:
         return isinstance(roles, list) and all(isinstance(r, str) for r in roles) and "admin" in roles
 
     @functools.cached_property
-    def context(self) -> bytes:
+    def context(self) -> msgspec.Raw:
         """`input.context` of every policy decision, as JSON."""
         grants = [{"namespace": list(g.namespace), "operations": g.operations} for g in self.grants]
-        return msgspec.json.encode(
-            {
-                "user_id": self.user_id,
-                "client_id": self.client_id or "",
-                "jwt_claims": self.claims,
-                "agent": self.agent,
-                "grants": grants,
-            }
+        return msgspec.Raw(
+            msgspec.json.encode(
+                {
+                    "user_id": self.user_id,
+                    "client_id": self.client_id or "",
+                    "jwt_claims": self.claims,
+                    "agent": self.agent,
+                    "grants": grants,
+                }
+            )
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
@@ -16,7 +17,13 @@ Shared = Literal["keep", "anonymise", "remove"]
 KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
 
 
-class Author(Struct, frozen=True):
+def new_id() -> bytes:
+    """A random UUID (version 4): a name and no secret, so the quick generator will do."""
+    bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62)
+    return bits.to_bytes(16, "big")
+
+
+class Author(Struct, frozen=True, gc=False):
     """Who wrote a version: the user, the client they came through, the agent that acted for them."""
 
     user: str | None = None
@@ -24,7 +31,7 @@ class Author(Struct, frozen=True):
     agent: str | None = None
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """A memory without its value: what a write answers and what a list shows."""
 
     id: str
@@ -36,7 +43,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
 
-class Memory(Entry, frozen=True, kw_only=True):
+class Memory(Entry, frozen=True, kw_only=True, gc=False):
     """A memory as it is read: opened, with its index text and who wrote it."""
 
     value: dict[str, JSON]

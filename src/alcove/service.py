@@ -8,7 +8,6 @@ an engine, so no other module can forget the policy.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -53,6 +52,7 @@ from alcove.records import (
     Swept,
     Touch,
     Version,
+    new_id,
 )
 from alcove.replay import Replays
 from alcove.settings import Settings
@@ -149,42 +149,40 @@ class Memories:
     def _prepare(self, principal: Principal, operation: Operation, position: int) -> RowOperation:
         """Validates, authorises and seals one operation; an error says which of a batch it is."""
         try:
-            ns, key = checks.address(operation.namespace, operation.key, self._settings)
+            place = checks.address(operation.namespace, operation.key, self._settings)
             writer = Writer(principal.user_id, principal.client_id, principal.agent)
             match operation:
                 case Put():
-                    return self._prepare_put(principal, operation, ns, key, writer)
+                    return self._prepare_put(principal, operation, place, writer)
                 case Get():
-                    self._policy.authorise(principal, "read", ns, operation.key)
-                    return GetRow(ns.encode(), key)
+                    self._policy.authorise(principal, "read", place.namespace, operation.key)
+                    return GetRow(place.ns, place.key)
                 case Delete():
                     expected = checks.revision(operation.expected_revision)
-                    self._policy.authorise(principal, "delete", ns, operation.key)
-                    return DeleteRow(ns.encode(), key, writer, expected)
+                    self._policy.authorise(principal, "delete", place.namespace, operation.key)
+                    return DeleteRow(place.ns, place.key, writer, expected)
                 case Touch():
                     ttl = checks.ttl(operation.ttl_seconds)
-                    self._policy.authorise(principal, "write", ns, operation.key, b"null")
-                    return TouchRow(ns.encode(), key, ttl)
+                    self._policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
+                    return TouchRow(place.ns, place.key, ttl)
                 case _:
                     raise InvalidRequest("op", "put, get, delete or touch")
         except AlcoveError as error:
             error.details["operation"] = position
             raise
 
-    def _prepare_put(
-        self, principal: Principal, put: Put, ns: Namespace, key: bytes, writer: Writer
-    ) -> PutRow:
+    def _prepare_put(self, principal: Principal, put: Put, place: checks.Address, writer: Writer) -> PutRow:
         value = checks.value(put.value, self._settings)
         index = checks.index(put.index, self._settings)
         ttl = checks.ttl(put.ttl_seconds)
         expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        self._policy.authorise(principal, "write", ns, put.key, value, index)
-        attributes = self._policy.attributes(principal, ns, put.key, value, index)
-        id, encoded = uuid.uuid4().bytes, ns.encode()
-        data_key = self._vault.key(subject_of(ns))
-        sealed = data_key.seal(value, rows.bound_to(id, encoded, key))
+        self._policy.authorise_write(principal, place.namespace, put.key, value, index)
+        attributes = self._policy.attributes(principal, place.namespace, put.key, value, index)
+        id, owner = new_id(), place.namespace.owner
+        data_key = self._vault.key(subject_of(place.namespace))
+        sealed = data_key.seal(value, rows.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
-        return PutRow(id, encoded, key, ns.owner, writer, data_key.id, sealed, attributes.decode(),
+        return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
                       index_text, ttl, expected)  # fmt: skip
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
@@ -203,18 +201,18 @@ class Memories:
         self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
     ) -> Memory | None:
         """The memory at a key, or None; at a past moment with `as_of`."""
-        ns, encoded = checks.address(namespace, key, self._settings)
+        place = checks.address(namespace, key, self._settings)
         at = checked_moment(as_of, "as_of")
-        self._policy.authorise(principal, "read", ns, key)
+        self._policy.authorise(principal, "read", place.namespace, key)
         self._refuse_forgotten(at)
-        row = self._engine.get(ns.encode(), encoded, now=self._clock(), at=at)
+        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         return self._opener.memory(row) if row else None
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""
-        ns, encoded = checks.address(namespace, key, self._settings)
-        self._policy.authorise(principal, "read", ns, key)
-        return [self._opener.version(row) for row in self._engine.history(ns.encode(), encoded)]
+        place = checks.address(namespace, key, self._settings)
+        self._policy.authorise(principal, "read", place.namespace, key)
+        return [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
 
     def search(
         self,

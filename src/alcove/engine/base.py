@@ -7,7 +7,6 @@ sequence, revision and time inside the transaction, so that all three only ever 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -132,13 +131,19 @@ class DataKeyGone(Exception):
     """A write was sealed with a data key that has been destroyed since; seal again and retry."""
 
 
+class Pending(Protocol):
+    """A submitted transaction."""
+
+    def result(self) -> list[Row | None] | Replayed:
+        """Waits for the commit: a row an operation, or the answer an earlier request got."""
+        ...
+
+
 class Engine(Protocol):
     """A durable, ordered store of versions. Safe to use from many threads."""
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.
-    def submit(
-        self, operations: Sequence[RowOperation], replay: Replay | None = None
-    ) -> Future[list[Row | None] | Replayed]: ...
+    def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Pending: ...
 
     # Reading. `at` is a moment: what was current then. None reads what is current at `now`.
     def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None: ...

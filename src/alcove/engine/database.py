@@ -24,24 +24,18 @@ class Database:
 
     def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self.path = path
-        self.turn = threading.Lock()
+        self._turn = threading.Lock()
         self._busy_timeout = busy_timeout
-        self._readers: deque[apsw.Connection] = deque()
+        self.readers: deque[apsw.Connection] = deque()
         self._closed = False
-        with self._explained():
-            self._writer = self._connect()
+        with self.explained():
+            self._writer = self.connect()
             self._migrate(on_create)
 
     @contextmanager
     def write(self) -> Iterator[apsw.Connection]:
         """One write transaction, when its turn comes."""
-        with self.turn, self.transaction() as db:
-            yield db
-
-    @contextmanager
-    def transaction(self) -> Iterator[apsw.Connection]:
-        """One write transaction, for a caller who holds the turn."""
-        with self._explained():
+        with self._turn, self.explained():
             self._refuse_if_closed()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -52,21 +46,10 @@ class Database:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def read(self) -> Iterator[apsw.Connection]:
-        """A connection that sees one snapshot, the newest at its first statement."""
-        with self._explained():
-            self._refuse_if_closed()
-            try:
-                db = self._readers.pop()
-            except IndexError:
-                db = self._connect()
-            try:
-                db.execute("BEGIN")
-                yield db
-            finally:
-                db.execute("ROLLBACK")
-                self._readers.append(db)
+    def read(self) -> Reading:
+        """A connection to read with; each statement sees the newest commit."""
+        self._refuse_if_closed()
+        return Reading(self)
 
     def rebuild(self) -> bool:
         """Writes the whole file anew, so that no deleted byte is left in it or in its log.
@@ -74,7 +57,7 @@ class Database:
         `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False
         where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
         """
-        with self.turn, self._explained():
+        with self._turn, self.explained():
             self._refuse_if_closed()
             self._writer.execute("VACUUM")
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -82,20 +65,22 @@ class Database:
 
     def close(self) -> None:
         """Closes every connection that is not in use; the last one empties the log into the file."""
-        with self.turn:
+        with self._turn:
             self._closed = True
-            while self._readers:
-                self._readers.pop().close()
+            while self.readers:
+                self.readers.pop().close()
             self._writer.close()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Unavailable(f"{self.path} has been closed")
 
-    def _connect(self) -> apsw.Connection:
+    def connect(self) -> apsw.Connection:
         db = apsw.Connection(os.fspath(self.path))
         if db.readonly("main"):
             raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
+        # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(_Patience(self._busy_timeout))
         db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
         ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
@@ -127,12 +112,34 @@ class Database:
             raise StoreError(f"{self.path} is another program's database, not an Alcove store")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turns the driver's errors into ours."""
         try:
             yield
         except apsw.Error as error:
             raise _explain(error, self.path) from error
+
+
+class Reading:
+    """Borrows a reader for the length of a `with`; a class because every get goes through it."""
+
+    __slots__ = ("_database", "_reader")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> apsw.Connection:
+        try:
+            self._reader = self._database.readers.pop()
+        except IndexError:
+            with self._database.explained():
+                self._reader = self._database.connect()
+        return self._reader
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._database.readers.append(self._reader)
+        if isinstance(error, apsw.Error):
+            raise _explain(error, self._database.path) from error
 
 
 class _Patience:

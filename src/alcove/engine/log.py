@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,9 +21,9 @@ from alcove.engine.base import (
     TouchRow,
     Writer,
 )
-from alcove.errors import Conflict, NotFound
+from alcove.errors import AlcoveError, Conflict, NotFound
 from alcove.namespace import Namespace
-from alcove.records import Kind
+from alcove.records import Kind, new_id
 
 SQL = statements.load("queries.sql", columns=", ".join(Row._fields))
 NOBODY = Writer(None, None, None)
@@ -41,26 +40,48 @@ class Live(NamedTuple):
     attributes: str
 
 
+class Newest(NamedTuple):
+    """What is at a key when a write comes to it."""
+
+    live: Live | None
+    lapsed: Live | None
+    """Live by the log, but past its expiry: whoever writes the key records that first."""
+    revision: int
+    namespace_known: bool
+    data_key_exists: bool
+
+
 class Transaction:
-    """The operations of one submission, all at one moment; it reads its own writes."""
+    """The operations of one submission, all at one moment; it reads its own writes.
+
+    Every statement costs a hand-over between threads, so a put gets by with two or three. One
+    operation checks everything before it writes, so only several of them need a savepoint.
+    """
 
     def __init__(self, db: apsw.Connection, at: int) -> None:
         self._db = db
         self._at = at
 
     def run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
-        """Does every operation in order, or raises and leaves it to the caller to undo them."""
+        """Does every operation in order, or raises and has done none of them."""
+        if len(operations) == 1 and not replay:
+            return [self._do(operations[0], 0)]
+        self._db.execute("SAVEPOINT one")
+        try:
+            outcome = self._run(operations, replay)
+        except (AlcoveError, DataKeyGone):
+            self._db.execute("ROLLBACK TO one; RELEASE one")
+            raise
+        self._db.execute("RELEASE one")
+        return outcome
+
+    def _run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
         if replay and (found := self._one("replay", replay.user, replay.token, self._at - DAY)):
             return Replayed._make(found)
-        rows = []
-        for position, operation in enumerate(operations):
-            try:
-                rows.append(self._do(operation))
-            except (Conflict, NotFound) as error:
-                error.details["operation"] = position
-                raise
+        rows = [self._do(operation, position) for position, operation in enumerate(operations)]
         if replay:
-            self._require_data_key(replay.data_key)
+            if not self._one("data_key_exists", replay.data_key):
+                raise DataKeyGone
             answer = (replay.user, replay.token, self._at, replay.data_key, replay.seal(rows))
             self._db.execute(SQL["add_replay"], answer)
         return rows
@@ -68,70 +89,79 @@ class Transaction:
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
         self._db.execute(SQL["end"], (self._at, live.seq))
-        tombstone = Row(0, uuid.uuid4().bytes, live.ns, live.key, kind, live.revision + 1, self._at, None,
+        tombstone = Row(0, new_id(), live.ns, live.key, kind, live.revision + 1, self._at, None,
                         *writer, None, None, live.attributes, None)  # fmt: skip
         return self._append(tombstone, live.owner, ended_at=self._at)
 
-    def _do(self, operation: RowOperation) -> Row | None:
-        match operation:
-            case PutRow():
-                return self._put(operation)
-            case GetRow(ns, key):
-                found = self._one("get", ns, key, self._at)
-                return Row._make(found) if found else None
-            case DeleteRow():
-                return self._delete(operation)
-            case TouchRow():
-                return self._touch(operation)
+    def _do(self, operation: RowOperation, position: int) -> Row | None:
+        try:
+            match operation:
+                case PutRow():
+                    return self._put(operation)
+                case GetRow(ns, key):
+                    found = self._one("get", ns, key, self._at)
+                    return Row._make(found) if found else None
+                case DeleteRow():
+                    return self._delete(operation)
+                case TouchRow():
+                    return self._touch(operation)
+        except (Conflict, NotFound) as error:
+            error.details["operation"] = position
+            raise
 
     def _put(self, put: PutRow) -> Row:
-        self._require_data_key(put.data_key)
-        live, revision = self._newest(put.ns, put.key)
-        _expect(put.expected, live, put.ns, put.key)
-        if live:
-            self._db.execute(SQL["end"], (self._at, live.seq))
-        elif revision == 0:
+        newest = self._newest(put.ns, put.key, put.data_key)
+        _expect(put.expected, newest.live, put.ns, put.key)
+        if not newest.data_key_exists:
+            raise DataKeyGone
+        revision = self._record_lapse(newest)
+        if newest.live:
+            self._db.execute(SQL["end"], (self._at, newest.live.seq))
+        elif not newest.namespace_known:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
+        kind: Kind = "update" if newest.live else "add"
         expires_at = None if put.ttl is None else self._at + put.ttl
-        row = Row(0, put.id, put.ns, put.key, "update" if live else "add", revision + 1, self._at, expires_at,
+        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self._at, expires_at,
                   *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)
 
     def _delete(self, delete: DeleteRow) -> Row | None:
-        live, _ = self._newest(delete.ns, delete.key)
-        _expect(delete.expected, live, delete.ns, delete.key)
-        return self.end(live, "delete", delete.writer) if live else None
+        newest = self._newest(delete.ns, delete.key)
+        _expect(delete.expected, newest.live, delete.ns, delete.key)
+        self._record_lapse(newest)
+        return self.end(newest.live, "delete", delete.writer) if newest.live else None
 
-    def _touch(self, touch: TouchRow) -> Row:
-        live, _ = self._newest(touch.ns, touch.key)
+    def _touch(self, touch: TouchRow) -> Row | None:
+        live = self._newest(touch.ns, touch.key).live
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
         expires_at = None if touch.ttl is None else self._at + touch.ttl
         self._db.execute(SQL["set_expiry"], (expires_at, live.seq))
-        return Row._make(self._one("get", touch.ns, touch.key, self._at) or ())
+        return self._do(GetRow(touch.ns, touch.key), 0)
 
-    def _newest(self, ns: bytes, key: bytes) -> tuple[Live | None, int]:
-        """A key's live version, if any, and its last revision; an expiry that is due is recorded first."""
-        found = self._one("newest", ns, key)
-        if not found:
-            return None, 0
-        *fields, ended_at, expires_at = found
-        newest = Live._make(fields)
-        if ended_at is not None:
-            return None, newest.revision
-        if expires_at is not None and expires_at <= self._at:
-            return None, self.end(newest, "expired").revision
-        return newest, newest.revision
+    def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
+        found = self._one("newest", ns, key, data_key)
+        assert found is not None
+        *fields, ended_at, expires_at, namespace_known, data_key_exists = found
+        if fields[0] is None:
+            return Newest(None, None, 0, namespace_known, data_key_exists)
+        last = Live._make(fields)
+        live = lapsed = None
+        if ended_at is None and (expires_at is None or expires_at > self._at):
+            live = last
+        elif ended_at is None:
+            lapsed = last
+        return Newest(live, lapsed, last.revision, namespace_known, data_key_exists)
+
+    def _record_lapse(self, newest: Newest) -> int:
+        """The key's last revision, once an expiry that is due has been recorded."""
+        return self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
 
     def _append(self, row: Row, owner: str | None, *, ended_at: int | None) -> Row:
         _, id, ns, key, kind, revision, created_at, expires_at, *rest = row
         values = (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner, *rest)
         self._db.execute(SQL["append"], values)
         return row._replace(seq=self._db.last_insert_rowid())
-
-    def _require_data_key(self, id: int) -> None:
-        if not self._one("data_key_exists", id):
-            raise DataKeyGone
 
     def _one(self, name: str, *params: apsw.SQLiteValue) -> tuple[Any, ...] | None:
         return self._db.execute(SQL[name], params).fetchone()

@@ -11,10 +11,11 @@ import apsw
 
 from alcove.clock import Clock
 from alcove.engine import statements
-from alcove.engine.base import DataKey, Replay, Row, RowOperation, Scope, Wiped
+from alcove.engine.base import DataKey, DataKeyGone, Replay, Row, RowOperation, Scope, Wiped
 from alcove.engine.commit import CommitQueue, Outcome, Submission
 from alcove.engine.database import Database
 from alcove.engine.log import SQL, Live, Transaction
+from alcove.errors import AlcoveError
 from alcove.filters import Params
 from alcove.records import KINDS, Kind
 
@@ -30,7 +31,7 @@ class SqliteEngine:
     ) -> None:
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
-        self._queue = CommitQueue(self._db.turn, self._commit)
+        self._queue = CommitQueue(self._commit)
         self._scrubbing = threading.Lock()
 
     def close(self) -> None:
@@ -42,15 +43,12 @@ class SqliteEngine:
         return self._queue.submit(operations, replay)
 
     def _commit(self, batch: Sequence[Submission]) -> None:
-        """One transaction for all; a savepoint each, so that one's conflict is not its neighbours'."""
-        with self._db.transaction() as db:
+        """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
+        with self._db.write() as db:
             at = self._moment(db)
             outcomes = [_attempt(db, submission, at + n) for n, submission in enumerate(batch)]
         for submission, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                submission.set_exception(outcome)
-            else:
-                submission.set_result(outcome)
+            submission.outcome = outcome
 
     def _moment(self, db: apsw.Connection) -> int:
         """The clock, but always later than what is written already."""
@@ -211,7 +209,7 @@ class SqliteEngine:
             seq = page[-1][0]
 
     def check(self) -> Iterator[tuple[str, int, list[str]]]:
-        with self._db.read() as db:
+        with self._db.read() as db, db:  # one snapshot for all of it
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
@@ -235,17 +233,11 @@ class SqliteEngine:
 
 
 def _attempt(db: apsw.Connection, submission: Submission, at: int) -> Outcome | Exception:
-    """Runs one submission in its savepoint: what it answers once the commit stands."""
-    db.execute("SAVEPOINT one")
+    """What one submission answers once the commit stands; its refusal is not its neighbours'."""
     try:
-        outcome = Transaction(db, at).run(submission.operations, submission.replay)
-    except apsw.Error:
-        raise  # the disk, not the request: nobody's write can be kept
-    except Exception as error:
-        db.execute("ROLLBACK TO one; RELEASE one")
-        return error
-    db.execute("RELEASE one")
-    return outcome
+        return Transaction(db, at).run(submission.operations, submission.replay)
+    except (AlcoveError, DataKeyGone) as refusal:
+        return refusal
 
 
 def _where(scope: Scope, params: Params) -> str:

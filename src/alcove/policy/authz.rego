@@ -3,17 +3,17 @@ package memories.authz
 
 default decision := {"allow": false, "reason": "this namespace is not yours, and nothing grants it to you"}
 
-decision := {"allow": true} if open
-
 # A direct call enters what its user owns. With an agent, ownership opens nothing: only grants do,
 # so that an agent acting for a user never enters another agent's room for the same user.
-open if {
+decision := {"allow": true} if {
+	input.context.agent == null
+	input.namespace[0] == "user"
+	input.namespace[1] == input.context.user_id
+} else := {"allow": true} if {
 	input.context.agent == null
 	owner == input.context.user_id
-}
-
-# A grant opens its room and what lies below it, but never what belongs to somebody else.
-open if {
+} else := {"allow": true} if {
+	# A grant opens its room and what lies below it, but never what belongs to somebody else.
 	some grant in input.context.grants
 	input.operation in grant.operations
 	array.slice(input.namespace, 0, count(grant.namespace)) == grant.namespace

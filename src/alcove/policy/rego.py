@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 import regorus
+from msgspec import Raw, Struct
 
 from alcove import checks
 from alcove.errors import InvalidRequest, PermissionDenied, PolicyError
@@ -28,7 +28,6 @@ OWNER = "data.memories.filter.owner"
 
 _ENGINES_KEPT = 4
 _UNDEFINED = '"<undefined>"'
-_encode = msgspec.json.encode
 
 
 class Narrowed(NamedTuple):
@@ -37,6 +36,40 @@ class Narrowed(NamedTuple):
     prefix: Namespace
     conditions: Filter
     owner: str | None
+
+
+class AuthzInput(Struct, frozen=True, gc=False):
+    """What `authz.rego` is asked about a read or a delete."""
+
+    operation: Literal["read", "write", "delete"]
+    namespace: Namespace
+    key: str
+    context: Raw
+
+
+class WriteInput(AuthzInput, frozen=True, gc=False):
+    """What `authz.rego` is asked about a write: the content, too."""
+
+    value: Raw
+    index: Raw
+
+
+class AttributesInput(Struct, frozen=True, gc=False):
+    """What `attributes.rego` is asked."""
+
+    namespace: Namespace
+    key: str
+    value: Raw
+    index: Raw
+    context: Raw
+
+
+class FilterInput(Struct, frozen=True, gc=False):
+    """What `filter.rego` is asked."""
+
+    namespace_prefix: Namespace
+    filter: Mapping[str, object]
+    context: Raw
 
 
 class Policy:
@@ -51,20 +84,20 @@ class Policy:
         self._bundle = _tried(Bundle.load(self._folder))
 
     def authorise(
-        self,
-        principal: Principal,
-        operation: Literal["read", "write", "delete"],
-        namespace: Namespace,
-        key: str,
-        value: bytes | None = None,
-        index: bytes | None = None,
+        self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:
         """Raises `PermissionDenied` with the policy's reason unless it allows this operation."""
-        content = b"" if value is None else b',"value":%b,"index":%b' % (value, index or b"{}")
-        question = b'{"operation":"%b","namespace":%b,"key":%b%b,"context":%b}' % (
-            operation.encode(), _encode(namespace), _encode(key), content, principal.context,
-        )  # fmt: skip
-        decision = _Asked(self._bundle, question).plain(DECISION)
+        self._decide(AuthzInput(operation, namespace, key, principal.context))
+
+    def authorise_write(
+        self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
+    ) -> None:
+        """The same for a write, which the policy may judge by its content."""
+        content = Raw(value), Raw(index or b"{}")
+        self._decide(WriteInput("write", namespace, key, principal.context, *content))
+
+    def _decide(self, question: AuthzInput) -> None:
+        decision = _value(_asked(self._bundle, question), DECISION)
         if not isinstance(decision, dict) or decision.get("allow") is not True:
             reason = decision.get("reason") if isinstance(decision, dict) else None
             raise PermissionDenied(reason if isinstance(reason, str) else "the policy does not allow it")
@@ -73,14 +106,15 @@ class Policy:
         self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
     ) -> bytes:
         """The attributes of a memory, as compact JSON."""
-        question = b'{"namespace":%b,"key":%b,"value":%b,"index":%b,"context":%b}' % (
-            _encode(namespace), _encode(key), value, index or b"{}", principal.context,
-        )  # fmt: skip
-        attributes = _Asked(self._bundle, question).exact(ATTRIBUTES)
+        content = Raw(value), Raw(index or b"{}")
+        engine = _asked(self._bundle, AttributesInput(namespace, key, *content, principal.context))
+        attributes = _value(engine, ATTRIBUTES)
         if attributes is None:
             return b"{}"
         if not isinstance(attributes, dict):
             raise PolicyError("attributes.rego: expected `attributes` to be an object")
+        if not {str}.issuperset(map(type, attributes.values())):
+            attributes = _exact_value(engine, ATTRIBUTES)
         try:
             return checks.json(attributes, "attributes")
         except InvalidRequest as error:
@@ -90,11 +124,9 @@ class Policy:
         self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None = None
     ) -> Narrowed:
         """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent."""
-        question = b'{"namespace_prefix":%b,"filter":%b,"context":%b}' % (
-            _encode(prefix), _encode(filter or {}), principal.context,
-        )  # fmt: skip
-        asked = _Asked(self._bundle, question)
-        narrowed, conditions, owner = asked.plain(PREFIX), asked.exact(CONDITIONS), asked.plain(OWNER)
+        engine = _asked(self._bundle, FilterInput(prefix, filter or {}, principal.context))
+        narrowed, owner = _value(engine, PREFIX), _value(engine, OWNER)
+        conditions = _exact_value(engine, CONDITIONS)
         if narrowed is None or conditions is None:
             raise PermissionDenied("the policy does not say where this caller may look")
         try:
@@ -107,30 +139,31 @@ class Policy:
             raise PolicyError(f"filter.rego: {error.message}") from None
 
 
-class _Asked:
-    """One question put to this thread's engine for a bundle."""
+def _asked(bundle: Bundle, question: Struct) -> regorus.Engine:
+    """This thread's engine for a bundle, with a question put to it."""
+    engine = _engine(bundle)
+    try:
+        engine.set_input_json(msgspec.json.encode(question).decode())
+    except RuntimeError as error:
+        raise PolicyError(_first_lines(error)) from None
+    return engine
 
-    def __init__(self, bundle: Bundle, question: bytes) -> None:
-        self._engine = _engine(bundle)
-        try:
-            self._engine.set_input_json(question.decode())
-        except RuntimeError as error:
-            raise PolicyError(_first_lines(error)) from None
 
-    def plain(self, rule: str) -> object:
-        """A rule's value, None where it is undefined; quick, but every number is a float."""
-        try:
-            return self._engine.eval_rule(rule)
-        except RuntimeError as error:
-            raise PolicyError(_first_lines(error)) from None
+def _value(engine: regorus.Engine, rule: str) -> object:
+    """A rule's value, None where it is undefined; quick, but every number in it is a float."""
+    try:
+        return engine.eval_rule(rule)
+    except RuntimeError as error:
+        raise PolicyError(_first_lines(error)) from None
 
-    def exact(self, rule: str) -> object:
-        """A rule's value with its integers kept."""
-        try:
-            text = self._engine.eval_rule_as_json(rule)
-        except RuntimeError as error:
-            raise PolicyError(_first_lines(error)) from None
-        return None if text == _UNDEFINED else msgspec.json.decode(text)
+
+def _exact_value(engine: regorus.Engine, rule: str) -> object:
+    """A rule's value with its integers kept."""
+    try:
+        text = engine.eval_rule_as_json(rule)
+    except RuntimeError as error:
+        raise PolicyError(_first_lines(error)) from None
+    return None if text == _UNDEFINED else msgspec.json.decode(text)
 
 
 _local = threading.local()
@@ -142,13 +175,14 @@ def _engine(bundle: Bundle) -> regorus.Engine:
     An engine may be used, and even be dropped, only on the thread that made it. The cache therefore
     belongs to the thread and not to a `Policy`, and a thread makes room in it by itself.
     """
-    engines: OrderedDict[Bundle, regorus.Engine] = _local.__dict__.setdefault("engines", OrderedDict())
-    engine = engines.get(bundle)
-    if engine is None:
+    try:
+        return _local.engines[bundle]  # type: ignore[no-any-return]
+    except (AttributeError, KeyError):
+        engines = _local.__dict__.setdefault("engines", {})
+        while len(engines) >= _ENGINES_KEPT:
+            del engines[next(iter(engines))]
         engine = engines[bundle] = _compiled(bundle)
-        if len(engines) > _ENGINES_KEPT:
-            engines.popitem(last=False)
-    return engine
+        return engine
 
 
 def _compiled(bundle: Bundle) -> regorus.Engine:
@@ -188,7 +222,7 @@ def _ask_everything(bundle: Bundle) -> bool:
     with contextlib.suppress(PermissionDenied):
         policy.narrow(stranger, elsewhere)
     with contextlib.suppress(PermissionDenied):
-        policy.authorise(stranger, "write", elsewhere, "key", b"{}")
+        policy.authorise_write(stranger, elsewhere, "key", b"{}", None)
         return True
     return False
 

@@ -2,9 +2,12 @@
 -- predicate compiled by filters.py, with its own parameters bound after the numbered ones.
 
 -- name: newest
--- The last version of one key, live or not: where its next revision starts.
-SELECT seq, ns, key, revision, owner, attributes, ended_at, expires_at
-FROM versions WHERE ns = ? AND key = ? ORDER BY revision DESC LIMIT 1
+-- All that a write must know, in one statement: the last version of its key, live or not, whether its
+-- namespace is known, and whether the data key that sealed it still exists.
+SELECT seq, ns, key, revision, owner, attributes, ended_at, expires_at,
+       EXISTS (SELECT 1 FROM namespaces WHERE ns = ?1), EXISTS (SELECT 1 FROM data_keys WHERE id = ?3)
+FROM (SELECT 1) LEFT JOIN versions ON seq = (
+    SELECT seq FROM versions WHERE ns = ?1 AND key = ?2 ORDER BY revision DESC LIMIT 1)
 
 -- name: last_moment
 -- The time of the last version, which no later one may precede.
