@@ -1,0 +1,149 @@
+"""batch and idempotent requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from alcove import (
+    Alcove,
+    AlcoveError,
+    Conflict,
+    Delete,
+    Deletion,
+    Entry,
+    Get,
+    InvalidRequest,
+    Memory,
+    NotFound,
+    PermissionDenied,
+    Principal,
+    Put,
+    Touch,
+)
+from tests.conftest import ManualClock
+
+NOTES = ("user", "alice", "notes")
+
+
+def put(key: str, **fields: object) -> dict[str, object]:
+    return {"op": "put", "namespace": list(NOTES), "key": key, "value": {}, **fields}
+
+
+def get(key: str) -> dict[str, object]:
+    return {"op": "get", "namespace": list(NOTES), "key": key}
+
+
+def test_a_batch_answers_in_order_and_reads_its_own_writes(alice: Alcove) -> None:
+    results = alice.batch(
+        [
+            Get(namespace=NOTES, key="k"),
+            Put(namespace=NOTES, key="k", value={"n": 1}),
+            Get(namespace=NOTES, key="k"),
+            Touch(namespace=NOTES, key="k", ttl_seconds=10),
+            Delete(namespace=NOTES, key="k"),
+            Get(namespace=NOTES, key="k"),
+        ]
+    )
+    nothing, stored, read, touched, deleted, gone = results
+    assert nothing is None
+    assert isinstance(stored, Entry)
+    assert isinstance(read, Memory)
+    assert read.value == {"n": 1}
+    assert read.id == stored.id
+    assert isinstance(touched, Entry)
+    assert touched.expires_at is not None
+    assert isinstance(deleted, Deletion)
+    assert deleted.revision == 2
+    assert gone is None
+
+
+def test_a_batch_is_one_moment(alice: Alcove) -> None:
+    alice.batch([put("a"), put("b"), put("a", value={"n": 2})])
+    moments = {event.occurred_at for event in alice.events().events}
+    assert len(moments) == 1
+    found = alice.get(NOTES, "a", as_of=moments.pop())
+    assert found is not None
+    assert found.value == {"n": 2}
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (put("b", expected_revision=5), Conflict),
+        (put("", value={}), InvalidRequest),
+        ({"op": "put", "namespace": ["user", "bob"], "key": "k", "value": {}}, PermissionDenied),
+        ({"op": "touch", "namespace": list(NOTES), "key": "absent"}, NotFound),
+        ({"op": "move", "namespace": list(NOTES), "key": "k"}, InvalidRequest),
+        ({"op": "get", "namespace": list(NOTES), "key": "k", "colour": 1}, InvalidRequest),
+        ({"op": "put", "namespace": list(NOTES), "key": "k"}, InvalidRequest),
+    ],
+)
+def test_one_refused_operation_refuses_the_batch_and_says_which(
+    alice: Alcove, bad: dict[str, object], error: type[AlcoveError]
+) -> None:
+    with pytest.raises(error) as refused:
+        alice.batch([put("a"), bad, put("c")])
+    assert refused.value.details["operation"] == 1
+    assert alice.list(NOTES) == []
+    assert alice.events().events == []
+
+
+def test_a_single_call_says_nothing_of_batches(alice: Alcove) -> None:
+    with pytest.raises(Conflict) as refused:
+        alice.put(NOTES, "k", {}, expected_revision=3)
+    assert "operation" not in refused.value.details
+
+
+def test_a_batch_has_at_most_a_thousand_operations(alice: Alcove) -> None:
+    assert len(alice.batch([put(str(n)) for n in range(1000)])) == 1000
+    with pytest.raises(InvalidRequest, match="operations"):
+        alice.batch([get(str(n)) for n in range(1001)])
+    assert alice.batch([]) == []
+
+
+def test_the_same_idempotency_key_is_done_once(alice: Alcove) -> None:
+    first = alice.put(NOTES, "k", {"n": 1}, idempotency_key="once")
+    assert alice.put(NOTES, "k", {"n": 1}, idempotency_key="once") == first
+    assert alice.put(NOTES, "k", {"n": 1}).revision == 2
+    assert alice.put(NOTES, "k", {"n": 1}, idempotency_key="once") == first
+
+    assert alice.delete(NOTES, "k", idempotency_key="gone") == alice.delete(NOTES, "k", idempotency_key="gone")
+
+    operations = [put("b"), get("b"), {"op": "delete", "namespace": NOTES, "key": "b"}, get("b")]
+    assert alice.batch(operations, idempotency_key="many") == alice.batch(operations, idempotency_key="many")
+    assert len(alice.history(NOTES, "b")) == 2
+
+
+def test_the_same_idempotency_key_with_another_body_is_a_conflict(alice: Alcove) -> None:
+    alice.put(NOTES, "k", {"n": 1}, idempotency_key="once")
+    with pytest.raises(Conflict, match="idempotency_key"):
+        alice.put(NOTES, "k", {"n": 2}, idempotency_key="once")
+    with pytest.raises(Conflict, match="idempotency_key"):
+        alice.delete(NOTES, "k", idempotency_key="once")
+
+
+def test_idempotency_keys_are_per_principal(memory: Alcove, alice: Alcove, bob: Alcove) -> None:
+    alice.put(NOTES, "k", {"n": 1}, idempotency_key="once")
+    assert bob.put(("user", "bob"), "k", {"n": 2}, idempotency_key="once").revision == 1
+    phone = memory.as_principal(Principal("alice", client_id="phone"))
+    assert phone.put(NOTES, "k", {"n": 3}, idempotency_key="once").revision == 2
+
+
+def test_an_idempotency_key_is_forgotten_after_a_day(
+    memory: Alcove, alice: Alcove, clock: ManualClock
+) -> None:
+    alice.put(NOTES, "k", {"n": 1}, idempotency_key="once")
+    clock.advance(86_399)
+    assert alice.put(NOTES, "k", {"n": 1}, idempotency_key="once").revision == 1
+    clock.advance(2)
+    assert alice.put(NOTES, "k", {"n": 1}, idempotency_key="once").revision == 2
+    clock.advance(90_000)
+    memory.sweep()
+    assert alice.put(NOTES, "k", {"n": 9}, idempotency_key="once").revision == 3
+
+
+def test_a_refused_request_does_not_use_up_its_key(alice: Alcove) -> None:
+    with pytest.raises(Conflict):
+        alice.put(NOTES, "k", {"n": 1}, expected_revision=1, idempotency_key="once")
+    alice.put(NOTES, "k", {})
+    assert alice.put(NOTES, "k", {"n": 1}, expected_revision=1, idempotency_key="once").revision == 2
