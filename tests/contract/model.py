@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
-DAY = 86_400_000_000
 Place = tuple[tuple[str, ...], str]
 
 
@@ -32,7 +32,7 @@ class Refused(Exception):
 def owner(ns: tuple[str, ...]) -> str | None:
     if ns[:1] == ("user",):
         return ns[1] if len(ns) > 1 else None
-    for before, segment in zip(ns, ns[1:], strict=False):
+    for before, segment in itertools.pairwise(ns):
         if before == "u":
             return segment
     return None
@@ -134,24 +134,23 @@ class Model:
         return found
 
     def events(self, user: str, prefix: tuple[str, ...]) -> list[tuple[str, Place, int]]:
-        return [
-            (v.kind, (v.ns, v.key), v.revision) for v in self.log if self.visible(user, prefix, v.ns)
-        ]
+        return [(v.kind, (v.ns, v.key), v.revision) for v in self.log if self.visible(user, prefix, v.ns)]
 
     def sweep(self, now: int) -> int:
         due = [
-            (v.ns, v.key)
+            (v.expires, v.seq, v)
             for v in self.log
             if v.content and v is self.last((v.ns, v.key)) and v.expires is not None and v.expires <= now
         ]
-        for place in due:
-            self.append(place, "expired", now)
+        for _, _, version in sorted(due, key=lambda each: each[:2]):
+            self.append((version.ns, version.key), "expired", now)
         return len(due)
 
-    def wipe(self, user: str) -> tuple[int, int]:
+    def wipe(self, user: str, now: int) -> tuple[int, int]:
         mine = [v for v in self.log if owner(v.ns) == user]
+        live = sum(self.live(place, now) is not None for place in {(v.ns, v.key) for v in mine})
         self.log = [v for v in self.log if owner(v.ns) != user]
         for version in self.log:
             if version.user == user:
                 version.user = None
-        return len(mine), len({(v.ns, v.key) for v in mine})
+        return len(mine), live

@@ -107,9 +107,12 @@ def test_the_same_idempotency_key_is_done_once(alice: Alcove) -> None:
     assert alice.put(NOTES, "k", {"n": 1}).revision == 2
     assert alice.put(NOTES, "k", {"n": 1}, idempotency_key="once") == first
 
-    assert alice.delete(NOTES, "k", idempotency_key="gone") == alice.delete(NOTES, "k", idempotency_key="gone")
+    assert alice.delete(NOTES, "k", idempotency_key="gone") == alice.delete(
+        NOTES, "k", idempotency_key="gone"
+    )
 
-    operations = [put("b"), get("b"), {"op": "delete", "namespace": NOTES, "key": "b"}, get("b")]
+    delete: dict[str, object] = {"op": "delete", "namespace": NOTES, "key": "b"}
+    operations = [put("b"), get("b"), delete, get("b")]
     assert alice.batch(operations, idempotency_key="many") == alice.batch(operations, idempotency_key="many")
     assert len(alice.history(NOTES, "b")) == 2
 

@@ -89,7 +89,9 @@ def test_a_cursor_is_a_position_under_any_filter(alice: Alcove, bob: Alcove, clo
     assert told(alice.events(after_cursor=each[1]).events) == told(alice.events().events)[2:]
 
 
-def test_a_cursor_survives_a_wipe_and_numbers_are_not_reused(memory: Alcove, alice: Alcove, bob: Alcove) -> None:
+def test_a_cursor_survives_a_wipe_and_numbers_are_not_reused(
+    memory: Alcove, alice: Alcove, bob: Alcove
+) -> None:
     bob.put(("user", "bob"), "k", {"n": 1})
     alice.put(NOTES, "k", {})
     cursor = memory.events().after_cursor

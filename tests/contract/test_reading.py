@@ -135,7 +135,9 @@ def test_a_past_memory_had_its_expiry_then_too(alice: Alcove, clock: ManualClock
     assert alice.get(NOTES, "k", as_of=stamp) is None
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "2026-01-01", "2026-01-01T00:00:00", datetime(2026, 1, 1), 5])
+@pytest.mark.parametrize(
+    "moment", ["yesterday", "2026-01-01", "2026-01-01T00:00:00", datetime(2026, 1, 1), 5]
+)
 def test_a_time_without_its_zone_is_refused(alice: Alcove, moment: object) -> None:
     with pytest.raises(InvalidRequest, match="as_of"):
         alice.get(NOTES, "k", as_of=moment)  # type: ignore[arg-type]

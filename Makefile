@@ -1,0 +1,40 @@
+# Two commands do all the set-up: `make serve` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: serve test test-all lint format bench clean
+
+serve: $(READY)           ## the quick-start demo on the embedded default
+	$(BIN)/python examples/quickstart.py
+
+test: $(READY)            ## every test, fault and property tests in their short form
+	$(BIN)/python -m pytest
+
+test-all: $(READY)        ## the same with the long forms: more kills, more random operations
+	ALCOVE_LONG=1 $(BIN)/python -m pytest --timeout 3000
+
+lint: $(READY)            ## style, types and SQL kept honest
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench     ## ratios against the raw driver, into bench/
+	$(BIN)/python bench/core.py
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(VENV)/.bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
