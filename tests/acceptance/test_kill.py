@@ -1,32 +1,29 @@
 """kill -9 at random moments: what was acknowledged is there, what was not is there whole or not at all.
 
-This file is also the child program that gets killed: `python test_kill.py <role> <path> …`.
+This file is also the child program that gets killed: `python -m tests.acceptance.test_kill <role> <path> …`.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-import apsw
 import pytest
 
-from alcove import Alcove, Event, Settings
+from alcove import Alcove, Settings
+from tests.acceptance.children import PATIENCE, Child, say, started
+from tests.acceptance.inspection import assert_sound, query, raw_bytes, timeline
+from tests.conftest import LONG
 
-LONG = bool(os.environ.get("ALCOVE_LONG"))
 KILLS = 20
 ROUNDS = range(10 if LONG else 1)
 WRITERS = 4
-PATIENCE = 60.0
+MODULE = "tests.acceptance.test_kill"
 QUIET = Settings(sweep_interval=0)
 BUSY = Settings(sweep_interval=0.02)  # the killed process sweeps while it writes
 
@@ -76,10 +73,6 @@ def place(writer: int, run: int) -> tuple[str, ...]:
     return ("user", f"writer-{writer}", f"run-{run}")
 
 
-def acknowledge(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
-
-
 def write_for_ever(memory: Alcove, writer: int, run: int) -> None:
     mine = memory.as_user(f"writer-{writer}")
     n = 0
@@ -91,13 +84,13 @@ def write_for_ever(memory: Alcove, writer: int, run: int) -> None:
             mine.put(**done[0])  # type: ignore[arg-type]
         else:
             mine.delete(**done[0])  # type: ignore[arg-type]
-        acknowledge(writer, n)
+        say(writer, n)
         n += 1
 
 
-def child(role: str, path: str, *rest: str) -> None:
+def main(role: str, path: str, *rest: str) -> None:
     with Alcove(path, settings=BUSY if role == "write" else QUIET) as memory:
-        acknowledge("ready")
+        say("ready")
         match role:
             case "write":
                 for writer in range(WRITERS):
@@ -109,49 +102,11 @@ def child(role: str, path: str, *rest: str) -> None:
                 memory.wipe(rest[0])
             case "rotate":
                 for _ in memory.rotate_keys():
-                    acknowledge("step")
-        acknowledge("done")
-
-
-# How it is killed.
-
-
-@contextmanager
-def running(acknowledged: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """The child, with its acknowledgements in a file; at the end it is killed and gone."""
-    with acknowledged.open("wb") as log:
-        command = [sys.executable, __file__, *map(str, arguments)]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.PIPE)
-        try:
-            yield process
-        finally:
-            process.kill()
-            _, errors = process.communicate(timeout=PATIENCE)
-    assert not errors, errors.decode()
-
-
-def until_line(acknowledged: Path, line: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while line not in acknowledged.read_text().splitlines():
-        assert process.poll() is None or line in acknowledged.read_text().splitlines(), "the child died"
-        assert time.monotonic() < deadline, f"the child never said {line!r}"
-        time.sleep(0.001)
+                    say("step")
+        say("done")
 
 
 # What must hold afterwards.
-
-
-def assert_sound(memory: Alcove) -> None:
-    assert [each for each in memory.doctor() if each.wrong] == []
-
-
-def timeline(memory: Alcove, prefix: Sequence[str]) -> list[Event]:
-    found: list[Event] = []
-    cursor = None
-    while (page := memory.events(prefix, after_cursor=cursor, limit=200)).events:
-        found += page.events
-        cursor = page.after_cursor
-    return found
 
 
 def assert_whole(memory: Alcove, writer: int, run: int, acknowledged: int) -> None:
@@ -174,18 +129,16 @@ def assert_whole(memory: Alcove, writer: int, run: int, acknowledged: int) -> No
 
 @many_times
 def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Path) -> None:
-    path, acknowledged = tmp_path / "memory.db", tmp_path / "acknowledged"
-    chance = random.Random()
+    path = tmp_path / "memory.db"
     written: list[Counter[int]] = []
     for run in range(KILLS):
-        with running(acknowledged, "write", path, run) as process:
-            if run % 4 == 0:  # while it starts, creates, migrates or opens the store
-                time.sleep(chance.uniform(0, 0.5))
-            else:
-                until_line(acknowledged, "0 0", process)
-                time.sleep(chance.uniform(0, 0.8))
-        lines = [line for line in acknowledged.read_text().splitlines() if line != "ready"]
-        written.append(Counter(int(line.split()[0]) for line in lines))
+        with started(tmp_path / "said", MODULE, "write", path, run) as child:
+            if run % 4:
+                child.wait_for("0 0")
+                time.sleep(random.uniform(0, 0.8))
+            else:  # while it starts, creates or opens the store
+                time.sleep(random.uniform(0, 0.5))
+        written.append(Counter(int(line.split()[0]) for line in child.lines if line != "ready"))
         with Alcove(path, settings=QUIET) as memory:
             assert_sound(memory)
             for writer in range(WRITERS):
@@ -201,9 +154,8 @@ def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Pa
 def test_a_store_killed_while_it_is_made_opens_afterwards(tmp_path: Path) -> None:
     for run in range(KILLS // 2):
         path = tmp_path / f"{run}.db"
-        with running(tmp_path / "acknowledged", "write", path, 0) as process:
-            deadline = time.monotonic() + PATIENCE
-            while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        with started(tmp_path / "said", MODULE, "write", path, 0) as child:
+            while not path.exists() and child.running:
                 time.sleep(0.0005)
             time.sleep(random.uniform(0, 0.02))
         with Alcove(path, settings=QUIET) as memory:
@@ -215,74 +167,51 @@ def test_a_store_killed_while_it_is_made_opens_afterwards(tmp_path: Path) -> Non
 
 @many_times
 def test_a_killed_wipe_is_whole_or_not_at_all_and_is_finished_later(tmp_path: Path) -> None:
-    original, acknowledged, marker = tmp_path / "original.db", tmp_path / "acknowledged", "MARKER5d0c"
+    original, each = tmp_path / "original.db", 3000
     with Alcove(original, settings=QUIET) as memory:
-        for start in range(0, 3000, 500):
+        for n in range(0, each, 500):
             for user in ("al", "alice"):
-                name = f"{marker}-{user}"
-                memory.as_user(user).batch(
-                    [
-                        {"op": "put", "namespace": ("user", user), "key": f"{name}-{i}", "value": {"i": i}}
-                        for i in range(start, start + 500)
-                    ]
-                )
-    outcomes: Counter[str] = Counter()
-    longest = 0.1
+                keys = [f"MARKER-{user}-{i}" for i in range(n, n + 500)]
+                put = {"op": "put", "namespace": ("user", user), "value": {"n": n}}
+                memory.as_user(user).batch([{**put, "key": key} for key in keys])
+    longest = 0.0
     for run in range(KILLS):
         path = tmp_path / f"{run}.db"
         for suffix in ("", ".key"):
             shutil.copy(f"{original}{suffix}", f"{path}{suffix}")
-        with running(acknowledged, "wipe", path, "al") as process:
-            until_line(acknowledged, "ready", process)
-            started = time.monotonic()
-            if run == 0:  # learn how long a wipe takes, to kill the others somewhere inside
-                until_line(acknowledged, "done", process)
-                longest = time.monotonic() - started
-            else:
-                time.sleep(random.uniform(0, longest))
-        finished = "done" in acknowledged.read_text()
+        with started(tmp_path / "said", MODULE, "wipe", path, "al") as child:
+            longest = _interrupt(child, longest)
+        finished = "done" in child.lines
         with Alcove(path, settings=QUIET) as memory:
-            left = len(timeline(memory, ("user", "al")))
-            outcomes["before" if left else "after" if finished else "between"] += 1
-            assert left in ((0,) if finished else (0, 3000))
-            assert len(timeline(memory, ("user", "alice"))) == 3000
             assert_sound(memory)
+            assert len(timeline(memory, ("user", "alice"))) == each
+            left = len(timeline(memory, ("user", "al")))
+            assert left in ((0,) if finished else (0, each))
             memory.sweep()
-            if left == 0:
-                held = b"".join(file.read_bytes() for file in tmp_path.glob(f"{run}.db*"))
-                assert f"{marker}-al-".encode() not in held
-                assert memory.wipe("al").removed == {"memories": 0, "versions": 0, "replays": 0}
-            else:
-                assert memory.wipe("al").removed["memories"] == 3000
-        for file in tmp_path.glob(f"{run}.db*"):
-            file.unlink()
-    assert outcomes["after"] >= 1
+            assert (b"MARKER-al-" in raw_bytes(path)) == (left > 0)
+            assert memory.wipe("al").removed["memories"] == left
+            assert b"MARKER-al-" not in raw_bytes(path)
 
 
 @many_times
 def test_a_killed_key_rotation_goes_on_and_loses_no_value(tmp_path: Path) -> None:
-    path, acknowledged, users = tmp_path / "memory.db", tmp_path / "acknowledged", 1200
+    path, users = tmp_path / "memory.db", 1200
     with Alcove(path, settings=QUIET) as memory:
         for n in range(users):
             memory.as_user(f"user-{n}").put(("user", f"user-{n}"), "key", {"n": n})
-    longest = 0.1
+    longest = 0.0
     for run in range(KILLS // 2):
-        keys_before, settled = len(key_lines(path)), len(wrapped_by(path)) == 1
-        with running(acknowledged, "rotate", path) as process:
-            until_line(acknowledged, "ready", process)
-            started = time.monotonic()
-            if run == 0:
-                until_line(acknowledged, "done", process)
-                longest = time.monotonic() - started
-            else:
-                time.sleep(random.uniform(0, longest))
-        assert len(key_lines(path)) - keys_before in ((0, 1) if settled else (0,))
+        keys, half_done = key_lines(path), len(wrapped_by(path)) > 1
+        with started(tmp_path / "said", MODULE, "rotate", path) as child:
+            longest = _interrupt(child, longest)
+        assert key_lines(path)[: len(keys)] == keys
+        assert len(key_lines(path)) - len(keys) in ((0,) if half_done else (0, 1))
         with Alcove(path, settings=QUIET) as memory:
             assert_sound(memory)
             if run % 2:  # otherwise the next run finds a rotation half done
                 list(memory.rotate_keys())
-                assert_sound(memory)
                 assert len(wrapped_by(path)) == 1
+                assert_sound(memory)
     with Alcove(path, settings=QUIET) as memory:
         for n in range(users):
             found = memory.as_user(f"user-{n}").get(("user", f"user-{n}"), "key")
@@ -290,17 +219,24 @@ def test_a_killed_key_rotation_goes_on_and_loses_no_value(tmp_path: Path) -> Non
             assert found.value == {"n": n}
 
 
+def _interrupt(child: Child, longest: float) -> float:
+    """Waits until somewhere inside the child's work; the first time, for how long that takes at most."""
+    child.wait_for("ready")
+    began = time.monotonic()
+    if longest:
+        time.sleep(random.uniform(0, longest))
+        return longest
+    child.wait_for("done")
+    return time.monotonic() - began
+
+
 def key_lines(path: Path) -> list[str]:
     return path.with_name(path.name + ".key").read_text().split()
 
 
-def wrapped_by(path: Path) -> set[str]:
-    db = apsw.Connection(str(path))
-    try:
-        return {str(row[0]) for row in db.execute("SELECT DISTINCT wrapped_by FROM data_keys")}
-    finally:
-        db.close()
+def wrapped_by(path: Path) -> set[object]:
+    return {row[0] for row in query(path, "SELECT DISTINCT wrapped_by FROM data_keys")}
 
 
 if __name__ == "__main__":
-    child(*sys.argv[1:])
+    main(*sys.argv[1:])

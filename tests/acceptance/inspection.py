@@ -1,0 +1,44 @@
+"""Looking at a store from outside: is it sound, what happened in it, which bytes do its files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import apsw
+
+from alcove import Alcove, Event
+
+
+def assert_sound(memory: Alcove) -> None:
+    """The doctor compared something and found nothing wrong."""
+    examinations = list(memory.doctor())
+    assert examinations
+    assert [each for each in examinations if each.wrong] == []
+
+
+def timeline(memory: Alcove, prefix: Sequence[str] = (), *, limit: int = 200) -> list[Event]:
+    """Every event below a prefix, page by page."""
+    return list(follow(memory, prefix, None, limit=limit))
+
+
+def follow(memory: Alcove, prefix: Sequence[str], cursor: str | None, *, limit: int = 200) -> Iterator[Event]:
+    """The events after a cursor, up to the end of the log as it is then."""
+    while (page := memory.events(prefix, after_cursor=cursor, limit=limit)).events:
+        yield from page.events
+        cursor = page.after_cursor
+
+
+def raw_bytes(path: Path) -> bytes:
+    """All that lies on the disk for a store: the file, its log and index, the ledger of wipes."""
+    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", ".wipes")]
+    return b"\n".join(file.read_bytes() for file in files if file.exists())
+
+
+def query(path: Path, sql: str) -> list[tuple[apsw.SQLiteValue, ...]]:
+    """What a statement answers, past every layer of Alcove."""
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()

@@ -1,0 +1,38 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    code, output = re.search(
+        r"```python\n(.*?)```\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    ).groups()  # type: ignore[union-attr]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == output
+
+
+def test_every_link_in_the_documents_leads_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_the_documents_name_is_there() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for name in re.findall(r"`((?:tests|src|bench|examples|docs)/[\w/.*-]+)`", page.read_text()):
+            assert list(ROOT.glob(name)), f"{page.name}: {name}"
+
+
+def test_the_quick_start_runs(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "quickstart.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "bob searches hers: []" in done.stdout

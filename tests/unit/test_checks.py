@@ -1,0 +1,285 @@
+"""Arguments: each wrong one is refused before anything is written, with the name of the field."""
+
+from __future__ import annotations
+
+import decimal
+import enum
+import math
+import types
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Settings, checks
+
+HUGE = 10**5000  # more digits than Python agrees to print
+SETTINGS = Settings(max_value_bytes=100, max_index_fields=3, max_index_bytes=20, max_depth=3)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class Words(str):
+    __slots__ = ()
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def refused(call: Callable[[], object]) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        call()
+    assert caught.value.details["field"] == caught.value.field
+    assert str(caught.value).startswith(f"{caught.value.field}: expected ")
+    return caught.value
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+def test_a_value_reads_back_equal_and_compact(value: dict[str, object]) -> None:
+    encoded = checks.value(value, Settings())
+    assert msgspec.json.decode(encoded) == value
+    assert b": " not in encoded or ": " in repr(value)
+
+
+def test_any_mapping_is_a_json_object() -> None:
+    assert checks.value(types.MappingProxyType({"a": 1}), SETTINGS) == b'{"a":1}'
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 7, True, b"{}", {"a"}, [("a", 1)], Colour.RED])
+def test_a_value_that_is_no_object_is_refused(value: object) -> None:
+    assert refused(lambda: checks.value(value, SETTINGS)).field == "value"
+
+
+UNFIT = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    2**63,
+    -(2**63) - 1,
+    HUGE,
+    (1, 2),
+    {1, 2},
+    frozenset(),
+    b"bytes",
+    bytearray(b"bytes"),
+    datetime(2026, 1, 2, tzinfo=UTC),
+    date(2026, 1, 2),
+    timedelta(seconds=1),
+    decimal.Decimal("1.5"),
+    uuid.UUID(int=0),
+    1j,
+    object(),
+    Words("words"),
+    Colour.RED,
+    OrderedDict(a=1),
+    types.MappingProxyType({}),
+    msgspec.UNSET,
+    msgspec.Raw(b"1"),
+    iter([]),
+]
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=lambda unfit: type(unfit).__name__)
+def test_what_json_cannot_carry_is_refused_with_its_path(unfit: object) -> None:
+    places: list[tuple[dict[str, object], str]] = [
+        ({"a": unfit}, "value.a"),
+        ({"a": {"b": unfit}}, "value.a.b"),
+        ({"ok": [1, 2], "a": [0, "x", unfit]}, "value.a[2]"),
+        ({"a": [{"b": [[], [unfit]]}]}, "value.a[0].b[1][0]"),
+    ]
+    for value, path in places:
+        assert refused(lambda value=value: checks.value(value, SETTINGS)).field == path  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", [1, None, True, 1.5, ("a",), b"a"])
+def test_a_name_that_is_no_string_is_refused_with_its_path(name: object) -> None:
+    assert refused(lambda: checks.value({name: 1}, SETTINGS)).field == "value"
+    assert refused(lambda: checks.value({"a": [{name: 1}]}, SETTINGS)).field == "value.a[0]"
+
+
+@pytest.mark.parametrize("surrogate", ["\ud800", "a\udfff", "\ude00\ud83d"])
+def test_lone_surrogates_are_refused_wherever_text_is(surrogate: str) -> None:
+    values: list[object] = [
+        {"a": surrogate},
+        {surrogate: 1},
+        {"a": [{"b": surrogate}]},
+        {"a": {surrogate: {}}},
+    ]
+    for value in values:
+        assert refused(lambda value=value: checks.value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
+    assert refused(lambda: checks.index({"a": surrogate}, SETTINGS)).field == "index.a"
+    assert refused(lambda: checks.index({surrogate: "a"}, SETTINGS)).field == "index"
+    assert refused(lambda: checks.address(["user"], surrogate, SETTINGS)).field == "key"
+    assert refused(lambda: checks.address(["user", surrogate], "key", SETTINGS)).field == "namespace"
+
+
+def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper() -> None:
+    deep: dict[str, object] = {}
+    for _ in range(checks.MAX_NESTING - 1):
+        deep = {"a": deep}
+    assert checks.value(deep, Settings())
+    error = refused(lambda: checks.value({"a": deep}, Settings()))
+    assert error.field == "value" + ".a" * checks.MAX_NESTING
+    assert "100 levels" in error.expected
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: dict[str, object] = {}
+    value["self"] = value
+    assert refused(lambda: checks.value(value, SETTINGS)).field.startswith("value.self")
+
+
+def test_a_value_at_its_limit_fits_and_one_byte_more_is_too_large() -> None:
+    fitting = {"a": "é" * 46}
+    assert len(checks.value(fitting, SETTINGS)) == 100
+    error = refused(lambda: checks.value({"a": "é" * 46 + "b"}, SETTINGS))
+    assert isinstance(error, PayloadTooLarge)
+    assert (error.code, error.field) == ("payload_too_large", "value")
+
+
+@pytest.mark.parametrize("index", [[], "text", 7, True, {"a"}, b""])
+def test_an_index_that_is_no_object_is_refused(index: object) -> None:
+    assert refused(lambda: checks.index(index, SETTINGS)).field == "index"
+
+
+@pytest.mark.parametrize("content", [None, 7, True, ["a"], {"b": "c"}, b"bytes"])
+def test_index_content_that_is_no_string_is_refused_by_its_name(content: object) -> None:
+    assert refused(lambda: checks.index({"ok": "a", "a": content}, SETTINGS)).field == "index.a"
+
+
+@pytest.mark.parametrize("name", ["", 7, None, b"a"])
+def test_an_index_name_is_a_string_that_is_not_empty(name: object) -> None:
+    assert refused(lambda: checks.index({name: "a"}, SETTINGS)).field == "index"
+
+
+def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
+    assert checks.index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
+    assert refused(lambda: checks.index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
+    assert refused(lambda: checks.index(dict.fromkeys("abcd", ""), SETTINGS)).field == "index"
+
+
+def test_no_index_and_an_empty_one_are_the_same() -> None:
+    assert checks.index(None, SETTINGS) is checks.index({}, SETTINGS) is None
+
+
+@pytest.mark.parametrize("key", ["", "a" * 1025, "é" * 513, None, 7, b"key", ["key"]])
+def test_a_key_is_text_of_1_to_1024_bytes(key: object) -> None:
+    assert refused(lambda: checks.address(["user"], key, SETTINGS)).field == "key"
+
+
+@pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])
+def test_any_text_that_fits_is_a_key(key: str) -> None:
+    assert checks.address(["user"], key, SETTINGS).key == key.encode()
+
+
+@pytest.mark.parametrize("namespace", [[], "", list("abcd"), "a:b:c:d"])
+def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: object) -> None:
+    error = refused(lambda: checks.address(namespace, "key", SETTINGS))
+    assert (error.field, "1 to 3 segments" in error.expected) == ("namespace", True)
+
+
+@pytest.mark.parametrize(
+    "seconds", [-1, 1.5, 60.0, True, "60", [60], checks.MAX_TTL_SECONDS + 1, HUGE], ids=type
+)
+def test_a_time_to_live_that_is_no_sensible_whole_number_is_refused(seconds: object) -> None:
+    assert refused(lambda: checks.ttl(seconds)).field == "ttl_seconds"
+
+
+def test_no_time_to_live_and_zero_both_mean_for_ever() -> None:
+    assert checks.ttl(None) is checks.ttl(0) is None
+    assert checks.ttl(1) == 1_000_000
+    assert checks.ttl(checks.MAX_TTL_SECONDS) == checks.MAX_TTL_SECONDS * 1_000_000
+
+
+@pytest.mark.parametrize("expected", [-1, 1.0, True, False, "1", [], 2**63, -HUGE], ids=type)
+def test_an_expected_revision_is_a_whole_number(expected: object) -> None:
+    assert refused(lambda: checks.revision(expected)).field == "expected_revision"
+
+
+def test_create_only_means_revision_zero_and_is_not_combined_with_another() -> None:
+    assert checks.revision(None) is None
+    assert checks.revision(0) == checks.revision(None, create_only=True) == 0
+    assert checks.revision(3) == 3
+    for revision in (0, 3):
+        both = refused(lambda revision=revision: checks.revision(revision, create_only=True))  # type: ignore[misc]
+        assert both.field == "create_only"
+    for other in (1, "true", None):
+        wrong = refused(lambda other=other: checks.revision(None, create_only=other))  # type: ignore[misc]
+        assert wrong.field == "create_only"
+
+
+@pytest.fixture(scope="module")
+def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alcove]:
+    folder: Path = tmp_path_factory.mktemp("checks")
+    with Alcove(folder / "memory.db", keys=MemoryKey(), settings=Settings(sweep_interval=0)) as memory:
+        yield memory.as_user("alice")
+
+
+HOME = ("user", "alice")
+WRONG: list[tuple[str, Callable[[Alcove], object]]] = [
+    ("limit", lambda a: a.search(HOME, limit=0)),
+    ("limit", lambda a: a.search(HOME, limit=101)),
+    ("limit", lambda a: a.search(HOME, limit=HUGE)),
+    ("limit", lambda a: a.search(HOME, limit=True)),
+    ("limit", lambda a: a.list(HOME, limit=1001)),
+    ("limit", lambda a: a.events(HOME, limit=201)),
+    ("limit", lambda a: a.events(HOME, limit=0)),
+    ("limit", lambda a: a.namespaces(HOME, limit=0)),
+    ("offset", lambda a: a.search(HOME, offset=-1)),
+    ("offset", lambda a: a.list(HOME, offset=HUGE)),
+    ("max_depth", lambda a: a.namespaces(HOME, max_depth=0)),
+    ("kinds", lambda a: a.events(HOME, kinds=[])),
+    ("kinds", lambda a: a.events(HOME, kinds=["removed"])),  # type: ignore[list-item]
+    ("kinds", lambda a: a.events(HOME, kinds=7)),  # type: ignore[arg-type]
+    ("kinds", lambda a: a.events(HOME, kinds=[["add"]])),  # type: ignore[list-item]
+    ("after_cursor", lambda a: a.events(HOME, after_cursor="")),
+    ("as_of", lambda a: a.get(HOME, "key", as_of="yesterday")),
+    ("namespace_prefix[1]", lambda a: a.search(("user", ""))),
+    ("user", lambda a: a.wipe("")),
+    ("shared", lambda a: a.wipe("alice", shared="burn")),  # type: ignore[arg-type]
+    ("shared", lambda a: a.wipe("alice", shared=["keep"])),  # type: ignore[arg-type]
+    ("idempotency_key", lambda a: a.put(HOME, "key", {}, idempotency_key="")),
+    ("idempotency_key", lambda a: a.put(HOME, "key", {}, idempotency_key="k" * 256)),
+    ("operations", lambda a: a.batch("put")),  # type: ignore[arg-type]
+    ("op", lambda a: a.batch([{"op": ["put"]}])),
+    ("user_id", lambda a: a.as_user("")),
+    ("user_id", lambda a: a.as_user("\ud800")),
+]
+
+
+@pytest.mark.parametrize(("field", "call"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
+def test_every_wrong_argument_of_a_call_is_refused_by_its_name(
+    field: str, call: Callable[[Alcove], object], alice: Alcove
+) -> None:
+    assert refused(lambda: call(alice)).field == field
+    assert alice.events(HOME).events == []
+
+
+def test_text_of_a_subclass_is_taken_as_the_text_it_is_or_refused(alice: Alcove) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: alice.get(("user", Words("alice")), "key"),
+        lambda: alice.get(HOME, Words("key")),
+        lambda: alice.search(HOME, filter={Words("a"): Words("b")}),
+        lambda: alice.search(HOME, filter=types.MappingProxyType({"a": 1})),
+        lambda: alice.as_user(Words("bob")).get("user:bob", "key"),
+        lambda: checks.index({Words("a"): Words("b")}, SETTINGS),
+    ]
+    for call in calls:
+        try:
+            call()
+        except InvalidRequest:
+            continue
