@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from alcove import operations
 from alcove.clock import Clock, system_clock
 from alcove.doctor import Examination
 from alcove.engine.sqlite import SqliteEngine
 from alcove.errors import InvalidRequest, StoreError
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
+from alcove.operations import parse
 from alcove.policy import Policy
 from alcove.principal import NOBODY_ELSE, Principal
 from alcove.records import (
@@ -137,11 +137,10 @@ class Alcove:
         )
 
     def batch(
-        self, operations_: Sequence[Operation | Mapping[str, object]], *, idempotency_key: str | None = None
+        self, operations: Sequence[Operation | Mapping[str, object]], *, idempotency_key: str | None = None
     ) -> List[Result]:
         """Puts, gets, deletes and touches in one transaction: all of them or none."""
-        parsed = operations.parse(operations_)
-        return self._memories.batch(self.principal, parsed, idempotency_key=idempotency_key)
+        return self._memories.batch(self.principal, parse(operations), idempotency_key=idempotency_key)
 
     def search(
         self,

@@ -204,8 +204,8 @@ class Memories:
         place = checks.address(namespace, key, self._settings)
         at = checked_moment(as_of, "as_of")
         self._policy.authorise(principal, "read", place.namespace, key)
-        self._refuse_forgotten(at)
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+        self._refuse_forgotten(at)
         return self._opener.memory(row) if row else None
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
@@ -252,15 +252,16 @@ class Memories:
         limit: int,
         offset: int,
         as_of: Moment | None,
-    ) -> Iterator[Row]:
+    ) -> List[Row]:
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
         scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter)
-        self._refuse_forgotten(at)
         found = self._engine.scan(scope, now=self._clock(), at=at)
         if scope.filter.conditions:  # SQL narrowed; a field that only the value has is decided here
             found = (row for row in found if self._fits(scope.filter, row))
-        return islice(found, offset, offset + limit)
+        matching = [*islice(found, offset, offset + limit)]
+        self._refuse_forgotten(at)
+        return matching
 
     def _fits(self, filter: Filter, row: Row) -> bool:
         return filter.matches(rows.attributes(row), rows.index(row), lambda: self._opener.value(row))
@@ -324,6 +325,7 @@ class Memories:
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted)
 
     def _refuse_forgotten(self, at: int | None) -> None:
+        """Asked after reading: what retention removed meanwhile must not look as if it never was."""
         if at is not None and at < (earliest := self._engine.horizon()[0]):
             raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")
 
@@ -362,7 +364,8 @@ class Memories:
         aged = 0
         for root, days in self._settings.retention_max_age.items():
             oldest, (low, high) = now - int(days * DAY), Namespace((root,)).subtree()
-            step = partial(engine.expire_older, low, high, than=oldest, limit=batch)
+            # Each step looks through the whole root again, so it may take more at a time.
+            step = partial(engine.expire_older, low, high, than=oldest, limit=10 * batch)
             aged += _until_none_left(step)
         kept_from = now - int(self._settings.retention_days * DAY)
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))

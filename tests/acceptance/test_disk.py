@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
+from alcove import Alcove, AlcoveError, Settings, Unavailable
 from tests.acceptance.children import say, started
-from tests.acceptance.inspection import assert_sound, query, raw_bytes, timeline
+from tests.acceptance.inspection import assert_sound, timeline
 
 QUIET = Settings(sweep_interval=0)
 MODULE = "tests.acceptance.test_disk"
@@ -48,8 +47,7 @@ def fill(memory: Alcove) -> dict[str, int]:
                 put = {"op": "put", "namespace": AL, "value": {"n": n, "text": "x" * 1000}}
                 al.batch([{**put, "key": key} for key in keys])
                 kept |= dict.fromkeys(keys, n)
-        except Unavailable as error:
-            assert "memory.db" in error.message
+        except Unavailable:
             return kept
     raise AssertionError("the disk never filled up")
 
@@ -86,26 +84,29 @@ def survive(path: Path, empty: Callable[[], None], refill: Callable[[], None]) -
         assert memory.wipe("al").scrubbed
 
 
-def refuse_everything(memory: Alcove) -> None:
-    """Every kind of write, while nothing at all can be written: each says so in our words."""
+def not_refused(memory: Alcove) -> list[str]:
+    """Every kind of write, while nothing at all can be written: those that did not say so in our words."""
     al = memory.as_user("al")
-    for name, write in {
+    writes: dict[str, Callable[[], object]] = {
         "put": lambda: al.put(AL, "key", {"n": 2}),
         "delete": lambda: al.delete(AL, "key"),
         "touch": lambda: al.touch(AL, "key", ttl_seconds=5),
         "batch": lambda: al.batch([{"op": "put", "namespace": AL, "key": "key", "value": {}}]),
-        "a new user's key": lambda: memory.as_user("bob").put(("user", "bob"), "key", {}),
+        "put of a new user": lambda: memory.as_user("bob").put(("user", "bob"), "key", {}),
         "rotate_keys": lambda: list(memory.rotate_keys()),
         "wipe": lambda: memory.wipe("al"),
-    }.items():
+    }
+    wrong = []
+    for name, write in writes.items():
         try:
             write()
+            wrong.append(f"{name} was not refused")
         except Unavailable as error:
-            say("refused", name, error.message)
+            if "memory.db" not in error.message:
+                wrong.append(f"{name} names no file: {error.message}")
         except Exception as error:
-            say("WRONG", name, f"raised {type(error).__name__}: {error}")
-        else:
-            say("WRONG", name, "was not refused")
+            wrong.append(f"{name} raised {type(error).__name__}: {error}")
+    return wrong
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def small_disk(size: int) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            subprocess.run(["umount", str(folder)], check=True)
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
     finally:
         folder.rmdir()
 
@@ -141,10 +142,12 @@ def test_a_store_cannot_be_made_on_a_full_disk_but_later_it_can() -> None:
         for free in range(0, 160 * KIB, 4 * KIB):
             path = disk / f"{free}.db"
             _fill_up_to(ballast, 256 * KIB - free)
-            try:
-                Alcove(path, settings=QUIET).close()
-            except AlcoveError as error:
-                assert path.name in error.message
+            if free < 40 * KIB:  # its index alone takes 32 KiB
+                with pytest.raises(AlcoveError, match=path.name):
+                    Alcove(path, settings=QUIET)
+            else:
+                with suppress(AlcoveError):
+                    Alcove(path, settings=QUIET).close()
             ballast.unlink()
             with Alcove(path, settings=QUIET) as memory:
                 memory.as_user("al").put(AL, "key", {"n": 1})
@@ -158,8 +161,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path, role: 
     path = tmp_path / "memory.db"
     with started(tmp_path / "said", MODULE, role, path) as child:
         child.finish()
-    assert [line for line in child.lines if line.startswith("WRONG")] == []
-    assert child.lines[-1] == "done"
+    assert child.lines in (["done"], ["wrong: []", "done"])
     with Alcove(path, settings=QUIET) as memory:
         assert_sound(memory)
 
@@ -237,8 +239,9 @@ def main(role: str, path: str) -> None:
             with Alcove(path, settings=QUIET) as memory:
                 memory.as_user("al").put(AL, "key", {"n": 1})
                 limit_files(1)
-                refuse_everything(memory)
+                wrong = not_refused(memory)
                 unlimited()
+                say("wrong:", wrong)
                 found = memory.as_user("al").get(AL, "key")
                 assert found is not None
                 assert (found.revision, found.value) == (1, {"n": 1})

@@ -32,7 +32,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("agent", "bot"),
     ("agent", "bot", "u"),
 ]
-GRANTS: dict[str, list[tuple[str, ...]]] = {"al": [("org", "docs")], "alice": [("org",), ("team", "x")], "bob": []}
+GRANTS: dict[str, list[tuple[str, ...]]] = {"al": [("org", "docs")], "alice": [("org",), ("team", "x")]}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

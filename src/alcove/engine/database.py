@@ -86,7 +86,7 @@ class Database:
         ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
         if mode != "wal":
             raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
-        db.execute("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384")
+        db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
         return db
 
     def _migrate(self, on_create: Callable[[], None]) -> None:

@@ -115,12 +115,16 @@ class SqliteEngine:
         return self._end("aged", low, high, than, limit)
 
     def _end(self, which: str, *params: int | bytes) -> int:
+        """Looks without holding writers up, then ends what is still live in one transaction."""
+        found = self._all(which, *params)
+        if not found:
+            return 0
         with self._db.write() as db:
             transaction = Transaction(db, self._moment(db))
-            found = [Live._make(row) for row in db.execute(SQL[which], params)]
-            for live in found:
-                transaction.end(live, "expired")
-            return len(found)
+            for seq in found:
+                if row := db.execute(SQL["still_live"], seq).fetchone():
+                    transaction.end(Live._make(row), "expired")
+        return len(found)
 
     def purge(self, *, before: int, limit: int) -> int:
         with self._db.write() as db:

@@ -90,13 +90,16 @@ UPDATE marks SET value = max(value, ?) WHERE name = ?
 
 -- name: due
 -- Live versions whose time has come.
-SELECT seq, ns, key, revision, owner, attributes FROM versions INDEXED BY expiring
+SELECT seq FROM versions INDEXED BY expiring
 WHERE ended_at IS NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
 
 -- name: aged
 -- Live versions of a subtree that were written before a moment.
-SELECT seq, ns, key, revision, owner, attributes FROM versions INDEXED BY live
+SELECT seq FROM versions INDEXED BY live
 WHERE ended_at IS NULL AND ns >= ? AND ns < ? AND created_at < ? LIMIT ?
+
+-- name: still_live
+SELECT seq, ns, key, revision, owner, attributes FROM versions WHERE seq = ? AND ended_at IS NULL
 
 -- name: purge
 -- Versions that ended before a moment, oldest first.
