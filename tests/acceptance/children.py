@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -18,6 +19,19 @@ _ROOT = Path(__file__).parents[2]
 def say(*words: object) -> None:
     """One line on standard output that is out of this process when it returns, whoever kills it then."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def limit_files(size: int) -> None:
+    """Lets this process write no file beyond a size, which is like a full disk, needs no rights and
+    can be taken back; Python ignores the signal that comes with it.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+
+
+def unlimit_files() -> None:
+    """Takes the limit back."""
+    limit_files(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
 
 
 class Child:
@@ -57,7 +71,8 @@ class Child:
     def finish(self) -> None:
         """Waits until the child has ended by itself, and well."""
         _, errors = self._process.communicate(timeout=PATIENCE)
-        assert (self._process.returncode, errors.decode()) == (0, "")
+        assert self._process.returncode == 0, errors.decode()
+        assert not errors, errors.decode()
 
     def kill(self) -> str:
         """kill -9, and what the child had complained of until then."""
@@ -77,4 +92,4 @@ def started(said: Path, module: str, *arguments: object) -> Iterator[Child]:
         yield child
     finally:
         complaints = child.kill()
-    assert complaints == ""
+    assert not complaints, complaints

@@ -13,8 +13,9 @@ from alcove import Alcove, Event
 def assert_sound(memory: Alcove) -> None:
     """The doctor compared something and found nothing wrong."""
     examinations = list(memory.doctor())
-    assert examinations
-    assert [each for each in examinations if each.wrong] == []
+    assert examinations, "the doctor looked at nothing"
+    wrong = [each for each in examinations if each.wrong]
+    assert not wrong, wrong
 
 
 def timeline(memory: Alcove, prefix: Sequence[str] = (), *, limit: int = 200) -> list[Event]:

@@ -23,7 +23,6 @@ from tests.conftest import LONG
 KILLS = 20
 ROUNDS = range(10 if LONG else 1)
 WRITERS = 4
-MODULE = "tests.acceptance.test_kill"
 QUIET = Settings(sweep_interval=0)
 BUSY = Settings(sweep_interval=0.02)  # the killed process sweeps while it writes
 
@@ -132,7 +131,7 @@ def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Pa
     path = tmp_path / "memory.db"
     written: list[Counter[int]] = []
     for run in range(KILLS):
-        with started(tmp_path / "said", MODULE, "write", path, run) as child:
+        with started(tmp_path / "said", __name__, "write", path, run) as child:
             if run % 4:
                 child.wait_for("0 0")
                 time.sleep(random.uniform(0, 0.8))
@@ -154,7 +153,7 @@ def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Pa
 def test_a_store_killed_while_it_is_made_opens_afterwards(tmp_path: Path) -> None:
     for run in range(KILLS // 2):
         path = tmp_path / f"{run}.db"
-        with started(tmp_path / "said", MODULE, "write", path, 0) as child:
+        with started(tmp_path / "said", __name__, "write", path, 0) as child:
             while not path.exists() and child.running:
                 time.sleep(0.0005)
             time.sleep(random.uniform(0, 0.02))
@@ -179,7 +178,7 @@ def test_a_killed_wipe_is_whole_or_not_at_all_and_is_finished_later(tmp_path: Pa
         path = tmp_path / f"{run}.db"
         for suffix in ("", ".key"):
             shutil.copy(f"{original}{suffix}", f"{path}{suffix}")
-        with started(tmp_path / "said", MODULE, "wipe", path, "al") as child:
+        with started(tmp_path / "said", __name__, "wipe", path, "al") as child:
             longest = _interrupt(child, longest)
         finished = "done" in child.lines
         with Alcove(path, settings=QUIET) as memory:
@@ -202,7 +201,7 @@ def test_a_killed_key_rotation_goes_on_and_loses_no_value(tmp_path: Path) -> Non
     longest = 0.0
     for run in range(KILLS // 2):
         keys, half_done = key_lines(path), len(wrapped_by(path)) > 1
-        with started(tmp_path / "said", MODULE, "rotate", path) as child:
+        with started(tmp_path / "said", __name__, "rotate", path) as child:
             longest = _interrupt(child, longest)
         assert key_lines(path)[: len(keys)] == keys
         assert len(key_lines(path)) - len(keys) in ((0,) if half_done else (0, 1))

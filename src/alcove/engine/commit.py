@@ -23,7 +23,7 @@ class Submission:
     `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_signal", "abandoned", "leads", "operations", "outcome", "replay")
+    __slots__ = ("_queue", "_signal", "abandoned", "operations", "outcome", "replay")
 
     def __init__(self, queue: CommitQueue, operations: Sequence[RowOperation], replay: Replay | None) -> None:
         self._queue = queue
@@ -31,34 +31,34 @@ class Submission:
         self._signal.acquire()
         self.operations = operations
         self.replay = replay
-        self.leads = self.abandoned = False
         self.outcome: Outcome | BaseException | None = None
+        self.abandoned = False
 
     def result(self) -> Outcome:
         """What the transaction answered, once it is on the disk."""
-        if not self.leads:
+        while self.outcome is None and not self._queue.lead(self):
             try:
                 self._signal.acquire()
-            except BaseException:  # an interrupt must not take the lead with it
-                self._queue.abandon(self)
+            except BaseException:  # an interrupt: somebody else must lead
+                self.abandoned = True
+                self._queue.pass_on()
                 raise
-        if self.outcome is None:
-            self._queue.lead(self)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         assert self.outcome is not None
         return self.outcome
 
     def wake(self) -> None:
-        """Tells the waiting thread that its outcome is there, or that it is to lead."""
-        self._signal.release()
+        """Tells the waiting thread to look again; called only by a holder of the queue's mutex."""
+        if self._signal.locked():
+            self._signal.release()
 
 
 class CommitQueue:
     """Writes in order of arrival; `commit` gives every submission of a batch its outcome, or raises.
 
-    The first to come leads: it commits all that wait, wakes them, and passes the lead on to the first
-    that has come since. A thread that waits sleeps on a lock of its own and is woken once.
+    Whoever waits first leads: it commits all that wait, wakes them, and passes the lead on to the
+    first that has come since. A thread that waits sleeps on a lock of its own and is woken once.
     """
 
     def __init__(self, commit: Callable[[Sequence[Submission]], None]) -> None:
@@ -70,41 +70,39 @@ class CommitQueue:
 
     def submit(self, operations: Sequence[RowOperation], replay: Replay | None) -> Submission:
         submission = Submission(self, operations, replay)
-        with self._mutex:
-            self._waiting.append(submission)
-            if not self._led:
-                self._led = submission.leads = True
+        self._waiting.append(submission)
         return submission
 
-    def lead(self, leader: Submission) -> None:
-        """Commits until the leader's own submission is done, then passes the lead on."""
+    def lead(self, leader: Submission) -> bool:
+        """Commits until the leader's own submission is done; False where somebody leads already."""
+        leading = False
         try:
+            with self._mutex:
+                if self._led:
+                    return False
+                self._led = leading = True
             while leader.outcome is None:
                 self._commit_batch(leader)
+            return True
         finally:
-            self._pass_on()
+            if leading:
+                self._led = False
+                self.pass_on()
 
-    def abandon(self, submission: Submission) -> None:
-        """Nobody waits for this submission any more: somebody commits it, but it cannot lead."""
-        submission.abandoned = True
-        if submission.leads:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Wakes the first that waits, unless somebody leads already."""
         with self._mutex:
             heir = next((each for each in self._waiting if not each.abandoned), None)
-            self._led = heir is not None
-            if heir:
-                heir.leads = True
+            if heir and not self._led:
                 heir.wake()
 
     def _commit_batch(self, leader: Submission) -> None:
         if len(self._waiting) < self._crowd:
             time.sleep(LINGER)
-        with self._mutex:
-            batch = self._next_batch()
-        self._crowd = len(batch)
+        batch: list[Submission] = []
         try:
+            self._fill(batch)
+            self._crowd = len(batch)
             self._commit(batch)
         except BaseException as error:
             for lost in batch:
@@ -112,14 +110,14 @@ class CommitQueue:
             if not isinstance(error, Exception):
                 raise
         finally:
-            for done in batch:
-                if done is not leader:
-                    done.wake()
+            with self._mutex:
+                for done in batch:
+                    if done is not leader:
+                        done.wake()
 
-    def _next_batch(self) -> list[Submission]:
-        batch: list[Submission] = []
+    def _fill(self, batch: list[Submission]) -> None:
         size = 0
         while self._waiting and size < MOST_OPERATIONS:
-            batch.append(self._waiting.popleft())
+            batch.append(self._waiting[0])
+            self._waiting.popleft()
             size += len(batch[-1].operations)
-        return batch
