@@ -10,51 +10,48 @@ from pathlib import Path
 from typing import Self
 
 import sample
-from rounds import Comparison, Contender, compare, timed
-
 from alcove import Alcove, Put
+from rounds import Comparison, compare, timed
 
 MEMORIES_A_USER = 100
 
 
 class Town:
-    """A store with many users, each with the same few memories, and a visitor who calls on any of them."""
+    """A store where many users have 100 memories each, and a visitor who calls on any of them."""
 
     def __init__(self, path: Path, memories: int) -> None:
         self._memory = Alcove(path)
-        self._users = memories // MEMORIES_A_USER
-        self._chance = random.Random(1)  # noqa: S311
+        names = [f"user-{n}" for n in range(memories // MEMORIES_A_USER)]
+        self._homes = [(("user", name, "notes"), self._memory.as_user(name)) for name in names]
+        self._chance = random.Random(1)
         self._written = 0
-        self._fill()
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """A batch for each user."""
         keys = [f"note-{n}" for n in range(MEMORIES_A_USER)]
         start = time.monotonic()
-        for n in range(self._users):
-            ns, user = self._home(n)
+        for done, (ns, user) in enumerate(self._homes, 1):
             user.batch([Put(namespace=ns, key=key, value=sample.VALUE) for key in keys])
-            if n % 1000 == 999:
-                print(f"  filled {(n + 1) * len(keys):,}, {time.monotonic() - start:.0f} s", file=sys.stderr)
+            if done % 2000 == 0:
+                print(f"  filled {done * len(keys):,} in {time.monotonic() - start:.0f} s", file=sys.stderr)
+
+    def tour(self) -> None:
+        """Calls on everybody once, in any order, so that no measured call is the first to a page."""
+        for ns, user in self._chance.sample(self._homes, len(self._homes)):
+            user.list(ns, limit=MEMORIES_A_USER)
 
     def get(self, _: int) -> None:
-        ns, user = self._anybody()
+        ns, user = self._chance.choice(self._homes)
         assert user.get(ns, f"note-{self._chance.randrange(MEMORIES_A_USER)}")
 
     def put(self, _: int) -> None:
-        ns, user = self._anybody()
+        ns, user = self._chance.choice(self._homes)
         self._written += 1
         user.put(ns, f"later-{self._written}", sample.VALUE)
 
     def list(self, _: int) -> None:
-        ns, user = self._anybody()
-        assert len(user.list(ns[:2], limit=100)) == 100
-
-    def _anybody(self) -> tuple[tuple[str, str, str], Alcove]:
-        return self._home(self._chance.randrange(self._users))
-
-    def _home(self, number: int) -> tuple[tuple[str, str, str], Alcove]:
-        name = f"user-{number}"
-        return ("user", name, "notes"), self._memory.as_user(name)
+        ns, user = self._chance.choice(self._homes)
+        assert len(user.list(ns[:2], limit=MEMORIES_A_USER)) == MEMORIES_A_USER
 
     def __enter__(self) -> Self:
         return self
@@ -64,28 +61,19 @@ class Town:
 
 
 def growth(folder: Path, *, small: int, large: int, rounds: int) -> dict[str, Comparison]:
-    """Get, put and list in the large store against the small one; a ratio of 2 means twice the cost."""
+    """Get, list and put in the large store against the small one; a ratio of 2 means twice the cost."""
     with Town(folder / "small.db", small) as few, Town(folder / "large.db", large) as many:
-        for town in (few, many):  # everybody once, so that no page and no key is read for the first time
-            for n in range(town._users):
-                ns, user = town._home(n)
-                user.get(ns, "note-0")
-        calls: dict[str, tuple[Callable[[int], None], Callable[[int], None], int]] = {
-            "get": (few.get, many.get, 2000),
-            "put": (few.put, many.put, 300),
-            "list": (few.list, many.list, 100),
-        }
-        return {
-            name: compare(_calls(base), _calls(other), base_count=count, count=count, rounds=rounds)
-            for name, (other, base, count) in calls.items()
-        }
+        for town in (few, many):
+            town.fill()
+            town.tour()
 
+        def cost(call: Callable[[Town, int], None], count: int) -> Comparison:
+            return compare(
+                lambda n: timed(lambda number: call(many, number), n),
+                lambda n: timed(lambda number: call(few, number), n),
+                base_count=count,
+                count=count,
+                rounds=rounds,
+            )
 
-def _calls(work: Callable[[int], None]) -> Contender:
-    return lambda count: timed(work, count)
-
-
-if __name__ == "__main__":
-    with sample.folder() as folder:
-        for name, c in growth(folder, small=10_000, large=int(sys.argv[1]), rounds=9).items():
-            print(name, c)
+        return {"get": cost(Town.get, 2000), "list": cost(Town.list, 100), "put": cost(Town.put, 300)}

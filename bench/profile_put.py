@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import sample
-
 from alcove import Alcove, checks
 from alcove.engine import log
 from alcove.engine.sqlite import SqliteEngine

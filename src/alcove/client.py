@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from alcove.apikeys import ApiKeys
 from alcove.clock import Clock, system_clock
 from alcove.doctor import Examination
 from alcove.engine.sqlite import SqliteEngine
@@ -79,6 +80,16 @@ class Alcove:
         interval = self._settings.sweep_interval
         self._sweeper = Sweeper(self._memories, interval) if interval else None
         self.principal = NOBODY_ELSE
+
+    @property
+    def memories(self) -> Memories:
+        """The one road, for an edge that has principals of its own."""
+        return self._memories
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        """The API keys of this store; admins only."""
+        return self._memories.api_keys(self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
         """The same store, as this user sees it."""

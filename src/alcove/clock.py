@@ -15,7 +15,9 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
 
 
 def system_clock() -> int:
@@ -42,7 +44,7 @@ def checked_moment(value: object, field: str) -> int | None:
     """The moment a caller gave as an aware datetime or as RFC 3339 text; None stays None."""
     if value is None:
         return None
-    if isinstance(value, datetime) and value.tzinfo is not None:
+    if isinstance(value, datetime) and value.utcoffset() is not None:
         return (value - _EPOCH) // _MICROSECOND
     moment = parse_instant(value) if isinstance(value, str) else None
     if moment is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from alcove.clock import to_datetime
+from alcove.errors import Unavailable
 
 
 class Ledger:
@@ -19,9 +20,14 @@ class Ledger:
     def record(self, pseudonym: str, moment: int) -> None:
         """Notes a wipe before it happens; it is on the disk when this returns."""
         line = msgspec.json.encode({"wiped_at": to_datetime(moment), "user": pseudonym}) + b"\n"
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, line)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            with open(self.path, "ab", opener=_private) as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

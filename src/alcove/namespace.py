@@ -35,7 +35,7 @@ class Namespace(tuple[str, ...]):
         else:
             raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
         for position, segment in enumerate(namespace):
-            if not isinstance(segment, str) or not segment:
+            if type(segment) is not str or not segment:
                 raise InvalidRequest(f"{field}[{position}]", "a non-empty string")
         encoded = namespace.encode(field)
         if len(encoded) > MAX_ENCODED_BYTES:

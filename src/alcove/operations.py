@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from alcove.errors import InvalidRequest
 from alcove.records import Delete, Get, Operation, Put, Touch
 
-_KINDS: dict[object, type[Operation]] = {"put": Put, "get": Get, "delete": Delete, "touch": Touch}
+_KINDS: dict[str, type[Operation]] = {"put": Put, "get": Get, "delete": Delete, "touch": Touch}
 
 
 def parse(given: Sequence[Operation | Mapping[str, object]]) -> list[Operation]:
@@ -28,7 +28,8 @@ def _parsed(given: Operation | Mapping[str, object], position: int) -> Operation
 
 
 def _record(given: Mapping[str, object]) -> Operation:
-    kind = _KINDS.get(given.get("op")) if isinstance(given, Mapping) else None
+    op = given.get("op") if isinstance(given, Mapping) else None
+    kind = _KINDS.get(op) if isinstance(op, str) else None
     if kind is None:
         raise InvalidRequest("op", "put, get, delete or touch")
     fields = {name: value for name, value in given.items() if name != "op"}

@@ -33,9 +33,15 @@ class Principal:
     grants: tuple[Grant, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.user_id, str) or not self.user_id:
-            raise InvalidRequest("user_id", "a non-empty string")
-        Namespace((self.user_id,)).encode("user_id")  # refuses lone surrogates
+        for name in ("user_id", "client_id", "agent"):
+            given = getattr(self, name)
+            if name == "user_id" and not given:
+                raise InvalidRequest(name, "a non-empty string")
+            if given is None:
+                continue
+            if type(given) is not str:
+                raise InvalidRequest(name, "a string")
+            Namespace((given,)).encode(name)  # refuses lone surrogates
 
     @property
     def is_admin(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from alcove import cursor
 from alcove.clock import to_datetime
 from alcove.engine.base import Row
+from alcove.errors import Unreadable
 from alcove.namespace import Namespace
 from alcove.principal import JSON
 from alcove.records import Author, Deletion, Entry, Event, Memory, Version
@@ -51,8 +52,8 @@ class Opener:
 
     def value(self, row: Row) -> dict[str, JSON]:
         """The decrypted value of a version that has one."""
-        assert row.data_key is not None
-        assert row.sealed is not None
+        if row.data_key is None or row.sealed is None:
+            raise Unreadable("this value has lost its key, or itself")
         plain = self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))
         return _decode(plain)  # type: ignore[no-any-return]
 

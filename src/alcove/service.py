@@ -8,13 +8,14 @@ an engine, so no other module can forget the policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 from alcove import checks, cursor, rows
+from alcove.apikeys import ApiKeys
 from alcove.clock import DAY, Clock, checked_moment, to_datetime
 from alcove.doctor import Examination, examine
 from alcove.engine.base import (
@@ -22,6 +23,7 @@ from alcove.engine.base import (
     DeleteRow,
     Engine,
     GetRow,
+    Pending,
     PutRow,
     Row,
     RowOperation,
@@ -132,11 +134,27 @@ class Memories:
     def _write(
         self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None
     ) -> List[Result]:
+        steps = self.write_steps(principal, operations, idempotency_key)
+        while True:
+            try:
+                next(steps).wait()
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+
+    def write_steps(
+        self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None = None
+    ) -> Generator[Pending, None, List[Result]]:
+        """A write that leaves the waiting to its caller: each yielded commit has to be waited for.
+
+        A thread blocks, an event loop awaits; the road is the same.
+        """
         for _ in range(_MOST_RESEALS):
             prepared = [self._prepare(principal, op, n) for n, op in enumerate(operations)]
             replay = self._replays.request(principal, operations, idempotency_key)
+            pending = self._engine.submit(prepared, replay)
+            yield pending
             try:
-                outcome = self._engine.submit(prepared, replay).result()
+                outcome = pending.result()
             except DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
                 self._vault.forget(user_subject(principal.user_id))
                 for operation in operations:
@@ -298,12 +316,12 @@ class Memories:
         limit: int = 50,
     ) -> EventPage:
         """A page of the timeline below a prefix, oldest first, and the cursor to go on from."""
-        chosen = KINDS if kinds is None else tuple(kinds)
-        if not chosen or not all(kind in KINDS for kind in chosen):
-            raise InvalidRequest("kinds", f"some of {', '.join(KINDS)}")
+        chosen = KINDS if kinds is None else kinds
+        if not isinstance(chosen, List | tuple) or not chosen or not all(k in KINDS for k in chosen):
+            raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         found = self._engine.events(
-            self._scope(principal, Namespace.checked(prefix, "ns"), None),
+            self._scope(principal, Namespace.checked(prefix, "prefix"), None),
             position=position,
             kinds=chosen,
             after=checked_moment(after, "after"),
@@ -351,7 +369,12 @@ class Memories:
         self._vault.forget(subject)
         return Receipt(
             user=user,
-            removed={"memories": wiped.memories, "versions": wiped.versions, "replays": wiped.replays},
+            removed={
+                "memories": wiped.memories,
+                "versions": wiped.versions,
+                "replays": wiped.replays,
+                "api_keys": wiped.api_keys,
+            },
             key_destroyed=wiped.keys > 0,
             shared={shared: wiped.shared},
             scrubbed=self._engine.scrub(wiped.generation) if wait else False,
@@ -363,11 +386,11 @@ class Memories:
         expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
         aged = 0
         for root, days in self._settings.retention_max_age.items():
-            oldest, (low, high) = now - int(days * DAY), Namespace((root,)).subtree()
+            oldest, (low, high) = max(0, now - int(days * DAY)), Namespace((root,)).subtree()
             # Each step looks through the whole root again, so it may take more at a time.
             step = partial(engine.expire_older, low, high, than=oldest, limit=10 * batch)
             aged += _until_none_left(step)
-        kept_from = now - int(self._settings.retention_days * DAY)
+        kept_from = max(0, now - int(self._settings.retention_days * DAY))
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
         engine.purge_replays(before=now - DAY)
         engine.scrub()
@@ -376,6 +399,19 @@ class Memories:
         return Swept(expired=expired, aged=aged, purged=purged)
 
     # Operating
+
+    def api_keys(self, principal: Principal) -> ApiKeys:
+        """The API keys of this store; admins only."""
+        self._require_admin(principal)
+        return ApiKeys(self._engine)
+
+    def readiness(self) -> dict[str, Callable[[], object]]:
+        """What must work for any call to work, by name; each raises if it does not."""
+        return {
+            "engine": self._engine.horizon,
+            "keys": self._vault.check,
+            "policy": self._policy.check,
+        }
 
     def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
         """Wraps every data key with a new key-encryption key, step by step; admins only."""

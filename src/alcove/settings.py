@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from alcove.errors import InvalidRequest
+from alcove.namespace import Namespace
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -38,9 +39,12 @@ class Settings:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name == "retention_max_age":
+                if not isinstance(value, Mapping):
+                    raise InvalidRequest(each.name, "days by root segment")
                 for root, days in value.items():
+                    Namespace.checked([root], each.name)
                     _positive(f"retention_max_age.{root}", days, float)
-            elif each.name == "sweep_interval" and value == 0:
+            elif each.name == "sweep_interval" and value == 0 and type(value) is not bool:
                 continue
             else:
                 _positive(each.name, value, type(each.default))

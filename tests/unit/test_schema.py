@@ -11,7 +11,10 @@ import pytest
 from alcove import Alcove, AlcoveError, StoreError
 from alcove.engine import database, statements
 
-RELEASED = ["ece4c5193cf671c2a56c6788ba7dd03af8f97f95908ee7be250062a351ea11d5"]
+RELEASED = [
+    "ece4c5193cf671c2a56c6788ba7dd03af8f97f95908ee7be250062a351ea11d5",
+    "ce6a20bb86506c2fcc62a6b8341ce1852473ebed23ead71ce183ba4db0e07640",
+]
 
 
 def version(path: Path) -> object:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from alcove.apikeys import ApiKey
 from alcove.filters import Filter
 from alcove.records import Kind
 
@@ -122,6 +123,7 @@ class Wiped(NamedTuple):
     memories: int
     versions: int
     replays: int
+    api_keys: int
     keys: int
     shared: int
     generation: int
@@ -133,6 +135,18 @@ class DataKeyGone(Exception):
 
 class Pending(Protocol):
     """A submitted transaction."""
+
+    def wait(self) -> None:
+        """Blocks until it is committed or refused."""
+        ...
+
+    def attend(self, signal: Callable[[], None]) -> None:
+        """For who must not block: `signal` is called whenever `settle` is worth a call."""
+        ...
+
+    def settle(self) -> bool:
+        """Commits what waits, unless somebody else does; whether this one is committed or refused."""
+        ...
 
     def result(self) -> list[Row | None] | Replayed:
         """Waits for the commit: a row an operation, or the answer an earlier request got."""
@@ -177,6 +191,12 @@ class Engine(Protocol):
     def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]: ...
     def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey: ...
     def rewrap(self, keys: Sequence[DataKey]) -> None: ...
+
+    # API keys.
+    def add_api_key(self, key: ApiKey) -> None: ...
+    def api_key(self, id: str) -> ApiKey | None: ...
+    def api_keys(self) -> list[ApiKey]: ...
+    def remove_api_key(self, id: str) -> bool: ...
 
     # Inspection.
     def every_version(self) -> Iterator[Row]: ...

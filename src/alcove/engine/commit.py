@@ -23,35 +23,56 @@ class Submission:
     `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_signal", "abandoned", "operations", "outcome", "replay")
+    __slots__ = ("_queue", "_signal", "_sleep", "abandoned", "operations", "outcome", "replay")
 
     def __init__(self, queue: CommitQueue, operations: Sequence[RowOperation], replay: Replay | None) -> None:
         self._queue = queue
-        self._signal = threading.Lock()
-        self._signal.acquire()
+        self._sleep = threading.Lock()
+        self._sleep.acquire()
+        self._signal: Callable[[], None] | None = None
         self.operations = operations
         self.replay = replay
         self.outcome: Outcome | BaseException | None = None
         self.abandoned = False
 
-    def result(self) -> Outcome:
-        """What the transaction answered, once it is on the disk."""
-        while self.outcome is None and not self._queue.lead(self):
+    def wait(self) -> None:
+        """Blocks until it is committed or refused, leading where nobody does."""
+        while not self.settle():
             try:
-                self._signal.acquire()
+                self._sleep.acquire()
             except BaseException:  # an interrupt: somebody else must lead
                 self.abandoned = True
                 self._queue.pass_on()
                 raise
+
+    def attend(self, signal: Callable[[], None]) -> None:
+        """For who must not block: `signal` is called whenever `settle` is worth a call."""
+        self._signal = signal
+        self._queue.pass_on()
+
+    def settle(self) -> bool:
+        """Leads where nobody does; whether this submission is committed or refused."""
+        return self.outcome is not None or self._queue.lead(self)
+
+    def result(self) -> Outcome:
+        """What the transaction answered, once it is on the disk."""
+        self.wait()
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         assert self.outcome is not None
         return self.outcome
 
+    @property
+    def blocks(self) -> bool:
+        """Whether a thread waits for it, and not an event loop."""
+        return self._signal is None
+
     def wake(self) -> None:
-        """Tells the waiting thread to look again; called only by a holder of the queue's mutex."""
-        if self._signal.locked():
-            self._signal.release()
+        """Tells who waits to look again; called only by a holder of the queue's mutex."""
+        if self._signal:
+            self._signal()
+        elif self._sleep.locked():
+            self._sleep.release()
 
 
 class CommitQueue:
@@ -97,7 +118,7 @@ class CommitQueue:
                 heir.wake()
 
     def _commit_batch(self, leader: Submission) -> None:
-        if len(self._waiting) < self._crowd:
+        if leader.blocks and len(self._waiting) < self._crowd:
             time.sleep(LINGER)
         batch: list[Submission] = []
         try:

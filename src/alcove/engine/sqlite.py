@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from alcove.apikeys import ApiKey
 from alcove.clock import Clock
 from alcove.engine import statements
 from alcove.engine.base import DataKey, DataKeyGone, Replay, Row, RowOperation, Scope, Wiped
@@ -150,13 +151,14 @@ class SqliteEngine:
                 versions += _changed(db, "wipe_namespace", ns)
                 db.execute(SQL["drop_namespace"], (ns,))
             replays = _changed(db, "wipe_replays", user)
+            api_keys = _changed(db, "wipe_api_keys", user)
             keys = _changed(db, "wipe_key", subject)
             elsewhere = 0 if shared == "keep" else self._wipe_shared(db, user, remove=shared == "remove")
             generation = _mark(db, "wipes")
-            if versions or replays or keys or elsewhere:
+            if versions or replays or api_keys or keys or elsewhere:
                 generation += 1
                 db.execute(SQL["set_mark"], (generation, "wipes"))
-            return Wiped(memories, versions, replays, keys, elsewhere, generation)
+            return Wiped(memories, versions, replays, api_keys, keys, elsewhere, generation)
 
     def _wipe_shared(self, db: apsw.Connection, user: str, *, remove: bool) -> int:
         """Takes the user's name off what they wrote into other rooms, or takes the whole of it away."""
@@ -202,6 +204,25 @@ class SqliteEngine:
         with self._db.write() as db:
             for key in keys:
                 db.execute(SQL["rewrap"], (key.wrapped, key.wrapped_by, key.id))
+
+    # API keys
+
+    def add_api_key(self, key: ApiKey) -> None:
+        with self._db.write() as db:
+            roles = " ".join(key.roles)
+            row = (key.id, key.client, key.user, roles, key.trusted, key.digest, key.created_at)
+            db.execute(SQL["add_api_key"], row)
+
+    def api_key(self, id: str) -> ApiKey | None:
+        found = self._all("api_key", id)
+        return _api_key(found[0]) if found else None
+
+    def api_keys(self) -> list[ApiKey]:
+        return [_api_key(row) for row in self._all("api_keys")]
+
+    def remove_api_key(self, id: str) -> bool:
+        with self._db.write() as db:
+            return _changed(db, "remove_api_key", id) > 0
 
     # Inspection
 
@@ -252,6 +273,19 @@ def _where(scope: Scope, params: Params) -> str:
         params.append(scope.owner)
     parts.append(scope.filter.sql("v", params))
     return " AND ".join(parts)
+
+
+def _api_key(row: tuple[Any, ...]) -> ApiKey:
+    id, client, user, roles, trusted, digest, created_at = row
+    return ApiKey(
+        id=id,
+        client=client,
+        user=user,
+        roles=tuple(roles.split()),
+        trusted=bool(trusted),
+        digest=digest,
+        created_at=created_at,
+    )
 
 
 def _mark(db: apsw.Connection, name: str) -> int:

@@ -27,5 +27,5 @@ owner := input.namespace[1] if input.namespace[0] == "user"
 
 owner := input.namespace[i + 1] if {
 	input.namespace[0] != "user"
-	i := min([j | some j, segment in input.namespace; segment == "u"])
+	i := min([j | some j; input.namespace[j] == "u"])
 }

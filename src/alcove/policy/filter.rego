@@ -56,7 +56,7 @@ prefix_owner := input.namespace_prefix[1] if input.namespace_prefix[0] == "user"
 
 prefix_owner := input.namespace_prefix[i + 1] if {
 	input.namespace_prefix[0] != "user"
-	i := min([j | some j, segment in input.namespace_prefix; segment == "u"])
+	i := min([j | some j; input.namespace_prefix[j] == "u"])
 }
 
 user_prefix := ["user", input.context.user_id]

@@ -83,6 +83,10 @@ class Policy:
         """Reads the folder again; a bundle that does not work leaves the old one active and raises."""
         self._bundle = _tried(Bundle.load(self._folder))
 
+    def check(self) -> None:
+        """Raises unless the active bundle answers every kind of question."""
+        _ask_everything(self._bundle)
+
     def authorise(
         self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:

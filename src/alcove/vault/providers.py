@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from alcove.errors import KeyUnavailable
+from alcove.errors import KeyUnavailable, Unavailable
 
 
 class Kek(NamedTuple):
@@ -54,7 +56,8 @@ class KeyFile:
         with contextlib.suppress(FileExistsError):
             os.link(beside, self.path)  # unlike a rename, it never replaces a key
         beside.unlink()
-        _sync_folder(self.path)
+        with _folder(self.path) as folder:
+            os.fsync(folder)  # the file's name is to last, too
 
     def load(self) -> list[Kek]:
         try:
@@ -70,19 +73,25 @@ class KeyFile:
         return [_parse(line, f"{self.path}, key {n}") for n, line in enumerate(lines, 1)][::-1]
 
     def renew(self) -> None:
-        """Replaces the file in one step by one that has a new last line."""
-        kept = "".join(f"{base64.b64encode(kek.key).decode()}\n" for kek in reversed(self.load()))
-        self._write_beside(kept + _line()).replace(self.path)
-        _sync_folder(self.path)
+        """Replaces the file in one step by one that has a new last line; one process at a time."""
+        with _folder(self.path) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            kept = "".join(f"{base64.b64encode(kek.key).decode()}\n" for kek in reversed(self.load()))
+            self._write_beside(kept + _line()).replace(self.path)
+            os.fsync(folder)
 
     def _write_beside(self, text: str) -> Path:
         """A file that is whole and on the disk before it gets the name that counts."""
         beside = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise Unavailable(f"the key file {self.path} cannot be written: {error.strerror}") from None
         return beside
 
 
@@ -135,10 +144,10 @@ def _parse(text: str, where: str) -> Kek:
     return Kek.of(key)
 
 
-def _sync_folder(path: Path) -> None:
-    """Makes the file's name durable, too."""
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[int]:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        yield folder
     finally:
         os.close(folder)

@@ -99,6 +99,14 @@ class Vault:
         """A keyed digest that stands for a text where the text itself must not."""
         return hmac.new(self.key(STORE).raw, text.encode(), hashlib.sha256).hexdigest()
 
+    def check(self) -> None:
+        """Raises unless the key-encryption key is there and is the right one."""
+        self._read_keks()
+        key = self._store.data_key(subject=STORE)
+        if key is None:
+            raise KeyUnavailable("the store's own data key is gone")
+        self._unwrap(key)
+
     def forget(self, subject: str) -> None:
         """Drops a cached data key: the engine no longer has it."""
         key = self._by_subject.pop(subject, None)
@@ -119,6 +127,7 @@ class Vault:
             self._store.rewrap([self._wrap(key.id, key.subject, self._unwrap(key)) for key in batch])
             done += len(batch)
             yield Rotation(self._active.id, done)
+            self._read_keks()  # another rotation meanwhile: both end at its key
 
     @property
     def _active(self) -> Kek:

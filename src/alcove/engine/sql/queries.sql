@@ -170,5 +170,20 @@ INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by) VALUES (?, ?, ?)
 -- name: rewrap
 UPDATE data_keys SET wrapped = ?, wrapped_by = ? WHERE id = ?
 
+-- name: add_api_key
+INSERT INTO api_keys (id, client, user, roles, trusted, digest, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: api_key
+SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys WHERE id = ?
+
+-- name: api_keys
+SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys ORDER BY created_at, id
+
+-- name: remove_api_key
+DELETE FROM api_keys WHERE id = ?
+
+-- name: wipe_api_keys
+DELETE FROM api_keys WHERE user = ?
+
 -- name: every_version
 SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?

@@ -1,0 +1,1 @@
+"""The HTTP edge: translates between REST and the one road, and decides nothing."""

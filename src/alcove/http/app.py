@@ -1,0 +1,207 @@
+"""The ASGI application: one request in, one answer out, whatever happens in between.
+
+Starlette routes; what is at a path is an ASGI application of ours, which costs less than its Request
+and Response would and answers every error in one shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.routing import Route, Router
+
+from alcove.errors import AlcoveError, NotFound, Unavailable
+from alcove.http.answers import ErrorAnswer
+from alcove.http.auth import Authenticator
+from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
+from alcove.http.limits import Limits, RateLimiter
+from alcove.http.resource import Call, Resource, too_large
+from alcove.principal import NOBODY_ELSE, Principal
+
+log = logging.getLogger("alcove.http")
+access = logging.getLogger("alcove.access")
+
+_encode = msgspec.json.Encoder().encode
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_JSON = (b"content-type", b"application/json")
+
+Answered = tuple[int, bytes, list[tuple[bytes, bytes]]]
+"""Status, body and headers."""
+
+
+class Exchange:
+    """One request and its answer, as the log tells it."""
+
+    __slots__ = ("headers", "id", "path", "principal", "scope", "started", "status")
+
+    def __init__(self, scope: dict[str, Any], path: str) -> None:
+        self.scope = scope
+        self.started = time.perf_counter()
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id", b"")
+        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
+        self.path = path
+        self.principal: Principal | None = None
+        self.status = 500
+
+
+def application(
+    resources: Sequence[Resource], authenticate: Authenticator, limits: Limits, lifespan: Any = None
+) -> Router:
+    """The application that serves these resources."""
+    edge = Edge(authenticate, limits)
+    methods: dict[str, dict[str, Resource]] = {}
+    for each in resources:
+        methods.setdefault(each.path, {})[each.method] = each
+    routes = [Route(path, Place(edge, path, at)) for path, at in methods.items()]
+    return Router(routes, default=Place(edge, "unknown", {}), redirect_slashes=False, lifespan=lifespan)
+
+
+class Place:
+    """What is at one path: a resource for each of its methods."""
+
+    def __init__(self, edge: Edge, path: str, methods: dict[str, Resource]) -> None:
+        self._edge = edge
+        self._path = path
+        self._methods = methods
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            raise AlcoveError("only HTTP is served here")
+        await self._edge.serve(Exchange(scope, self._path), self._methods, receive, send)
+
+
+class Edge:
+    """Authenticates, limits, parses, calls and answers; no error leaves with a stack."""
+
+    def __init__(self, authenticate: Authenticator, limits: Limits) -> None:
+        self._authenticate = authenticate
+        self._limits = limits
+        self._rate = RateLimiter(limits.rate_per_second)
+        self._in_flight = 0
+
+    async def serve(self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any) -> None:
+        """One request, from its headers to its line in the log."""
+        self._in_flight += 1
+        try:
+            status, body, headers = await self._answer(exchange, methods, receive)
+        finally:
+            self._in_flight -= 1
+        exchange.status = status
+        head = [(b"x-request-id", exchange.id.encode()), *headers]
+        if status != 204:
+            head.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+        _tell(exchange)
+
+    async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
+        try:
+            if self._in_flight > self._limits.most_in_flight:
+                raise Unavailable("the server has more to do than it can; try again in a moment")
+            async with asyncio.timeout(self._limits.request_seconds):
+                answer = await self._act(exchange, _chosen(exchange, methods), receive)
+        except AlcoveError as error:
+            return _refusal(error, exchange)
+        except TimeoutError:
+            return _refusal(Unavailable("the request took longer than is allowed"), exchange)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("request %s failed", exchange.id)
+            return _refusal(AlcoveError("something went wrong on our side"), exchange)
+        if answer is None:
+            return 204, b"", []
+        if isinstance(answer, Page):
+            return answer.status, answer.body, [(b"content-type", answer.media_type)]
+        return 200, _encode(answer), [_JSON]
+
+    async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
+        principal = NOBODY_ELSE
+        if not resource.open:
+            principal = exchange.principal = await self._authenticate(exchange.headers)
+            self._rate.take(principal)
+        query = resource.parse_query(exchange.scope["query_string"])
+        body = None
+        if resource.body is not None:
+            raw = await self._read(exchange, receive)
+            body = resource.parse_body(raw, exchange.headers.get(b"content-type", b""))
+        key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
+        return await resource.handler(
+            Call(principal, query, body, key if key is None else key.decode("latin-1"))
+        )
+
+    async def _read(self, exchange: Exchange, receive: Any) -> bytes:
+        """The body, refused as soon as it is known to be too large."""
+        most = self._limits.most_body_bytes
+        declared = exchange.headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > most:
+            raise too_large(most)
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        while message.get("more_body"):
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > most:
+                raise too_large(most)
+        if message["type"] == "http.disconnect":
+            raise Unavailable("the client went away")
+        if len(body) > most:
+            raise too_large(most)
+        return body
+
+
+class Page(Struct):
+    """An answer that is not one of our records: a page, a script, a schema."""
+
+    body: bytes
+    media_type: bytes
+    status: int = 200
+
+
+def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
+    headers = [_JSON]
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", str(error.details["allow"]).encode()))
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.code in ("service_unavailable", "rate_limited"):
+        headers.append((b"retry-after", b"1"))
+    return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
+
+
+def _chosen(exchange: Exchange, methods: dict[str, Resource]) -> Resource:
+    """The resource for this method, once it is known that there is anything at this path."""
+    if not methods:
+        raise NotFound(f"there is nothing at {exchange.scope['path']}")
+    resource = methods.get(exchange.scope["method"])
+    if resource is None:
+        allowed = ", ".join(sorted(methods))
+        raise MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
+    return resource
+
+
+def _tell(exchange: Exchange) -> None:
+    """One line a request, with no content: the path as it is declared, and no query."""
+    if access.isEnabledFor(logging.INFO):
+        who = exchange.principal
+        access.info(
+            "request",
+            extra={
+                "request_id": exchange.id,
+                "method": exchange.scope["method"],
+                "path": exchange.path,
+                "status": exchange.status,
+                "ms": round((time.perf_counter() - exchange.started) * 1000, 3),
+                "user": who.user_id if who else None,
+                "client": who.client_id if who else None,
+            },
+        )

@@ -1,0 +1,205 @@
+"""Who calls: nobody in particular, the bearer of a token, or the holder of an API key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import jwt
+
+from alcove.apikeys import ApiKeys
+from alcove.errors import PermissionDenied, Unavailable
+from alcove.http.errors import Unauthenticated
+from alcove.principal import NOBODY_ELSE, Principal
+
+Headers = Mapping[bytes, bytes]
+
+_ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MOST_TOKENS = 10_000
+_FETCH_SECONDS = 5
+
+
+class Authenticator(Protocol):
+    """Says who calls, from the headers of a request and nothing else."""
+
+    async def __call__(self, headers: Headers) -> Principal: ...
+
+
+class Noop:
+    """Everybody is `noop`, an admin; safe only where nobody else can reach the server.
+
+    A page of another origin, or a name that was made to point here, must not use a browser to get in.
+    """
+
+    def __init__(self, *, anywhere: bool = False) -> None:
+        self._anywhere = anywhere
+
+    async def __call__(self, headers: Headers) -> Principal:
+        if not self._anywhere:
+            host = headers.get(b"host")
+            if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
+                raise PermissionDenied("without authentication, only a loopback Host is served")
+            origin = headers.get(b"origin")
+            if origin is not None and not _is_loopback(origin.decode("latin-1")):
+                raise PermissionDenied("without authentication, no other Origin is served")
+        return NOBODY_ELSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRules:
+    """What a token must say, beyond being signed."""
+
+    audience: str | None = None
+    issuer: str | None = None
+    user_claim: str = "sub"
+    leeway: float = 0.0
+    require_exp: bool = True
+
+
+class Tokens:
+    """JSON Web Tokens, signed with a shared secret or with a key of a published set.
+
+    The algorithms are fixed by the kind of key, so that a token cannot choose `none` or have a public key
+    taken for a secret. A verified token is remembered until it expires.
+    """
+
+    def __init__(self, keys: Keys, rules: TokenRules) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._verified: dict[bytes, tuple[float, Principal]] = {}
+
+    async def __call__(self, headers: Headers) -> Principal:
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthenticated("expected a bearer token")
+        until, principal = self._verified.get(token, (0.0, None))
+        if principal is None or until <= time.time():
+            until, principal = await self._verify(token.decode("latin-1"))
+            if len(self._verified) >= _MOST_TOKENS:
+                self._verified.clear()
+            self._verified[token] = until, principal
+        return principal
+
+    async def _verify(self, token: str) -> tuple[float, Principal]:
+        rules = self._rules
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key=await self._keys.key_for(token),
+                algorithms=self._keys.algorithms,
+                audience=rules.audience,
+                issuer=rules.issuer,
+                leeway=rules.leeway,
+                options={
+                    "require": ["exp"] if rules.require_exp else [],
+                    "verify_aud": rules.audience is not None,
+                    "verify_sub": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            raise Unauthenticated(f"the token does not hold: {error}") from None
+        user = claims.get(rules.user_claim)
+        if not isinstance(user, str) or not user:
+            raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
+        client = claims.get("azp") or claims.get("client_id")
+        until = claims["exp"] + rules.leeway if "exp" in claims else time.time() + 60
+        return until, Principal(user, client if isinstance(client, str) else None, claims)
+
+
+class Keys(Protocol):
+    """Where the key of a token comes from."""
+
+    algorithms: list[str]
+
+    async def key_for(self, token: str) -> Any: ...
+
+
+class SharedSecret:
+    """One secret, HS256."""
+
+    def __init__(self, secret: str) -> None:
+        self.algorithms = ["HS256"]
+        self._secret = secret
+
+    async def key_for(self, token: str) -> str:
+        return self._secret
+
+
+class PublishedKeys:
+    """A key set at a URL, or at the URL that an OIDC issuer names; fetched again for a key not seen yet."""
+
+    def __init__(self, *, jwks_url: str | None = None, issuer: str | None = None) -> None:
+        self.algorithms = _ASYMMETRIC
+        self._url = jwks_url
+        self._issuer = issuer
+        self._client: jwt.PyJWKClient | None = None
+        self._fetching = asyncio.Lock()
+
+    async def key_for(self, token: str) -> Any:
+        async with self._fetching:
+            try:
+                return (await asyncio.to_thread(self._find, token)).key
+            except jwt.PyJWKClientConnectionError as error:
+                raise Unavailable(f"the key set cannot be fetched: {error}") from None
+
+    def _find(self, token: str) -> jwt.PyJWK:
+        if self._client is None:
+            url = self._url or _discovered(self._issuer or "")
+            self._client = jwt.PyJWKClient(url, lifespan=300, timeout=_FETCH_SECONDS)
+        return self._client.get_signing_key_from_jwt(token)
+
+
+class KeyHolders:
+    """API keys; only a trusted one may name the user it acts for."""
+
+    def __init__(self, keys: ApiKeys) -> None:
+        self._keys = keys
+
+    async def __call__(self, headers: Headers) -> Principal:
+        given = headers.get(b"x-api-key")
+        if given is None:
+            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+            given = token if scheme.lower() == b"bearer" else b""
+        key = self._keys.find(given.decode("latin-1"))
+        if key is None:
+            raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
+        named = headers.get(b"x-user-id")
+        if named is not None and not key.trusted:
+            raise PermissionDenied("only a trusted key may name the user with X-User-ID")
+        try:
+            user = named.decode() if named is not None else key.user
+        except UnicodeDecodeError:
+            raise Unauthenticated("X-User-ID: expected UTF-8") from None
+        if not user:
+            raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
+        return Principal(user, key.client, {"roles": list(key.roles)})
+
+
+def make_token(secret: str, user: str, roles: list[str], *, seconds: int, clock: Callable[[], float]) -> str:
+    """A token for trying things out in HS256 mode."""
+    now = int(clock())
+    claims = {"sub": user, "roles": roles, "iat": now, "exp": now + seconds}
+    return jwt.encode(claims, secret, algorithm="HS256")
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        return urlsplit(url).hostname in _LOOPBACK
+    except ValueError:
+        return False
+
+
+def _discovered(issuer: str) -> str:
+    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    try:
+        with urllib.request.urlopen(url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  the operator's own URL
+            return str(json.load(answer)["jwks_uri"])
+    except (OSError, ValueError, KeyError) as error:
+        raise jwt.PyJWKClientConnectionError(f"{url}: {error}") from None

@@ -1,0 +1,47 @@
+"""Whether the process is alive, and whether it can do its work."""
+
+from __future__ import annotations
+
+from msgspec import Struct, json
+
+from alcove.errors import AlcoveError
+from alcove.http.answers import HealthAnswer
+from alcove.http.app import Page
+from alcove.http.offload import Offload
+from alcove.http.resource import Call, Resource
+from alcove.service import Memories
+
+
+class HealthApi:
+    """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody."""
+
+    def __init__(self, memories: Memories, offload: Offload) -> None:
+        self._memories = memories
+        self._offload = offload
+
+    def resources(self) -> list[Resource]:
+        return [
+            Resource(
+                method="GET", path="/healthz", handler=self.alive, summary="Whether the process is alive",
+                answer=HealthAnswer, errors=(), open=True,
+            ),
+            Resource(
+                method="GET", path="/readyz", handler=self.ready, summary="Whether it can do its work",
+                answer=HealthAnswer, errors=(503,), open=True,
+            ),
+        ]  # fmt: skip
+
+    async def alive(self, call: Call) -> Struct:
+        return HealthAnswer("ok")
+
+    async def ready(self, call: Call) -> Struct:
+        checks = {}
+        for name, check in self._memories.readiness().items():
+            try:
+                await self._offload(check)
+                checks[name] = "ok"
+            except AlcoveError as error:
+                checks[name] = error.message
+        if all(state == "ok" for state in checks.values()):
+            return HealthAnswer("ok", checks)
+        return Page(json.encode(HealthAnswer("unavailable", checks)), b"application/json", 503)

@@ -1,0 +1,173 @@
+"""The memories API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from alcove import records
+from alcove.errors import AlcoveError, NotFound, Unavailable
+from alcove.http import answers
+from alcove.http.offload import Offload, settled
+from alcove.http.resource import Call, Resource
+from alcove.records import Delete, Entry, Get, Memory, Operation, Put, Result, Touch
+from alcove.service import Memories
+
+_RECORDS: dict[type[Struct], type[Operation]] = {
+    answers.PutOperation: Put,
+    answers.GetOperation: Get,
+    answers.DeleteOperation: Delete,
+    answers.TouchOperation: Touch,
+}
+
+
+class MemoriesApi:
+    """The resources under `/v1/memories`.
+
+    A single get or write is done on the event loop: it takes less time than handing it over. Whatever
+    may read many rows goes to the pool.
+    """
+
+    def __init__(self, memories: Memories, offload: Offload) -> None:
+        self._memories = memories
+        self._offload = offload
+
+    def resources(self) -> list[Resource]:
+        at = "/v1/memories"
+        return [
+            Resource(
+                method="PUT", path=at, handler=self.put, summary="Store a memory",
+                body=answers.PutBody, answer=answers.EntryAnswer, idempotent=True,
+                errors=(400, 401, 403, 409, 413, 415),
+            ),
+            Resource(
+                method="GET", path=at, handler=self.get, summary="Read a memory",
+                query=answers.GetQuery, answer=answers.MemoryAnswer, errors=(400, 401, 403, 404),
+            ),
+            Resource(
+                method="DELETE", path=at, handler=self.delete, summary="Delete a memory; absent is fine",
+                query=answers.DeleteQuery, idempotent=True, errors=(400, 401, 403, 409),
+            ),
+            Resource(
+                method="POST", path=f"{at}/search", handler=self.search, summary="Find memories",
+                body=answers.SearchBody, answer=answers.SearchAnswer, errors=(400, 401, 403, 413, 415, 503),
+            ),
+            Resource(
+                method="POST", path=f"{at}/batch", handler=self.batch,
+                summary="Many operations in one transaction: all of them or none",
+                body=answers.BatchBody, answer=answers.BatchAnswer, idempotent=True,
+                errors=(400, 401, 403, 404, 409, 413, 415),
+            ),
+            Resource(
+                method="GET", path=f"{at}/namespaces", handler=self.namespaces,
+                summary="List the namespaces that hold something",
+                query=answers.NamespacesQuery, answer=answers.NamespacesAnswer,
+            ),
+            Resource(
+                method="GET", path=f"{at}/events", handler=self.events, summary="Read the timeline",
+                query=answers.EventsQuery, answer=answers.EventsAnswer,
+            ),
+            Resource(
+                method="GET", path=f"{at}/history", handler=self.history,
+                summary="Every retained version of one memory, newest first",
+                query=answers.PlaceQuery, answer=answers.HistoryAnswer,
+            ),
+        ]  # fmt: skip
+
+    async def put(self, call: Call) -> Struct:
+        put = _record(Put, call.body)
+        return answers.EntryAnswer.of(await self._write_one(call, put))  # type: ignore[arg-type]
+
+    async def get(self, call: Call) -> Struct:
+        query = call.query
+        found = self._memories.get(call.principal, query.ns, query.key, as_of=query.as_of)
+        if found is None:
+            raise NotFound("there is no such memory")
+        return answers.MemoryAnswer.of_memory(found)
+
+    async def delete(self, call: Call) -> None:
+        query = call.query
+        delete = Delete(namespace=query.ns, key=query.key, expected_revision=query.expected_revision)
+        await self._write_one(call, delete)
+
+    async def batch(self, call: Call) -> Struct:
+        operations = [_record(_RECORDS[type(each)], each) for each in call.body.operations]
+        results = await self._offload(
+            lambda: self._memories.batch(call.principal, operations, idempotency_key=call.idempotency_key)
+        )
+        return answers.BatchAnswer([_answer(result) for result in results])  # type: ignore[misc]
+
+    async def search(self, call: Call) -> Struct:
+        body = call.body
+        if body.query is not None:
+            raise Unavailable("query: no embedder is configured, so there is no search by meaning")
+        found = await self._offload(
+            lambda: self._memories.search(
+                call.principal,
+                body.namespace_prefix,
+                filter=body.filter,
+                limit=body.limit,
+                offset=body.offset,
+                as_of=body.as_of,
+            )
+        )
+        return answers.SearchAnswer([answers.MemoryAnswer.of_memory(each) for each in found])
+
+    async def namespaces(self, call: Call) -> Struct:
+        query = call.query
+        found = await self._offload(
+            lambda: self._memories.namespaces(
+                call.principal,
+                query.prefix,
+                suffix=query.suffix,
+                max_depth=query.max_depth,
+                limit=query.limit,
+                offset=query.offset,
+            )
+        )
+        return answers.NamespacesAnswer(found)  # type: ignore[arg-type]
+
+    async def events(self, call: Call) -> Struct:
+        query = call.query
+        page = await self._offload(
+            lambda: self._memories.events(
+                call.principal,
+                query.ns,
+                kinds=query.kinds,
+                after=query.after,
+                before=query.before,
+                after_cursor=query.after_cursor,
+                limit=query.limit,
+            )
+        )
+        truncated = page.truncated_before or UNSET
+        return answers.EventsAnswer(page.events, page.after_cursor, truncated)  # type: ignore[arg-type]
+
+    async def history(self, call: Call) -> Struct:
+        query = call.query
+        versions = await self._offload(lambda: self._memories.history(call.principal, query.ns, query.key))
+        return answers.HistoryAnswer(versions)  # type: ignore[arg-type]
+
+    async def _write_one(self, call: Call, operation: Operation) -> Result:
+        try:
+            steps = self._memories.write_steps(call.principal, [operation], call.idempotency_key)
+            (result,) = await settled(steps)
+        except AlcoveError as error:
+            error.details.pop("operation", None)
+            raise
+        return result
+
+
+def _record(kind: type[Operation], body: Any) -> Operation:
+    return kind(**{name: getattr(body, name) for name in kind.__struct_fields__})
+
+
+def _answer(result: Result) -> answers.EntryAnswer | records.Deletion | None:
+    match result:
+        case Memory():
+            return answers.MemoryAnswer.of_memory(result)
+        case Entry():
+            return answers.EntryAnswer.of(result)
+        case _:
+            return result

@@ -1,0 +1,122 @@
+"""A resource: one method at one path, with what it takes and gives; routing and OpenAPI read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from alcove.errors import InvalidRequest, PayloadTooLarge
+from alcove.http.answers import NoQuery
+from alcove.http.errors import UnsupportedMediaType
+from alcove.principal import Principal
+
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, as far as a resource needs to know it."""
+
+    principal: Principal
+    query: Any
+    body: Any
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """What is at a method and a path."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Callable[[Call], Awaitable[Struct | None]]
+    query: type[Struct] = NoQuery
+    body: type[Struct] | None = None
+    answer: type[Struct] | None = None
+    errors: tuple[int, ...] = (400, 401, 403)
+    idempotent: bool = False
+    """Whether an `Idempotency-Key` is taken."""
+    open: bool = False
+    """Whether it is there for callers who have not said who they are."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_query", _Query(self.query))
+        object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.body) if self.body else None)
+
+    def parse_query(self, raw: bytes) -> Struct:
+        """The query parameters as a record; an unknown one, or one given twice, is an error."""
+        return self._query.parse(raw)  # type: ignore[attr-defined,no-any-return]
+
+    def parse_body(self, raw: bytes, content_type: bytes) -> Struct | None:
+        """The body as a record; an error names the field."""
+        if self.body is None:
+            return None
+        if content_type.partition(b";")[0].strip().lower() != b"application/json":
+            raise UnsupportedMediaType("expected a body of application/json")
+        try:
+            return self._decoder.decode(raw)  # type: ignore[attr-defined,no-any-return]
+        except msgspec.ValidationError as error:
+            raise _named(error, "body") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
+
+
+class _Query:
+    """Turns a query string into a record: repeated names into lists, text into numbers."""
+
+    def __init__(self, record: type[Struct]) -> None:
+        self._record = record
+        hints = get_type_hints(record)
+        self._lists = {name for name, hint in hints.items() if _is_list(hint)}
+
+    def parse(self, raw: bytes) -> Struct:
+        given: dict[str, Any] = {}
+        try:
+            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict") if raw else []
+        except (UnicodeDecodeError, ValueError):
+            raise InvalidRequest("query", "percent-encoded UTF-8") from None
+        for name, value in pairs:
+            if name not in self._record.__struct_fields__:
+                raise InvalidRequest(name, _one_of("parameters", self._record))
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise InvalidRequest(name, "to be given once")
+            else:
+                given[name] = value
+        try:
+            return msgspec.convert(given, self._record, strict=False)
+        except msgspec.ValidationError as error:
+            raise _named(error, "query") from None
+
+
+def _one_of(what: str, record: type[Struct]) -> str:
+    names = ", ".join(record.__struct_fields__)
+    return f"one of the {what} {names}" if names else f"no {what}"
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is list or any(_is_list(part) for part in get_args(hint))
+
+
+def _named(error: msgspec.ValidationError, whole: str) -> InvalidRequest:
+    """The same complaint, with the field first."""
+    match = _AT.fullmatch(str(error))
+    assert match is not None
+    what, field = match.groups()
+    if missing := re.search(r"missing required field `(.*)`", what):
+        return InvalidRequest(".".join(filter(None, (field, missing[1]))), "to be given")
+    if unknown := re.search(r"unknown field `(.*)`", what):
+        return InvalidRequest(".".join(filter(None, (field, unknown[1]))), "a field that is known here")
+    return InvalidRequest(field or whole, what.removeprefix("Expected "))
+
+
+def too_large(most: int) -> PayloadTooLarge:
+    return PayloadTooLarge("body", f"at most {most} bytes")

@@ -1,0 +1,114 @@
+"""Runs the service: a store, its edge, and as many worker processes as were asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import msgspec
+import uvicorn
+from starlette.routing import Router
+
+from alcove import logs
+from alcove.client import Alcove
+from alcove.config import ServeConfig
+from alcove.errors import InvalidRequest
+from alcove.http.app import application
+from alcove.http.auth import (
+    Authenticator,
+    KeyHolders,
+    Noop,
+    PublishedKeys,
+    SharedSecret,
+    TokenRules,
+    Tokens,
+)
+from alcove.http.health import HealthApi
+from alcove.http.limits import Limits
+from alcove.http.memories import MemoriesApi
+from alcove.http.offload import Offload
+from alcove.http.openapi import DocsApi
+
+_HANDED_OVER = "ALCOVE_HANDED_OVER"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(config: ServeConfig) -> None:
+    """Serves until it is told to stop: requests under way finish first, a second signal stops at once."""
+    check(config)
+    os.environ[_HANDED_OVER] = msgspec.json.encode(config).decode()
+    uvicorn.run(
+        "alcove.http.server:worker",
+        factory=True,
+        host=config.host,
+        port=config.port,
+        workers=config.workers,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(config.request_seconds) + 1,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+    )
+
+
+def worker() -> Router:
+    """One worker process's application, configured as its parent was."""
+    return build(msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig))
+
+
+def build(config: ServeConfig) -> Router:
+    """The application over the store that the configuration names."""
+    logs.configure(config.log_level)
+    store = Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir)
+    offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
+    memories = store.memories
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        offload.close()
+        store.close()
+
+    resources = [
+        *MemoriesApi(memories, offload).resources(),
+        *HealthApi(memories, offload).resources(),
+    ]
+    resources += DocsApi(resources, version("alcove")).resources()
+    limits = Limits(
+        most_body_bytes=config.max_body_bytes,
+        request_seconds=config.request_seconds,
+        most_in_flight=config.most_in_flight,
+        rate_per_second=config.rate_limit,
+    )
+    return application(resources, _authenticator(config, store), limits, lifespan)
+
+
+def check(config: ServeConfig) -> None:
+    """Refuses what would be served to the wrong people, before anything is opened."""
+    if config.auth == "noop" and config.host not in _LOOPBACK and not config.insecure:
+        expected = f"jwt or apikey to serve on {config.host}, where noop makes everybody an admin"
+        raise InvalidRequest("auth", f"{expected} (--insecure serves it all the same)")
+    sources = [config.jwt_secret, config.jwks_url, config.oidc_issuer]
+    if config.auth == "jwt" and sum(source is not None for source in sources) != 1:
+        raise InvalidRequest("auth", "one of --jwt-secret, --jwks-url and --oidc-issuer with jwt")
+
+
+def _authenticator(config: ServeConfig, store: Alcove) -> Authenticator:
+    if config.auth == "noop":
+        return Noop(anywhere=config.insecure)
+    if config.auth == "apikey":
+        return KeyHolders(store.api_keys)
+    rules = TokenRules(
+        audience=config.jwt_audience,
+        issuer=config.jwt_issuer or config.oidc_issuer,
+        user_claim=config.jwt_user_claim,
+        leeway=config.jwt_leeway,
+        require_exp=config.jwt_require_exp,
+    )
+    if config.jwt_secret is not None:
+        return Tokens(SharedSecret(config.jwt_secret), rules)
+    return Tokens(PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer), rules)

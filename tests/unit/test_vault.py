@@ -1,0 +1,315 @@
+"""The vault: where keys come from, what a sealed value is bound to, and how keys are rotated."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alcove import Alcove, AlcoveError, KeyUnavailable, Namespace, Settings, Unreadable
+from alcove.clock import system_clock
+from alcove.engine.sqlite import SqliteEngine
+from alcove.vault import EnvironmentKey, KeyFile, MemoryKey, Vault, subject_of, vault
+
+HOME = ("user", "alice")
+USERS = ["alice", "bob", "carol", "dave"]
+
+
+def opened(folder: Path) -> Alcove:
+    return Alcove(folder / "memory.db", settings=Settings(sweep_interval=0))
+
+
+def key_file(folder: Path) -> Path:
+    return folder / "memory.db.key"
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def a_key() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def edit(folder: Path, *statements: str) -> list[tuple[object, ...]]:
+    """Changes the file behind Alcove's back; the rows of the last statement."""
+    db = apsw.Connection(os.fspath(folder / "memory.db"))
+    try:
+        return [db.execute(statement).fetchall() for statement in statements][-1]
+    finally:
+        db.close()
+
+
+def wrapped_by(folder: Path) -> set[object]:
+    return {id for (id,) in edit(folder, "SELECT wrapped_by FROM data_keys")}
+
+
+@pytest.fixture(autouse=True)
+def _no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALCOVE_KEY", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A closed store: every user has a memory, alice has some more."""
+    with opened(tmp_path) as memory:
+        for user in USERS:
+            memory.as_user(user).put(("user", user), "key", {"of": user})
+        alice = memory.as_user("alice")
+        alice.put(HOME, "other", {"n": 1})
+        alice.put((*HOME, "notes"), "key", {"n": 2})
+        alice.put(HOME, "key", {"of": "alice"})
+    return tmp_path
+
+
+def assert_all_readable(memory: Alcove) -> None:
+    for user in USERS:
+        assert [found.value for found in memory.as_user(user).search(("user", user), limit=1)] == [
+            {"of": user}
+        ]
+    assert [found for each in memory.doctor() for found in each.wrong] == []
+
+
+# Where keys come from
+
+
+def test_a_new_store_makes_a_key_file_that_only_its_owner_may_read(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with opened(tmp_path) as memory:
+            assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
+            list(memory.rotate_keys())
+    finally:
+        os.umask(before)
+    assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert set(on_disk(tmp_path)) == {"memory.db", "memory.db.key"}
+
+
+def test_a_key_file_that_is_there_is_used_and_not_replaced(tmp_path: Path) -> None:
+    key_file(tmp_path).write_text(before := a_key())
+    opened(tmp_path).close()
+    assert key_file(tmp_path).read_text() == before
+
+
+def test_a_missing_key_file_is_an_error_and_is_never_made_for_a_store_that_exists(folder: Path) -> None:
+    key_file(folder).unlink()
+    before = on_disk(folder)
+    with pytest.raises(KeyUnavailable, match=r"memory\.db\.key is missing"):
+        opened(folder)
+    assert on_disk(folder) == before
+
+
+GARBLED = [b"", b"\n", b"no base64!", b"c2hvcnQ=", b"\xff\xfe", base64.b64encode(bytes(33))]
+
+
+@pytest.mark.parametrize("content", [*GARBLED, *(a_key().encode() + b"\n" + each for each in GARBLED[2:])])
+def test_a_garbled_key_file_is_an_error_that_names_it_and_nothing_changes(
+    folder: Path, content: bytes
+) -> None:
+    key_file(folder).write_bytes(content)
+    before = on_disk(folder)
+    with pytest.raises(KeyUnavailable, match=r"memory\.db\.key"):
+        opened(folder)
+    assert on_disk(folder) == before
+
+
+def test_a_wrong_key_is_an_error_at_start_up_that_names_both_keys(folder: Path) -> None:
+    key_file(folder).write_text(a_key())
+    before = on_disk(folder)
+    (given,), (needed,) = KeyFile(key_file(folder)).load(), wrapped_by(folder)
+    with pytest.raises(KeyUnavailable, match=f"sealed with the key {needed}, but given was {given.id}"):
+        opened(folder)
+    assert on_disk(folder) == before
+
+
+def test_a_key_in_the_environment_takes_the_place_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = a_key(), a_key()
+    monkeypatch.setenv("ALCOVE_KEY", first)
+    with opened(tmp_path) as memory:
+        memory.as_user("alice").put(HOME, "key", {"n": 1})
+        with pytest.raises(KeyUnavailable, match="put a new key first in ALCOVE_KEY"):
+            list(memory.rotate_keys())
+    assert not key_file(tmp_path).exists()
+    monkeypatch.setenv("ALCOVE_KEY", f" {second}, {first},")  # the active one first
+    with opened(tmp_path) as memory:
+        assert memory.as_user("alice").get(HOME, "key")
+        assert [step.rewrapped for step in memory.rotate_keys()] == [2]
+    monkeypatch.setenv("ALCOVE_KEY", second)
+    with opened(tmp_path) as memory:
+        assert memory.as_user("alice").get(HOME, "key")
+    monkeypatch.setenv("ALCOVE_KEY", first)
+    with pytest.raises(KeyUnavailable, match="but given was"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "secret", f"{a_key()},secret", a_key()[:-4]])
+def test_a_garbled_key_in_the_environment_is_an_error_that_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("STORE_KEY", text)
+    for _ in range(2):
+        with pytest.raises(KeyUnavailable, match="STORE_KEY"):
+            Alcove(tmp_path / "memory.db", keys=EnvironmentKey("STORE_KEY"))
+    monkeypatch.setenv("STORE_KEY", a_key())
+    Alcove(tmp_path / "memory.db", keys=EnvironmentKey("STORE_KEY")).close()
+
+
+# What a sealed value is bound to
+
+THE_ROW = "WHERE key = CAST('key' AS BLOB) AND ended_at IS NULL AND user = 'alice' AND length(ns) = 11"
+COPY, COPY_ALL = ("({0}) = (SELECT {0} FROM versions WHERE {{}})".format(columns)
+                  for columns in ("data_key, sealed", "id, data_key, sealed"))  # fmt: skip
+OTHER_KEY, OTHER_NAMESPACE, OTHER_USER = "key = CAST('other' AS BLOB)", "length(ns) > 11", "user = 'bob'"
+TAMPERED = {
+    "from another key": COPY.format(OTHER_KEY),
+    "from another key, with its id": COPY_ALL.format(OTHER_KEY),
+    "from another namespace": COPY.format(OTHER_NAMESPACE),
+    "from another namespace, with its id": COPY_ALL.format(OTHER_NAMESPACE),
+    "from another user": COPY.format(OTHER_USER),
+    "from another user, with its id": COPY_ALL.format(OTHER_USER),
+    "from an older version": COPY.format("ended_at IS NOT NULL"),
+    "another data key": "data_key = data_key + 1",
+    "no such data key": "data_key = 99",
+    "no data key": "data_key = NULL",
+    "another id": "id = randomblob(16)",
+    "cut short": "sealed = substr(sealed, 1, length(sealed) - 1)",
+    "too short": "sealed = x'00'",
+    "empty": "sealed = x''",
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
+def test_a_ciphertext_that_was_altered_or_moved_does_not_open(folder: Path, change: str) -> None:
+    edit(folder, f"UPDATE versions SET {change} {THE_ROW}")
+    with opened(folder) as memory:
+        with pytest.raises(Unreadable):
+            memory.as_user("alice").get(HOME, "key")
+        assert sum(len(each.wrong) for each in memory.doctor()) >= 1
+        assert memory.as_user("alice").get(HOME, "other")
+
+
+def test_a_row_that_was_moved_whole_does_not_open_at_its_new_place(folder: Path) -> None:
+    edit(folder, f"UPDATE versions SET key = CAST('new' AS BLOB) {THE_ROW}")
+    with opened(folder) as memory, pytest.raises(Unreadable):
+        memory.as_user("alice").get(HOME, "new")
+
+
+def test_a_data_key_that_was_altered_or_given_to_another_subject_does_not_open(folder: Path) -> None:
+    edit(folder, """UPDATE data_keys SET wrapped = (SELECT wrapped FROM data_keys WHERE subject = 'user:bob')
+                    WHERE subject = 'user:alice'""")  # fmt: skip
+    with opened(folder) as memory:
+        with pytest.raises(AlcoveError, match="does not open"):
+            memory.as_user("alice").get(HOME, "key")
+        assert memory.as_user("bob").get(("user", "bob"), "key")
+
+
+@pytest.fixture
+def safe(tmp_path: Path) -> Iterator[Vault]:
+    engine = SqliteEngine(tmp_path / "a.db", clock=system_clock, busy_timeout=1, on_create=lambda: None)
+    yield Vault(engine, MemoryKey())
+    engine.close()
+
+
+@given(plain=st.binary(max_size=40), place=st.binary(max_size=20), data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_opens_only_unaltered_and_with_what_it_was_bound_to(
+    safe: Vault, plain: bytes, place: bytes, data: st.DataObject
+) -> None:
+    alice, bob = safe.key("user:alice"), safe.key("user:bob")
+    sealed = alice.seal(plain, place)
+    assert safe.open(alice.id, sealed, place) == plain
+    assert alice.seal(plain, place) != sealed
+    bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
+    altered = (int.from_bytes(sealed, "big") ^ (1 << bit)).to_bytes(len(sealed), "big")
+    elsewhere = data.draw(st.binary(max_size=20).filter(lambda other: other != place))
+    for id, text, bound in [
+        (alice.id, altered, place),
+        (alice.id, sealed, elsewhere),
+        (bob.id, sealed, place),
+    ]:
+        with pytest.raises(Unreadable):
+            safe.open(id, text, bound)
+
+
+def test_each_owner_and_each_shared_root_has_a_data_key_of_its_own(safe: Vault) -> None:
+    places = ["user:alice", "user:bob", "user", "pool:news", "room:pool", "user:pool", "user:room%3Apool"]
+    subjects = [subject_of(Namespace.parse(place)) for place in places]
+    assert len({safe.key(subject).raw for subject in subjects}) == len(places)
+    for mine in ("user:alice:notes", "agent:bot:u:alice", "u:alice"):
+        assert subject_of(Namespace.parse(mine)) == subjects[0]
+    assert subject_of(Namespace.parse("pool:sports")) == subject_of(Namespace.parse("pool:news"))
+
+
+# Rotation
+
+
+def test_rotation_wraps_every_data_key_anew_and_keeps_the_old_key_readable(folder: Path) -> None:
+    backup = on_disk(folder)["memory.db"]
+    wrapped = set(edit(folder, "SELECT wrapped FROM data_keys"))
+    with opened(folder) as memory:
+        *_, last = memory.rotate_keys()
+        assert last.rewrapped == len(wrapped) == len(USERS) + 1
+        assert_all_readable(memory)
+    assert wrapped_by(folder) == {last.active}
+    assert not wrapped & set(edit(folder, "SELECT wrapped FROM data_keys"))
+    assert KeyFile(key_file(folder)).load()[0].id == last.active
+    with opened(folder) as memory:
+        assert_all_readable(memory)
+    (folder / "memory.db").write_bytes(backup)
+    with opened(folder) as memory:
+        assert_all_readable(memory)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_rotation_stopped_half_way_is_finished_later_without_another_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(vault, "_REWRAP_BATCH", 2)
+    if steps == 0:  # stopped between making the key and using it
+        KeyFile(key_file(folder)).renew()
+    with opened(folder) as memory:
+        rotation = memory.rotate_keys()
+        for _ in range(steps):
+            next(rotation)
+        assert_all_readable(memory)
+    assert len(wrapped_by(folder)) == (2 if steps else 1)
+    keys = on_disk(folder)["memory.db.key"]
+    assert len(keys.split()) == 2
+    with opened(folder) as memory:
+        assert_all_readable(memory)
+        *_, last = memory.rotate_keys()
+        assert last.rewrapped == len(USERS) + 1 - 2 * steps
+        assert_all_readable(memory)
+    assert on_disk(folder)["memory.db.key"] == keys
+    assert wrapped_by(folder) == {last.active}
+
+
+def test_another_open_handle_keeps_working_after_a_rotation(folder: Path) -> None:
+    with opened(folder) as one, opened(folder) as other:
+        for rotating, user in [(one, "erin"), (other, "frank")]:
+            list(rotating.rotate_keys())
+            for handle in (one, other):
+                handle.as_user(user).put(("user", user), "key", {"n": 1})
+                assert_all_readable(handle)
+    with opened(folder) as memory:
+        assert_all_readable(memory)
+
+
+def test_rotations_at_the_same_time_lose_no_key(folder: Path) -> None:
+    with opened(folder) as a, opened(folder) as b, opened(folder) as c, ThreadPoolExecutor(3) as pool:
+        for _ in range(5):
+            start = threading.Barrier(3, timeout=30)
+            list(pool.map(lambda each, start=start: (start.wait(), list(each.rotate_keys())), [a, b, c]))  # type: ignore[misc]
+    with opened(folder) as memory:
+        assert_all_readable(memory)
