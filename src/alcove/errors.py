@@ -71,6 +71,10 @@ class Unreadable(AlcoveError):
     """A sealed value does not open: it was altered, or moved from the row it was sealed for."""
 
 
+class KeyDestroyed(Unreadable):
+    """A value's data key is gone: its user was wiped."""
+
+
 class PolicyError(AlcoveError):
     """A policy bundle does not compile or evaluate; the message has file and line."""
 

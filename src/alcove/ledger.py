@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -20,14 +22,24 @@ class Ledger:
     def record(self, pseudonym: str, moment: int) -> None:
         """Notes a wipe before it happens; it is on the disk when this returns."""
         line = msgspec.json.encode({"wiped_at": to_datetime(moment), "user": pseudonym}) + b"\n"
+        descriptor = self._open()
         try:
-            with open(self.path, "ab", opener=_private) as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, line) < len(line):
+                os.ftruncate(descriptor, size)  # half a line would spoil the next one
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
         except OSError as error:
-            raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
+            raise self._unavailable(error) from None
+        finally:
+            os.close(descriptor)
 
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise self._unavailable(error) from None
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    def _unavailable(self, error: OSError) -> Unavailable:
+        return Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}")

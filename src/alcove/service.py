@@ -7,12 +7,13 @@ an engine, so no other module can forget the policy.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from alcove import checks, cursor, rows
 from alcove.apikeys import ApiKeys
@@ -31,7 +32,7 @@ from alcove.engine.base import (
     TouchRow,
     Writer,
 )
-from alcove.errors import AlcoveError, InvalidRequest, PermissionDenied, Unavailable
+from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, PermissionDenied, Unavailable
 from alcove.filters import Filter
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
@@ -61,6 +62,7 @@ from alcove.settings import Settings
 from alcove.vault import Rotation, Vault, subject_of, user_subject
 
 log = logging.getLogger("alcove")
+T = TypeVar("T")
 
 Address = Sequence[str] | str
 """A namespace as a caller may give it: its segments, or their spelling."""
@@ -208,7 +210,9 @@ class Memories:
             case Delete():
                 return rows.deletion(Namespace.checked(operation.namespace), operation.key, row)
             case Get():
-                return self._opener.memory(row) if row else None
+                with contextlib.suppress(KeyDestroyed):  # wiped since the commit
+                    return self._opener.memory(row) if row else None
+                return None
             case _:
                 assert row is not None
                 return rows.entry(row)
@@ -222,15 +226,21 @@ class Memories:
         place = checks.address(namespace, key, self._settings)
         at = checked_moment(as_of, "as_of")
         self._policy.authorise(principal, "read", place.namespace, key)
-        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
-        self._refuse_forgotten(at)
-        return self._opener.memory(row) if row else None
+
+        def read() -> Memory | None:
+            row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+            self._refuse_forgotten(at)
+            return self._opener.memory(row) if row else None
+
+        return _undisturbed(read)
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""
         place = checks.address(namespace, key, self._settings)
         self._policy.authorise(principal, "read", place.namespace, key)
-        return [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
+        return _undisturbed(
+            lambda: [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
+        )
 
     def search(
         self,
@@ -244,8 +254,8 @@ class Memories:
     ) -> List[Memory]:
         """Memories below a prefix that fit a filter, in order of namespace and key."""
         limit = checks.whole(limit, "limit", 1, 100)
-        found = self._matching(principal, namespace_prefix, filter, limit, offset, as_of)
-        return [self._opener.memory(row) for row in found]
+        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+        return _undisturbed(lambda: [self._opener.memory(row) for row in find()])
 
     def list(
         self,
@@ -259,8 +269,8 @@ class Memories:
     ) -> List[Entry]:
         """The same as `search`, without opening the values."""
         limit = checks.whole(limit, "limit", 1, 1000)
-        found = self._matching(principal, namespace_prefix, filter, limit, offset, as_of)
-        return [rows.entry(row) for row in found]
+        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+        return [rows.entry(row) for row in _undisturbed(find)]
 
     def _matching(
         self,
@@ -320,20 +330,22 @@ class Memories:
         if not isinstance(chosen, List | tuple) or not chosen or not all(k in KINDS for k in chosen):
             raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        found = self._engine.events(
-            self._scope(principal, Namespace.checked(prefix, "prefix"), None),
-            position=position,
-            kinds=chosen,
-            after=checked_moment(after, "after"),
-            before=checked_moment(before, "before"),
-            limit=checks.whole(limit, "limit", 1, 200),
-        )
-        earliest, purged = self._engine.horizon()
-        return EventPage(
-            events=[self._opener.event(row) for row in found],
-            after_cursor=cursor.encode(found[-1].seq if found else position),
-            truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
-        )
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        since, until = checked_moment(after, "after"), checked_moment(before, "before")
+        limit = checks.whole(limit, "limit", 1, 200)
+
+        def read() -> EventPage:
+            found = self._engine.events(
+                scope, position=position, kinds=chosen, after=since, before=until, limit=limit
+            )
+            earliest, purged = self._engine.horizon()
+            return EventPage(
+                events=[self._opener.event(row) for row in found],
+                after_cursor=cursor.encode(found[-1].seq if found else position),
+                truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
+            )
+
+        return _undisturbed(read)
 
     def _scope(self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
@@ -436,6 +448,14 @@ class Memories:
     def _require_admin(principal: Principal) -> None:
         if not principal.is_admin:
             raise PermissionDenied("this needs the role admin")
+
+
+def _undisturbed(read: Callable[[], T]) -> T:
+    """Reads again where a wipe came between reading the rows and opening them."""
+    for _ in range(_MOST_RESEALS):
+        with contextlib.suppress(KeyDestroyed):
+            return read()
+    return read()
 
 
 def _until_none_left(step: Callable[[], int]) -> int:

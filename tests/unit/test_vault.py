@@ -79,9 +79,6 @@ def assert_all_readable(memory: Alcove) -> None:
     assert [found for each in memory.doctor() for found in each.wrong] == []
 
 
-# Where keys come from
-
-
 def test_a_new_store_makes_a_key_file_that_only_its_owner_may_read(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -100,33 +97,23 @@ def test_a_key_file_that_is_there_is_used_and_not_replaced(tmp_path: Path) -> No
     assert key_file(tmp_path).read_text() == before
 
 
-def test_a_missing_key_file_is_an_error_and_is_never_made_for_a_store_that_exists(folder: Path) -> None:
-    key_file(folder).unlink()
-    before = on_disk(folder)
-    with pytest.raises(KeyUnavailable, match=r"memory\.db\.key is missing"):
-        opened(folder)
-    assert on_disk(folder) == before
+WHOLE = base64.b64encode(bytes(32))
+GARBLED = [b"", b"no base64!", b"c2hvcnQ=", b"\xff\xfe", WHOLE[:-4], WHOLE + b"\nno base64!"]
 
 
-GARBLED = [b"", b"\n", b"no base64!", b"c2hvcnQ=", b"\xff\xfe", base64.b64encode(bytes(33))]
-
-
-@pytest.mark.parametrize("content", [*GARBLED, *(a_key().encode() + b"\n" + each for each in GARBLED[2:])])
-def test_a_garbled_key_file_is_an_error_that_names_it_and_nothing_changes(
-    folder: Path, content: bytes
+@pytest.mark.parametrize("content", [None, *GARBLED, WHOLE])
+def test_a_missing_garbled_or_wrong_key_is_an_error_at_start_up_and_nothing_changes(
+    folder: Path, content: bytes | None
 ) -> None:
-    key_file(folder).write_bytes(content)
+    expected = r"memory\.db\.key"
+    key_file(folder).unlink()
+    if content is not None:
+        key_file(folder).write_bytes(content)
+    if content == WHOLE:
+        (given,), (needed,) = KeyFile(key_file(folder)).load(), wrapped_by(folder)
+        expected = f"sealed with the key {needed}, but given was {given.id}"
     before = on_disk(folder)
-    with pytest.raises(KeyUnavailable, match=r"memory\.db\.key"):
-        opened(folder)
-    assert on_disk(folder) == before
-
-
-def test_a_wrong_key_is_an_error_at_start_up_that_names_both_keys(folder: Path) -> None:
-    key_file(folder).write_text(a_key())
-    before = on_disk(folder)
-    (given,), (needed,) = KeyFile(key_file(folder)).load(), wrapped_by(folder)
-    with pytest.raises(KeyUnavailable, match=f"sealed with the key {needed}, but given was {given.id}"):
+    with pytest.raises(KeyUnavailable, match=expected):
         opened(folder)
     assert on_disk(folder) == before
 
@@ -153,7 +140,7 @@ def test_a_key_in_the_environment_takes_the_place_of_the_file(
         opened(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", " , ", "secret", f"{a_key()},secret", a_key()[:-4]])
+@pytest.mark.parametrize("text", ["", " , ", "secret", f"{WHOLE.decode()},secret"])
 def test_a_garbled_key_in_the_environment_is_an_error_that_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -165,11 +152,9 @@ def test_a_garbled_key_in_the_environment_is_an_error_that_names_the_variable(
     Alcove(tmp_path / "memory.db", keys=EnvironmentKey("STORE_KEY")).close()
 
 
-# What a sealed value is bound to
-
 THE_ROW = "WHERE key = CAST('key' AS BLOB) AND ended_at IS NULL AND user = 'alice' AND length(ns) = 11"
-COPY, COPY_ALL = ("({0}) = (SELECT {0} FROM versions WHERE {{}})".format(columns)
-                  for columns in ("data_key, sealed", "id, data_key, sealed"))  # fmt: skip
+COPY = "(data_key, sealed) = (SELECT data_key, sealed FROM versions WHERE {})"
+COPY_ALL = "(id, data_key, sealed) = (SELECT id, data_key, sealed FROM versions WHERE {})"
 OTHER_KEY, OTHER_NAMESPACE, OTHER_USER = "key = CAST('other' AS BLOB)", "length(ns) > 11", "user = 'bob'"
 TAMPERED = {
     "from another key": COPY.format(OTHER_KEY),
@@ -251,9 +236,6 @@ def test_each_owner_and_each_shared_root_has_a_data_key_of_its_own(safe: Vault) 
     assert subject_of(Namespace.parse("pool:sports")) == subject_of(Namespace.parse("pool:news"))
 
 
-# Rotation
-
-
 def test_rotation_wraps_every_data_key_anew_and_keeps_the_old_key_readable(folder: Path) -> None:
     backup = on_disk(folder)["memory.db"]
     wrapped = set(edit(folder, "SELECT wrapped FROM data_keys"))
@@ -307,9 +289,14 @@ def test_another_open_handle_keeps_working_after_a_rotation(folder: Path) -> Non
 
 
 def test_rotations_at_the_same_time_lose_no_key(folder: Path) -> None:
+    start = threading.Barrier(3, timeout=30)
+
+    def rotate(handle: Alcove) -> None:
+        for _ in range(20):
+            start.wait()
+            list(handle.rotate_keys())
+
     with opened(folder) as a, opened(folder) as b, opened(folder) as c, ThreadPoolExecutor(3) as pool:
-        for _ in range(5):
-            start = threading.Barrier(3, timeout=30)
-            list(pool.map(lambda each, start=start: (start.wait(), list(each.rotate_keys())), [a, b, c]))  # type: ignore[misc]
+        list(pool.map(rotate, [a, b, c]))
     with opened(folder) as memory:
         assert_all_readable(memory)

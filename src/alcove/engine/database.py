@@ -30,7 +30,11 @@ class Database:
         self._closed = False
         with self.explained():
             self._writer = self.connect()
-            self._migrate(on_create)
+            try:
+                self._migrate(on_create)
+            except BaseException:
+                self._writer.close()
+                raise
 
     @contextmanager
     def write(self) -> Iterator[apsw.Connection]:
@@ -76,40 +80,47 @@ class Database:
             raise Unavailable(f"{self.path} has been closed")
 
     def connect(self) -> apsw.Connection:
+        """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""
         db = apsw.Connection(os.fspath(self.path))
+        try:
+            self._refuse_what_is_not_ours(db)
+            # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
+            db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
+            ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
+            if mode != "wal":
+                raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
+            db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _refuse_what_is_not_ours(self, db: apsw.Connection) -> None:
+        db.set_busy_handler(_Patience(self._busy_timeout))
         if db.readonly("main"):
             raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
-        # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
-        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        db.set_busy_handler(_Patience(self._busy_timeout))
-        db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
-        ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
-        if mode != "wal":
-            raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
-        db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
-        return db
+        mark = _pragma(db, "application_id")
+        if mark == 0 and not db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            return  # nobody's yet
+        if mark != APPLICATION_ID:
+            raise StoreError(f"{self.path} is another program's database, not an Alcove store")
+        if (version := _pragma(db, "user_version")) > len(statements.migrations()):
+            raise StoreError(f"{self.path} was made by a newer Alcove (schema {version}); upgrade first")
 
     def _migrate(self, on_create: Callable[[], None]) -> None:
         """Brings the schema to this program's version; a new file's key is made in the same step."""
         scripts = statements.migrations()
         if _pragma(self._writer, "user_version") == len(scripts):
-            self._refuse_foreign()
             return
         with self.write() as db:
             version = _pragma(db, "user_version")
-            if version > len(scripts):
-                raise StoreError(f"{self.path} was made by a newer Alcove (schema {version}); upgrade first")
-            if version == 0 and not list(db.execute("SELECT 1 FROM sqlite_schema")):
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            if version == 0:
                 on_create()
-            self._refuse_foreign()
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             for script in scripts[version:]:
                 db.execute(script)
             db.execute(f"PRAGMA user_version = {len(scripts)}")
-
-    def _refuse_foreign(self) -> None:
-        if _pragma(self._writer, "application_id") != APPLICATION_ID:
-            raise StoreError(f"{self.path} is another program's database, not an Alcove store")
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from alcove.engine.base import DataKey
-from alcove.errors import KeyUnavailable, Unreadable
+from alcove.errors import KeyDestroyed, KeyUnavailable, Unreadable
 from alcove.namespace import Namespace
 from alcove.vault.providers import Kek, KeyProvider
 
@@ -89,7 +89,7 @@ class Vault:
         """The plaintext, or `Unreadable` where a bit of it or of its place has changed."""
         key = self._by_id.get(data_key) or self._load(self._store.data_key(id=data_key))
         if key is None:
-            raise Unreadable("the data key of this value has been destroyed")
+            raise KeyDestroyed("the data key of this value has been destroyed")
         try:
             return key.cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
         except (InvalidTag, ValueError):
