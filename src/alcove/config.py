@@ -51,6 +51,10 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     retention_days: Annotated[float, _about("Days that superseded versions and tombstones stay.")] = 90.0
     sweep_interval: Annotated[float, _about("Seconds between two sweeps.")] = 60.0
     busy_timeout: Annotated[float, _about("Seconds a write waits for another process.")] = 10.0
+    indexing_batch_size: Annotated[int, _about("Memories indexed at a time (no search by meaning yet).")] = (
+        100
+    )
+    indexing_interval: Annotated[float, _about("Seconds between two looks for what to index.")] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("How much is logged.")] = "info"
 
     def settings(self) -> Settings:
@@ -66,6 +70,8 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
 
 ALIASES = {
     "memory.episodic.namespace.max_depth": "max_depth",
+    "memory.episodic.indexing.batch_size": "indexing_batch_size",
+    "memory.episodic.indexing.interval": "indexing_interval",
 }
 """Names of settings that other programs' configurations use."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}

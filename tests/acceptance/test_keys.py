@@ -83,7 +83,7 @@ def test_processes_that_open_a_new_path_together_share_one_key(tmp_path: Path) -
         children = [
             stack.enter_context(started(tmp_path / f"said-{n}", __name__, "open", n)) for n in openers
         ]
-        for attempt in range(10):
+        for attempt in range(25):
             path = tmp_path / f"{attempt}.db"
             for child in children:
                 child.tell(str(path))

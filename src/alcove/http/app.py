@@ -12,6 +12,7 @@ import random
 import re
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,10 +25,10 @@ from alcove.http.auth import Authenticator
 from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
 from alcove.http.limits import Limits, RateLimiter
 from alcove.http.resource import Call, Resource, too_large
+from alcove.logs import AccessLine, AccessLog
 from alcove.principal import NOBODY_ELSE, Principal
 
-log = logging.getLogger("alcove.http")
-access = logging.getLogger("alcove.access")
+trouble = logging.getLogger("alcove.http")
 
 _encode = msgspec.json.Encoder().encode
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -54,10 +55,14 @@ class Exchange:
 
 
 def application(
-    resources: Sequence[Resource], authenticate: Authenticator, limits: Limits, lifespan: Any = None
+    resources: Sequence[Resource],
+    authenticate: Authenticator,
+    limits: Limits,
+    log: AccessLog,
+    lifespan: Any = None,
 ) -> Router:
     """The application that serves these resources."""
-    edge = Edge(authenticate, limits)
+    edge = Edge(authenticate, limits, log)
     methods: dict[str, dict[str, Resource]] = {}
     for each in resources:
         methods.setdefault(each.path, {})[each.method] = each
@@ -82,10 +87,11 @@ class Place:
 class Edge:
     """Authenticates, limits, parses, calls and answers; no error leaves with a stack."""
 
-    def __init__(self, authenticate: Authenticator, limits: Limits) -> None:
+    def __init__(self, authenticate: Authenticator, limits: Limits, log: AccessLog) -> None:
         self._authenticate = authenticate
         self._limits = limits
         self._rate = RateLimiter(limits.rate_per_second)
+        self._log = log
         self._in_flight = 0
 
     async def serve(self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any) -> None:
@@ -101,14 +107,18 @@ class Edge:
             head.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": body})
-        _tell(exchange)
+        self._tell(exchange)
 
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
             if self._in_flight > self._limits.most_in_flight:
                 raise Unavailable("the server has more to do than it can; try again in a moment")
-            async with asyncio.timeout(self._limits.request_seconds):
-                answer = await self._act(exchange, _chosen(exchange, methods), receive)
+            resource = _chosen(exchange, methods)
+            if resource.quick:
+                answer = await self._act(exchange, resource, receive)
+            else:
+                async with asyncio.timeout(self._limits.request_seconds):
+                    answer = await self._act(exchange, resource, receive)
         except AlcoveError as error:
             return _refusal(error, exchange)
         except TimeoutError:
@@ -116,7 +126,7 @@ class Edge:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("request %s failed", exchange.id)
+            trouble.exception("request %s failed", exchange.id)
             return _refusal(AlcoveError("something went wrong on our side"), exchange)
         if answer is None:
             return 204, b"", []
@@ -137,6 +147,21 @@ class Edge:
         key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
         return await resource.handler(
             Call(principal, query, body, key if key is None else key.decode("latin-1"))
+        )
+
+    def _tell(self, exchange: Exchange) -> None:
+        who = exchange.principal
+        self._log.tell(
+            AccessLine(
+                time=datetime.now(UTC),
+                request_id=exchange.id,
+                method=exchange.scope["method"],
+                path=exchange.path,
+                status=exchange.status,
+                ms=round((time.perf_counter() - exchange.started) * 1000, 3),
+                user=who.user_id if who else None,
+                client=who.client_id if who else None,
+            )
         )
 
     async def _read(self, exchange: Exchange, receive: Any) -> bytes:
@@ -187,21 +212,3 @@ def _chosen(exchange: Exchange, methods: dict[str, Resource]) -> Resource:
         allowed = ", ".join(sorted(methods))
         raise MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
     return resource
-
-
-def _tell(exchange: Exchange) -> None:
-    """One line a request, with no content: the path as it is declared, and no query."""
-    if access.isEnabledFor(logging.INFO):
-        who = exchange.principal
-        access.info(
-            "request",
-            extra={
-                "request_id": exchange.id,
-                "method": exchange.scope["method"],
-                "path": exchange.path,
-                "status": exchange.status,
-                "ms": round((time.perf_counter() - exchange.started) * 1000, 3),
-                "user": who.user_id if who else None,
-                "client": who.client_id if who else None,
-            },
-        )

@@ -43,7 +43,7 @@ class MemoriesApi:
             ),
             Resource(
                 method="GET", path=at, handler=self.get, summary="Read a memory",
-                query=answers.GetQuery, answer=answers.MemoryAnswer, errors=(400, 401, 403, 404),
+                query=answers.GetQuery, answer=answers.MemoryAnswer, errors=(400, 401, 403, 404), quick=True,
             ),
             Resource(
                 method="DELETE", path=at, handler=self.delete, summary="Delete a memory; absent is fine",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Struct
@@ -43,6 +43,8 @@ class Resource:
     errors: tuple[int, ...] = (400, 401, 403)
     idempotent: bool = False
     """Whether an `Idempotency-Key` is taken."""
+    quick: bool = False
+    """Whether it waits for nothing, neither a body nor another thread, and so needs no time limit."""
     open: bool = False
     """Whether it is there for callers who have not said who they are."""
 
@@ -78,11 +80,7 @@ class _Query:
 
     def parse(self, raw: bytes) -> Struct:
         given: dict[str, Any] = {}
-        try:
-            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict") if raw else []
-        except (UnicodeDecodeError, ValueError):
-            raise InvalidRequest("query", "percent-encoded UTF-8") from None
-        for name, value in pairs:
+        for name, value in _pairs(raw):
             if name not in self._record.__struct_fields__:
                 raise InvalidRequest(name, _one_of("parameters", self._record))
             if name in self._lists:
@@ -95,6 +93,19 @@ class _Query:
             return msgspec.convert(given, self._record, strict=False)
         except msgspec.ValidationError as error:
             raise _named(error, "query") from None
+
+
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    """Names and values in order; `urllib.parse.parse_qsl` takes three times as long."""
+    try:
+        parts = [part.partition("=") for part in raw.decode("ascii").split("&") if part]
+        return [(_unquoted(name), _unquoted(value)) for name, _, value in parts]
+    except UnicodeDecodeError:
+        raise InvalidRequest("query", "percent-encoded UTF-8") from None
+
+
+def _unquoted(text: str) -> str:
+    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
 
 
 def _one_of(what: str, record: type[Struct]) -> str:

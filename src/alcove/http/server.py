@@ -65,13 +65,14 @@ def build(config: ServeConfig) -> Router:
     logs.configure(config.log_level)
     store = Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
-    memories = store.memories
+    memories, access = store.memories, logs.AccessLog()
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
         offload.close()
         store.close()
+        access.flush()
 
     resources = [
         *MemoriesApi(memories, offload).resources(),
@@ -84,7 +85,7 @@ def build(config: ServeConfig) -> Router:
         most_in_flight=config.most_in_flight,
         rate_per_second=config.rate_limit,
     )
-    return application(resources, _authenticator(config, store), limits, lifespan)
+    return application(resources, _authenticator(config, store), limits, access, lifespan)
 
 
 def check(config: ServeConfig) -> None:
