@@ -1,17 +1,19 @@
-"""Where the time of one put goes: `python bench/profile_put.py [--puts 3000] [--threads 16]`.
+"""Where the time of one put goes: `python bench/profile_put.py [--puts 4000] [--threads 16]`.
 
 Three measurements of the same stages:
-- in place, one thread: a clock around each stage while real puts run; wall time, so it has the fsync.
-- in place, many threads: the CPU clock of the thread, since wall time would be mostly waiting.
-- alone: the stage's last call repeated in a tight loop, with warm caches; only for stages without effect.
+- one thread, wall: a clock around each stage while real puts run; it has the wait for the disk in it.
+- alone, warm: the stage's first call repeated in a tight loop; only for stages without effect.
+- many threads, CPU: the CPU clock of each thread, since wall time would be mostly waiting.
 
-The cost of the clock itself is measured on an empty function and taken off. "everything else" is the
-whole minus the stages: Python between them, the commit queue, and the hand-over between threads.
+The puts come in ten parts, and each figure is the median of the parts' means. What a clock costs is
+measured on an empty function and taken off. "everything else" is the whole less the stages: the Python
+between them, the commit queue, and the hand-over between threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +45,7 @@ STATEMENTS = {
     log.SQL["append"]: "statement: append",
     "COMMIT": "commit (with fsync)",
 }
+PARTS = 10
 ORDER = [*STAGES, *STATEMENTS.values(), REST]
 
 
@@ -50,34 +53,44 @@ class Watch:
     """Times wrapped functions; appending to a list is atomic, so any thread may report."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        self.spent: list[tuple[str, int]] = []
-        self.last: dict[str, dict[str, Callable[[], object]]] = {}
+        self.first: dict[str, dict[str, Callable[[], object]]] = {}
+        self._spent: list[tuple[str, int]] = []
         self._clock = clock
-        empty = self.timed("", "", lambda: None)
-        for _ in range(5000):
-            empty()
-        self.cost = sorted(ns for _, ns in self.spent)[len(self.spent) // 2]
-        self.spent.clear()
+        self._inside = self._around = 0.0
+        self._calibrate()
 
     def timed(self, stage: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        clock, spent, last = self._clock, self.spent, self.last.setdefault(stage, {})
+        """The function, with its time on record under a stage."""
+        clock, spent, first = self._clock, self._spent, self.first.setdefault(stage, {})
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             start = clock()
             result = function(*args, **kwargs)
             spent.append((stage, clock() - start))
-            if name not in last:
-                last[name] = lambda: function(*args, **kwargs)
+            if name not in first:
+                first[name] = lambda: function(*args, **kwargs)
             return result
 
         return wrapped
 
-    def per_put(self, puts: int) -> dict[str, float]:
-        """Microseconds of each stage."""
-        total = dict.fromkeys(ORDER, 0.0)
-        for stage, ns in self.spent:
-            total[stage] += max(0, ns - self.cost) / puts / 1000
-        return total
+    def take(self, whole: float, puts: int) -> dict[str, float]:
+        """Microseconds a put of each stage since the last call, `whole` being the seconds of it all."""
+        taken = dict.fromkeys(ORDER, 0.0)
+        for stage, ns in self._spent:
+            taken[stage] += (ns - self._inside) / puts / 1000
+        whole = (whole * 1e6 - len(self._spent) * self._around / 1000) / puts
+        self._spent.clear()
+        return {**taken, REST: whole - sum(taken.values())}
+
+    def _calibrate(self, calls: int = 20_000) -> None:
+        """What the clock adds to a call, inside of what it reads and as a whole, in nanoseconds."""
+        empty = self.timed(REST, "", lambda: None)
+        start = self._clock()
+        for _ in range(calls):
+            empty()
+        self._around = (self._clock() - start) / calls
+        self._inside = statistics.median(ns for _, ns in self._spent)
+        self._spent.clear()
 
 
 class TimedConnection:
@@ -115,43 +128,43 @@ def watched(memory: Alcove, watch: Watch) -> Iterator[None]:
 
 
 def one_thread(memory: Alcove, puts: int) -> tuple[dict[str, float], Watch]:
+    """Wall time of each stage, and the watch with the calls it has seen."""
     watch = Watch(time.perf_counter_ns)
     write(memory, "warm", 300)
-    start = time.perf_counter()
-    write(memory, "plain", puts)
-    whole = (time.perf_counter() - start) / puts * 1e6
+    parts = []
     with watched(memory, watch):
-        write(memory, "watched", puts)
-    return with_rest(watch.per_put(puts), whole), watch
+        for part in range(PARTS):
+            start = time.perf_counter()
+            write(memory, f"single-{part}", puts // PARTS)
+            parts.append(watch.take(time.perf_counter() - start, puts // PARTS))
+    return medians(parts[1:]), watch
 
 
 def many_threads(memory: Alcove, puts: int, threads: int) -> dict[str, float]:
+    """CPU time of each stage."""
     watch = Watch(time.thread_time_ns)
+    share = puts // PARTS // threads
     gate = threading.Barrier(threads)
 
-    def work(name: str, count: int) -> None:
+    def work(name: str) -> None:
         gate.wait()
-        write(memory, name, count)
+        write(memory, name, share)
 
-    def round(name: str, count: int) -> None:
-        for done in [pool.submit(work, f"{name}{n}", count // threads) for n in range(threads)]:
-            done.result()
-
-    with ThreadPoolExecutor(threads) as pool:
-        round("crowd-warm", 50 * threads)
-        start = time.process_time()
-        round("crowd-plain", puts)
-        whole = (time.process_time() - start) / puts * 1e6
-        with watched(memory, watch):
-            round("crowd-watched", puts)
-    return with_rest(watch.per_put(puts), whole)
+    parts = []
+    with ThreadPoolExecutor(threads) as pool, watched(memory, watch):
+        for part in range(PARTS):
+            start = time.process_time()
+            for done in [pool.submit(work, f"crowd-{part}-{member}") for member in range(threads)]:
+                done.result()
+            parts.append(watch.take(time.process_time() - start, share * threads))
+    return medians(parts[1:])  # the first part is where each thread sets its policy engine up
 
 
 def alone(watch: Watch) -> dict[str, float]:
     """The effect-free stages, each repeated by itself."""
     found = {}
     for stage in STAGES:
-        calls = list(watch.last[stage].values())
+        calls = list(watch.first[stage].values())
         times = []
         for _ in range(15):
             start = time.perf_counter()
@@ -159,7 +172,7 @@ def alone(watch: Watch) -> dict[str, float]:
                 for call in calls:
                     call()
             times.append((time.perf_counter() - start) / 200 * 1e6)
-        found[stage] = sorted(times)[len(times) // 2]
+        found[stage] = statistics.median(times)
     return found
 
 
@@ -169,13 +182,13 @@ def write(memory: Alcove, name: str, count: int) -> None:
         user.put(("user", name, "notes"), f"note-{n}", sample.VALUE)
 
 
-def with_rest(stages: dict[str, float], whole: float) -> dict[str, float]:
-    return {**stages, REST: whole - sum(stages.values())}
+def medians(parts: list[dict[str, float]]) -> dict[str, float]:
+    return {stage: statistics.median(part[stage] for part in parts) for stage in ORDER}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Where the time of one put goes.")
-    parser.add_argument("--puts", type=int, default=3000)
+    parser.add_argument("--puts", type=int, default=4000)
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--dir", type=Path, help="where the temporary store is made")
     options = parser.parse_args()
