@@ -130,12 +130,12 @@ def watched(memory: Alcove, watch: Watch) -> Iterator[None]:
 def one_thread(memory: Alcove, puts: int) -> tuple[dict[str, float], Watch]:
     """Wall time of each stage, and the watch with the calls it has seen."""
     watch = Watch(time.perf_counter_ns)
-    write(memory, "warm", 300)
+    write(memory, "single", "warm", 300)
     parts = []
     with watched(memory, watch):
         for part in range(PARTS):
             start = time.perf_counter()
-            write(memory, f"single-{part}", puts // PARTS)
+            write(memory, "single", str(part), puts // PARTS)
             parts.append(watch.take(time.perf_counter() - start, puts // PARTS))
     return medians(parts[1:]), watch
 
@@ -146,18 +146,20 @@ def many_threads(memory: Alcove, puts: int, threads: int) -> dict[str, float]:
     share = puts // PARTS // threads
     gate = threading.Barrier(threads)
 
-    def work(name: str) -> None:
+    def work(member: int, part: int) -> None:
         gate.wait()
-        write(memory, name, share)
+        write(memory, f"member-{member}", str(part), share)
 
     parts = []
     with ThreadPoolExecutor(threads) as pool, watched(memory, watch):
         for part in range(PARTS):
             start = time.process_time()
-            for done in [pool.submit(work, f"crowd-{part}-{member}") for member in range(threads)]:
+            for done in [pool.submit(work, member, part) for member in range(threads)]:
                 done.result()
             parts.append(watch.take(time.process_time() - start, share * threads))
-    return medians(parts[1:])  # the first part is where each thread sets its policy engine up
+    return medians(
+        parts[1:]
+    )  # the first part is where each thread makes its policy engine and its user's key
 
 
 def alone(watch: Watch) -> dict[str, float]:
@@ -176,10 +178,10 @@ def alone(watch: Watch) -> dict[str, float]:
     return found
 
 
-def write(memory: Alcove, name: str, count: int) -> None:
+def write(memory: Alcove, name: str, part: str, count: int) -> None:
     user = memory.as_user(name)
     for n in range(count):
-        user.put(("user", name, "notes"), f"note-{n}", sample.VALUE)
+        user.put(("user", name, "notes"), f"{part}-{n}", sample.VALUE)
 
 
 def medians(parts: list[dict[str, float]]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 CLIENTS = 64
 SECRET = "a shared secret that is long enough for HS256"
-READ = "/v1/memories?ns=user&ns={user}&ns=notes&key=k1"
+READ = "/v1/memories?ns=user&ns={user}&ns=notes&key=k100"
 ECHO = """
 import msgspec
 from starlette.responses import Response
@@ -93,7 +93,7 @@ def load(url: str, lua: Path, seconds: int) -> dict[str, float]:
     command = ["wrk", "-t1", f"-c{CLIENTS}", f"-d{seconds}s", "--latency", "-s", str(lua), url]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     if "Non-2xx" in told:
-        raise SystemExit(f"{url}: {told}")
+        raise SystemExit(f"{url} answers with errors:\n{told}")
     rate = re.search(r"Requests/sec:\s+([\d.]+)", told)
     p50, p99 = (re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", told) for share in (50, 99))
     assert rate

@@ -1,0 +1,177 @@
+"""`alcove serve` as a process of its own, with a folder, a port and an environment that only one test has."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up; nothing depends on how long it really takes."""
+COMMAND = [sys.executable, "-c", "from alcove.cli import main; main(prog_name='alcove')"]
+ERROR_FIELDS = {"code", "error", "request_id", "details", "reason"}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without anything that configures Alcove, and with what is given."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("ALCOVE_", "MEMORY_"))}
+    return {**own, **more}
+
+
+def alcove(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        env=environment(**(env or {})),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None) -> str:
+    """What `alcove serve` says when it does not start; one that starts is stopped, and fails the test."""
+    command = ["serve", "--port", free_port(), "--at", folder / "memory.db", *flags]
+    process = _popen(command, folder / "refused", env or {})
+    try:
+        process.wait(PATIENCE / 4)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it started with {flags}") from None
+    finally:
+        _end(process)
+    said = (folder / "refused").read_text()
+    assert process.returncode == 2, (process.returncode, said)
+    assert "Traceback" not in said, said
+    return said
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def assert_error(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The one shape of an error, with this status and code."""
+    assert answer.status_code == status, (answer.status_code, answer.text)
+    body = answer.json()
+    assert set(body) <= ERROR_FIELDS, body
+    assert body["code"] == code, body
+    assert body["error"]
+    assert body["request_id"] == answer.headers["x-request-id"]
+    return dict(body)
+
+
+class Service:
+    """A running service, how to call it and how to end it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, at: Path, said: Path) -> None:
+        self.process = process
+        self.port = port
+        self.at = at
+        self.said = said
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
+
+    def call(self, method: str, path: str, token: str | None = None, **more: Any) -> httpx.Response:
+        """One request, with a bearer token if one is given."""
+        headers = {**more.pop("headers", {})}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return self.client.request(method, path, headers=headers, **more)
+
+    def look(self, token: str | None = None, **more: Any) -> httpx.Response:
+        """A call that everybody may make who is somebody."""
+        return self.call("GET", "/v1/memories/namespaces", token, **more)
+
+    def put(
+        self, namespace: list[str], key: str, value: object, token: str | None = None, **more: Any
+    ) -> httpx.Response:
+        body = {"namespace": namespace, "key": key, "value": value}
+        return self.call("PUT", "/v1/memories", token, json=body, **more)
+
+    def get(self, namespace: list[str], key: str, token: str | None = None, **more: Any) -> httpx.Response:
+        return self.call("GET", "/v1/memories", token, params={"ns": namespace, "key": key}, **more)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log; every line of it is JSON."""
+        return [json.loads(line) for line in self.said.read_text().splitlines()]
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert self.process.poll() is None, self.said.read_text()
+            assert time.monotonic() < deadline, self.said.read_text()
+            with suppress(httpx.TransportError):
+                if self.client.get("/readyz").status_code == 200:
+                    return
+            time.sleep(0.01)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for its end; the exit code."""
+        return self.process.wait(PATIENCE)
+
+    def children(self) -> list[int]:
+        """The pids of its worker processes, as the kernel lists them; Python's resource tracker is none."""
+        found = []
+        for each in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                state, parent = (each / "stat").read_text().rpartition(")")[2].split()[:2]
+                tracker = b"resource_tracker" in (each / "cmdline").read_bytes()
+                if int(parent) == self.process.pid and state != "Z" and not tracker:
+                    found.append(int(each.name))
+        return sorted(found)
+
+
+@contextmanager
+def serving(folder: Path, *flags: object, env: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A service for the length of a `with`; it may end before. No stack may be in its log."""
+    port, at, said = free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
+    process = _popen(["serve", "--port", port, "--at", at, *flags], said, env or {})
+    service = Service(process, port, at, said)
+    try:
+        service.wait_until_ready()
+        yield service
+    finally:
+        service.client.close()
+        _end(process)
+    traces = [line for line in said.read_text().splitlines() if '"trace"' in line or "Traceback" in line]
+    assert not traces, traces[0][-1500:]
+
+
+def _popen(arguments: list[Any], said: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with said.open("wb") as output:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(**env),
+            start_new_session=True,
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for whatever of its own session is left."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE)
