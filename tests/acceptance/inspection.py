@@ -27,6 +27,7 @@ def follow(memory: Alcove, prefix: Sequence[str], cursor: str | None, *, limit: 
     """The events after a cursor, up to the end of the log as it is then."""
     while (page := memory.events(prefix, after_cursor=cursor, limit=limit)).events:
         yield from page.events
+        assert page.after_cursor != cursor, "the cursor stands still"
         cursor = page.after_cursor
 
 

@@ -100,7 +100,7 @@ def test_an_admin_looks_everywhere_but_opens_no_door_directly() -> None:
 
 NO_ADMIN: list[JSON] = [
     "admin",
-    {"admin": True},
+    {"role": "admin"},
     ["admin", 1],
     ["admin", None],
     [["admin"]],
