@@ -93,6 +93,8 @@ class Alcove:
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
         """The same store, as this user sees it."""
+        if isinstance(roles, str):
+            raise InvalidRequest("roles", "a list of strings")
         return self.as_principal(Principal(user_id, claims={"sub": user_id, "roles": [*roles]}))
 
     def as_principal(self, principal: Principal) -> Alcove:

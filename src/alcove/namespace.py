@@ -36,7 +36,7 @@ class Namespace(tuple[str, ...]):
             raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
         for position, segment in enumerate(namespace):
             if type(segment) is not str or not segment:
-                raise InvalidRequest(f"{field}[{position}]", "a non-empty string")
+                raise InvalidRequest(f"{field}[{position}]", "a non-empty plain string")
         encoded = namespace.encode(field)
         if len(encoded) > MAX_ENCODED_BYTES:
             raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")

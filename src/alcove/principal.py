@@ -42,6 +42,10 @@ class Principal:
             if type(given) is not str:
                 raise InvalidRequest(name, "a string")
             Namespace((given,)).encode(name)  # refuses lone surrogates
+        try:
+            msgspec.json.encode(self.claims)
+        except (UnicodeEncodeError, TypeError):
+            raise InvalidRequest("claims", "JSON data") from None
 
     @property
     def is_admin(self) -> bool:

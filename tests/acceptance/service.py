@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,14 @@ def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None) 
     assert process.returncode == 2, (process.returncode, said)
     assert "Traceback" not in said, said
     return said
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Returns when it holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
 
 
 def free_port() -> int:
@@ -140,7 +148,10 @@ class Service:
 
 @contextmanager
 def serving(folder: Path, *flags: object, env: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A service for the length of a `with`; it may end before. No stack may be in its log."""
+    """A service for the length of a `with`; it may end before.
+
+    No stack may be in its log, except of requests that a second signal cut off.
+    """
     port, at, said = free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
     process = _popen(["serve", "--port", port, "--at", at, *flags], said, env or {})
     service = Service(process, port, at, said)
@@ -150,8 +161,9 @@ def serving(folder: Path, *flags: object, env: Mapping[str, str] | None = None) 
     finally:
         service.client.close()
         _end(process)
-    traces = [line for line in said.read_text().splitlines() if '"trace"' in line or "Traceback" in line]
-    assert not traces, traces[0][-1500:]
+    stacks = [line for line in said.read_text().splitlines() if '"trace"' in line or "Traceback" in line]
+    faults = [line for line in stacks if "CancelledError" not in line]
+    assert not faults, faults[0][-1500:]
 
 
 def _popen(arguments: list[Any], said: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ import jwt
 import pytest
 
 from tests.acceptance.issuer import Issuer, issuing
-from tests.acceptance.service import PATIENCE, Service, alcove, assert_error, serving
+from tests.acceptance.service import Service, alcove, assert_error, serving, until
 
 SECRET = "a secret that is long enough for HS256 to be taken seriously"
 OTHER = "another secret, just as long, that the service has never seen"
@@ -196,10 +196,7 @@ def test_the_user_may_be_in_another_claim_and_tokens_may_live_for_ever(tmp_path:
 def test_a_remembered_token_is_refused_once_it_has_expired(shared: Service) -> None:
     given = token(exp=int(time.time()) + 2)
     assert shared.look(given).status_code == 200
-    deadline = time.monotonic() + PATIENCE
-    while shared.look(given).status_code != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: shared.look(given).status_code == 401)
 
 
 def test_a_denied_call_says_why(shared: Service) -> None:

@@ -23,11 +23,11 @@ class HealthApi:
         return [
             Resource(
                 method="GET", path="/healthz", handler=self.alive, summary="Whether the process is alive",
-                answer=HealthAnswer, errors=(), open=True,
+                answer=HealthAnswer, errors=(400,), open=True,
             ),
             Resource(
                 method="GET", path="/readyz", handler=self.ready, summary="Whether it can do its work",
-                answer=HealthAnswer, errors=(503,), open=True,
+                answer=HealthAnswer, errors=(400, 503), open=True,
             ),
         ]  # fmt: skip
 

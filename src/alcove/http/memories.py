@@ -11,6 +11,7 @@ from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http import answers
 from alcove.http.offload import Offload, settled
 from alcove.http.resource import Call, Resource
+from alcove.namespace import Namespace
 from alcove.records import Delete, Entry, Get, Memory, Operation, Put, Result, Touch
 from alcove.service import Memories
 
@@ -81,14 +82,14 @@ class MemoriesApi:
 
     async def get(self, call: Call) -> Struct:
         query = call.query
-        found = self._memories.get(call.principal, query.ns, query.key, as_of=query.as_of)
+        found = self._memories.get(call.principal, _ns(query.ns), query.key, as_of=query.as_of)
         if found is None:
             raise NotFound("there is no such memory")
         return answers.MemoryAnswer.of_memory(found)
 
     async def delete(self, call: Call) -> None:
         query = call.query
-        delete = Delete(namespace=query.ns, key=query.key, expected_revision=query.expected_revision)
+        delete = Delete(namespace=_ns(query.ns), key=query.key, expected_revision=query.expected_revision)
         await self._write_one(call, delete)
 
     async def batch(self, call: Call) -> Struct:
@@ -129,11 +130,11 @@ class MemoriesApi:
         return answers.NamespacesAnswer(found)  # type: ignore[arg-type]
 
     async def events(self, call: Call) -> Struct:
-        query = call.query
+        query, prefix = call.query, _ns(call.query.ns)
         page = await self._offload(
             lambda: self._memories.events(
                 call.principal,
-                query.ns,
+                prefix,
                 kinds=query.kinds,
                 after=query.after,
                 before=query.before,
@@ -146,7 +147,9 @@ class MemoriesApi:
 
     async def history(self, call: Call) -> Struct:
         query = call.query
-        versions = await self._offload(lambda: self._memories.history(call.principal, query.ns, query.key))
+        versions = await self._offload(
+            lambda: self._memories.history(call.principal, _ns(query.ns), query.key)
+        )
         return answers.HistoryAnswer(versions)  # type: ignore[arg-type]
 
     async def _write_one(self, call: Call, operation: Operation) -> Result:
@@ -157,6 +160,11 @@ class MemoriesApi:
             error.details.pop("operation", None)
             raise
         return result
+
+
+def _ns(segments: list[str]) -> Namespace:
+    """The namespace that the parameter `ns` gives, segment by segment."""
+    return Namespace.checked(segments, "ns")
 
 
 def _record(kind: type[Operation], body: Any) -> Operation:

@@ -99,7 +99,7 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         operation["responses"]["204"] = {"description": "Done."}
     codes = {status: code for code, status in STATUS.items()}
     for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
-        answer = resource.answer if resource.open else ErrorAnswer
+        answer = resource.answer if resource.open and status == 503 else ErrorAnswer
         content = _json(schema[answer]) if answer else {}
         operation["responses"][str(status)] = {"description": codes[status], "content": content}
     if resource.open:

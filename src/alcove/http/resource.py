@@ -76,7 +76,8 @@ class _Query:
     def __init__(self, record: type[Struct]) -> None:
         self._record = record
         hints = get_type_hints(record)
-        self._lists = {name for name, hint in hints.items() if _is_list(hint)}
+        self._lists = {name for name, hint in hints.items() if _has(list, hint)}
+        self._numbers = {name for name, hint in hints.items() if _has(int, hint)}
 
     def parse(self, raw: bytes) -> Struct:
         given: dict[str, Any] = {}
@@ -87,10 +88,12 @@ class _Query:
                 given.setdefault(name, []).append(value)
             elif name in given:
                 raise InvalidRequest(name, "to be given once")
+            elif name in self._numbers:
+                given[name] = _whole(name, value)
             else:
                 given[name] = value
         try:
-            return msgspec.convert(given, self._record, strict=False)
+            return msgspec.convert(given, self._record)
         except msgspec.ValidationError as error:
             raise _named(error, "query") from None
 
@@ -113,20 +116,35 @@ def _one_of(what: str, record: type[Struct]) -> str:
     return f"one of the {what} {names}" if names else f"no {what}"
 
 
-def _is_list(hint: Any) -> bool:
-    return get_origin(hint) is list or any(_is_list(part) for part in get_args(hint))
+def _has(kind: type, hint: Any) -> bool:
+    """Whether a type is a part of a hint, such as int of `Annotated[int, …] | None`."""
+    return kind in (hint, get_origin(hint)) or any(_has(kind, part) for part in get_args(hint))
+
+
+def _whole(name: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        raise InvalidRequest(name, "a whole number")
+    return int(text)
 
 
 def _named(error: msgspec.ValidationError, whole: str) -> InvalidRequest:
-    """The same complaint, with the field first."""
-    match = _AT.fullmatch(str(error))
+    """The same complaint with the field first, and with the operation of a batch that it is about."""
+    refusal = _refusal(str(error), whole)
+    if operation := re.match(r"operations\[(\d+)\]", refusal.field):
+        refusal.details["operation"] = int(operation[1])
+    return refusal
+
+
+def _refusal(complaint: str, whole: str) -> InvalidRequest:
+    match = _AT.fullmatch(complaint)
     assert match is not None
     what, field = match.groups()
     if missing := re.search(r"missing required field `(.*)`", what):
         return InvalidRequest(".".join(filter(None, (field, missing[1]))), "to be given")
     if unknown := re.search(r"unknown field `(.*)`", what):
         return InvalidRequest(".".join(filter(None, (field, unknown[1]))), "a field that is known here")
-    return InvalidRequest(field or whole, what.removeprefix("Expected "))
+    expected = what.removeprefix("Expected ") if what.startswith("Expected ") else f"something else ({what})"
+    return InvalidRequest(field or whole, expected)
 
 
 def too_large(most: int) -> PayloadTooLarge:

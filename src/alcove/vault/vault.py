@@ -80,6 +80,7 @@ class Vault:
         """The subject's data key; the first call for a subject makes it."""
         found = self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
         if found is None:
+            self._read_keks()  # another process may have rotated: wrap with the key that is active now
             new = self._wrap(0, subject, secrets.token_bytes(32))
             found = self._load(self._store.add_data_key(subject, new.wrapped, new.wrapped_by))
             assert found is not None
