@@ -93,6 +93,8 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> N
     \b
     Example:  alcove token --user alice --role admin --jwt-secret "$SECRET"
     """
+    if not user:
+        raise click.UsageError("--user names nobody")
     from alcove.http.auth import make_token  # noqa: PLC0415  the server's packages are an extra
 
     click.echo(make_token(jwt_secret, user, list(roles), seconds=seconds, clock=time.time))

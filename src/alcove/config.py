@@ -6,6 +6,7 @@ its help and its default are all read off that field.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -18,18 +19,20 @@ from msgspec import Meta, Struct
 from alcove.settings import Settings
 
 
-def _about(text: str) -> Meta:
-    return Meta(description=text)
+def _about(text: str, *, least: float | None = None, most: float | None = None) -> Meta:
+    return Meta(description=text, ge=least, le=most)
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True):
     """Everything `alcove serve` can be told."""
 
     host: Annotated[str, _about("Address to serve on.")] = "127.0.0.1"
-    port: Annotated[int, _about("Port to serve on.")] = 8080
+    port: Annotated[int, _about("Port to serve on.", least=1, most=65535)] = 8080
     at: Annotated[str, _about("The store's file.")] = "memory.db"
-    workers: Annotated[int, _about("Processes that serve, all on the same store.")] = 1
-    threads: Annotated[int, _about("Threads a worker has for calls that read many rows.")] = 8
+    workers: Annotated[int, _about("Processes that serve, all on the same store.", least=1, most=256)] = 1
+    threads: Annotated[
+        int, _about("Threads a worker has for calls that read many rows.", least=1, most=256)
+    ] = 8
     auth: Annotated[Literal["noop", "jwt", "apikey"], _about("How callers say who they are.")] = "noop"
     insecure: Annotated[bool, _about("Serve without authentication on other addresses, too.")] = False
     jwt_secret: Annotated[str | None, _about("Shared secret of HS256 tokens.")] = None
@@ -38,23 +41,39 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     jwt_issuer: Annotated[str | None, _about("`iss` that tokens must have.")] = None
     jwt_audience: Annotated[str | None, _about("`aud` that tokens must have.")] = None
     jwt_user_claim: Annotated[str, _about("Claim that names the user.")] = "sub"
-    jwt_leeway: Annotated[float, _about("Seconds that clocks may differ.")] = 0.0
+    jwt_leeway: Annotated[float, _about("Seconds that clocks may differ.", least=0, most=86400)] = 0.0
     jwt_require_exp: Annotated[bool, _about("Refuse tokens that never expire.")] = True
     policy_dir: Annotated[str | None, _about("Folder of Rego files; the built-in ones without it.")] = None
     agents: Annotated[str | None, _about("File or folder of agent and team specs (not served yet).")] = None
-    rate_limit: Annotated[float, _about("Requests a second for each principal; 0 for any number.")] = 0.0
-    request_seconds: Annotated[float, _about("Longest that a request may take.")] = 30.0
-    max_body_bytes: Annotated[int, _about("Largest body of a request.")] = 4 * 1024 * 1024
-    most_in_flight: Annotated[int, _about("Requests at once before others are told to come back.")] = 1000
-    max_depth: Annotated[int, _about("Segments in a namespace.")] = 5
-    max_value_bytes: Annotated[int, _about("Largest value, as compact JSON.")] = 1024 * 1024
-    retention_days: Annotated[float, _about("Days that superseded versions and tombstones stay.")] = 90.0
-    sweep_interval: Annotated[float, _about("Seconds between two sweeps.")] = 60.0
-    busy_timeout: Annotated[float, _about("Seconds a write waits for another process.")] = 10.0
-    indexing_batch_size: Annotated[int, _about("Memories indexed at a time (no search by meaning yet).")] = (
-        100
+    rate_limit: Annotated[
+        float, _about("Requests a second for each principal; 0 for any number.", least=0, most=1000000000)
+    ] = 0.0
+    request_seconds: Annotated[float, _about("Longest that a request may take.", least=0.001, most=86400)] = (
+        30.0
     )
-    indexing_interval: Annotated[float, _about("Seconds between two looks for what to index.")] = 30.0
+    max_body_bytes: Annotated[int, _about("Largest body of a request.", least=1, most=2147483648)] = (
+        4 * 1024 * 1024
+    )
+    most_in_flight: Annotated[
+        int, _about("Requests at once before others are told to come back.", least=1, most=1000000)
+    ] = 1000
+    max_depth: Annotated[int, _about("Segments in a namespace.", least=1, most=100)] = 5
+    max_value_bytes: Annotated[int, _about("Largest value, as compact JSON.", least=1, most=2147483648)] = (
+        1024 * 1024
+    )
+    retention_days: Annotated[
+        float, _about("Days that superseded versions and tombstones stay.", least=0.0001, most=1000000)
+    ] = 90.0
+    sweep_interval: Annotated[float, _about("Seconds between two sweeps.", least=0, most=1000000)] = 60.0
+    busy_timeout: Annotated[
+        float, _about("Seconds a write waits for another process.", least=0.001, most=3600)
+    ] = 10.0
+    indexing_batch_size: Annotated[
+        int, _about("Memories indexed at a time (no search by meaning yet).", least=1, most=10000)
+    ] = 100
+    indexing_interval: Annotated[
+        float, _about("Seconds between two looks for what to index.", least=0.001, most=86400)
+    ] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("How much is logged.")] = "info"
 
     def settings(self) -> Settings:
@@ -82,17 +101,17 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command every option of `ServeConfig`, and `--config` for a file with some of them."""
     hints = get_type_hints(ServeConfig, include_extras=True)
     for field in reversed(msgspec.structs.fields(ServeConfig)):
-        kind, about = hints[field.name].__origin__, hints[field.name].__metadata__[0].description
+        kind, (about,) = hints[field.name].__origin__, hints[field.name].__metadata__
         names = [f"ALCOVE_{field.name.upper()}", *VARIABLES.get(field.name, [])]
         flag = f"--{field.name.replace('_', '-')}"
         command = click.option(
             f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
             field.name,
-            type=_click_type(kind),
+            type=_click_type(kind, about),
             default=field.default,
             show_default=field.default is not None,
             envvar=names,
-            help=about,
+            help=about.description,
         )(command)
     return click.option(
         "--config",
@@ -119,10 +138,22 @@ def sources(context: click.Context) -> dict[str, str]:
     }
 
 
-def _click_type(kind: Any) -> Any:
+def _click_type(kind: Any, about: Meta) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    return next((part for part in (bool, int, float) if kind is part), str)
+    if kind is int:
+        return click.IntRange(about.ge, about.le)  # type: ignore[arg-type]
+    if kind is float:
+        return _Number(about.ge, about.le)
+    return bool if kind is bool else str
+
+
+class _Number(click.FloatRange):
+    """A number within its bounds, which NaN is not, although no comparison says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        return number if math.isfinite(number) else self.fail(f"{value} is not a number", param, ctx)
 
 
 def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -134,11 +165,13 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
         found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path}: {error}") from None
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in _flat(found if isinstance(found, dict) else {str(found): None}):
         option = ALIASES.get(name, name.replace("-", "_"))
         if option not in ServeConfig.__struct_fields__:
             raise click.UsageError(f"{path}: {name}: there is no such option")
+        if isinstance(value, list):
+            raise click.UsageError(f"{path}: {name}: expected one value, not a list")
         values[option] = value
     context.default_map = values
 

@@ -10,7 +10,7 @@ import pytest
 
 from alcove import Alcove
 from tests.acceptance.inspection import raw_bytes
-from tests.acceptance.service import Service, alcove, assert_error, serving
+from tests.acceptance.service import Service, alcove, assert_error, serving, until
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_history_and_the_log_say_which_client_wrote(service: Service) -> None:
     params = {"ns": ["user", "gina"], "key": "k"}
     answer = service.call("GET", "/v1/memories/history", params=params, **with_key(key))
     assert answer.json()["versions"][0]["written_by"]["client"] == "phone-app"
-    assert any(line.get("client") == "phone-app" and line.get("user") == "gina" for line in service.lines)
+    until(lambda: any(each.get("client") == "phone-app" and each["user"] == "gina" for each in service.lines))
 
 
 def test_a_key_made_before_the_service_starts_works_in_every_worker(tmp_path: Path) -> None:

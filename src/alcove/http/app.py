@@ -111,9 +111,9 @@ class Edge:
 
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
-            if self._in_flight > self._limits.most_in_flight:
-                raise Unavailable("the server has more to do than it can; try again in a moment")
             resource = _chosen(exchange, methods)
+            if self._in_flight > self._limits.most_in_flight and not resource.open:
+                raise Unavailable("the server has more to do than it can; try again in a moment")
             if resource.quick:
                 answer = await self._act(exchange, resource, receive)
             else:

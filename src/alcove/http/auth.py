@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -109,12 +110,12 @@ class Tokens:
         if not isinstance(user, str) or not user:
             raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
         client = claims.get("azp") or claims.get("client_id")
-        until = claims["exp"] + rules.leeway if "exp" in claims else time.time() + 60
+        until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
         return until, Principal(user, client if isinstance(client, str) else None, claims)
 
 
 class Keys(Protocol):
-    """Where the key of a token comes from."""
+    """Where the key of a token comes from; a published one brings its own algorithm, which must fit."""
 
     algorithms: list[str]
 
@@ -145,8 +146,8 @@ class PublishedKeys:
     async def key_for(self, token: str) -> Any:
         async with self._fetching:
             try:
-                return (await asyncio.to_thread(self._find, token)).key
-            except jwt.PyJWKClientConnectionError as error:
+                return await asyncio.to_thread(self._find, token)
+            except (jwt.PyJWKClientConnectionError, OSError, ValueError) as error:
                 raise Unavailable(f"the key set cannot be fetched: {error}") from None
 
     def _find(self, token: str) -> jwt.PyJWK:
@@ -201,5 +202,5 @@ def _discovered(issuer: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  the operator's own URL
             return str(json.load(answer)["jwks_uri"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
         raise jwt.PyJWKClientConnectionError(f"{url}: {error}") from None

@@ -30,6 +30,7 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
+from alcove.http.processes import One, Several
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -38,8 +39,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop: requests under way finish first, a second signal stops at once."""
     check(config)
+    logs.configure(config.log_level)
     os.environ[_HANDED_OVER] = msgspec.json.encode(config).decode()
-    uvicorn.run(
+    told = uvicorn.Config(
         "alcove.http.server:worker",
         factory=True,
         host=config.host,
@@ -53,6 +55,10 @@ def serve(config: ServeConfig) -> None:
         http="httptools",
         ws="none",
     )
+    if config.workers == 1:
+        One(told).run()
+    else:
+        Several(told).run()
 
 
 def worker() -> Router:
@@ -94,8 +100,13 @@ def check(config: ServeConfig) -> None:
         expected = f"jwt or apikey to serve on {config.host}, where noop makes everybody an admin"
         raise InvalidRequest("auth", f"{expected} (--insecure serves it all the same)")
     sources = [config.jwt_secret, config.jwks_url, config.oidc_issuer]
-    if config.auth == "jwt" and sum(source is not None for source in sources) != 1:
+    if config.auth == "jwt" and sum(bool(source) for source in sources) != 1:
         raise InvalidRequest("auth", "one of --jwt-secret, --jwks-url and --oidc-issuer with jwt")
+    for name, url in (("jwks-url", config.jwks_url), ("oidc-issuer", config.oidc_issuer)):
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise InvalidRequest(name, "an address that starts with http:// or https://")
+    if config.jwt_secret == "":
+        raise InvalidRequest("jwt-secret", "a secret that is not empty")
 
 
 def _authenticator(config: ServeConfig, store: Alcove) -> Authenticator:

@@ -1,0 +1,42 @@
+"""The server's processes, and how they stop: the first signal lets requests finish, the second does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+
+class One(uvicorn.Server):
+    """A server in this process."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)
+
+
+class Several(Multiprocess):
+    """Workers that share the listening sockets; one that dies is replaced."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config, sockets=[config.bind_socket()])
+        self._stopping = False
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sig, self._stop)
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listening in self.sockets:  # so that new callers are turned away and not left to wait
+            listening.close()
+
+    def _stop(self, sig: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            for worker in self.processes:
+                worker.process.kill()
+            os._exit(128 + sig)
+        self._stopping = True
+        self.signal_queue.append(sig)
