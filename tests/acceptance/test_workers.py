@@ -111,7 +111,8 @@ def wait_for_workers(service: Service, count: int, without: int = 0) -> list[int
 
 
 def wait_until_in_flight(service: Service) -> None:
-    """Until a service that takes one request at a time is busy with it."""
+    """Until a service that takes one request at a time is busy with it, and not with our question."""
+    time.sleep(0.5)
     until(lambda: service.look().status_code == 503)
 
 

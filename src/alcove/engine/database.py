@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -87,14 +88,25 @@ class Database:
             # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
             db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
-            ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
-            if mode != "wal":
-                raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
+            self._switch_to_wal(db)
             db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
         except BaseException:
             db.close()
             raise
         return db
+
+    def _switch_to_wal(self, db: apsw.Connection) -> None:
+        """SQLite asks no busy handler here, so processes that open a new file together ask again."""
+        patience = _Patience(self._busy_timeout)
+        for tries in itertools.count():
+            try:
+                ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
+                break
+            except apsw.BusyError:
+                if not patience(tries):
+                    raise
+        if mode != "wal":
+            raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
 
     def _refuse_what_is_not_ours(self, db: apsw.Connection) -> None:
         db.set_busy_handler(_Patience(self._busy_timeout))

@@ -161,14 +161,17 @@ class SqliteEngine:
             return Wiped(memories, versions, replays, api_keys, keys, elsewhere, generation)
 
     def _wipe_shared(self, db: apsw.Connection, user: str, *, remove: bool) -> int:
-        """Takes the user's name off what they wrote into other rooms, or takes the whole of it away."""
+        """Takes the user's name off what they wrote into other rooms, or takes the whole of it away.
+
+        A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it.
+        """
         transaction = Transaction(db, self._moment(db))
         authored = db.execute(SQL["authored"], (user,)).fetchall()
-        for *fields, is_live in authored:
+        for *fields, is_live, has_content in authored:
             live = Live._make(fields)
             if remove and is_live:
                 transaction.end(live, "delete")  # the count of revisions goes on, and readers are told
-            db.execute(SQL["remove" if remove else "anonymise"], (live.seq,))
+            db.execute(SQL["remove" if remove and has_content else "anonymise"], (live.seq,))
         return len(authored)
 
     def scrub(self, generation: int | None = None) -> bool:

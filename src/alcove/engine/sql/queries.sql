@@ -143,7 +143,8 @@ DELETE FROM replays WHERE user = ?
 
 -- name: authored
 -- What a user wrote into rooms that are not their own.
-SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL FROM versions INDEXED BY authored
+SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL
+FROM versions INDEXED BY authored
 WHERE user = ? AND user IS NOT owner
 
 -- name: anonymise
