@@ -6,8 +6,8 @@ READY  := $(VENV)/.ready
 
 .PHONY: serve test test-all lint format bench clean
 
-serve: $(READY)           ## the quick-start demo on the embedded default
-	$(BIN)/python examples/quickstart.py
+serve: $(READY)           ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
+	$(BIN)/alcove serve
 
 test: $(READY)            ## every test, fault and property tests in their short form
 	$(BIN)/python -m pytest
@@ -26,6 +26,7 @@ format: $(READY)
 
 bench: $(VENV)/.bench     ## ratios against the raw driver, into bench/
 	$(BIN)/python bench/core.py
+	$(BIN)/python bench/rest.py
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.acceptance.server import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +21,20 @@ def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == output
+
+
+def test_the_curl_examples_of_the_readme_answer_what_they_should(tmp_path: Path) -> None:
+    (examples,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    with Server(tmp_path) as server:
+        commands = examples.replace("localhost:8080", f"127.0.0.1:{server.port}").replace("\\\n", " ")
+        put, get, search, delete = (
+            subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+            for line in commands.strip().splitlines()
+        )
+    assert json.loads(put)["revision"] == 1
+    assert json.loads(get)["value"] == {"text": "mint", "cups": 3}
+    assert [item["key"] for item in json.loads(search)["items"]] == ["tea"]
+    assert delete == ""
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:
