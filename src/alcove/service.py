@@ -226,13 +226,15 @@ class Memories:
         place = checks.address(namespace, key, self._settings)
         at = checked_moment(as_of, "as_of")
         self._policy.authorise(principal, "read", place.namespace, key)
+        try:
+            return self._read(place, at)
+        except KeyDestroyed:
+            return _undisturbed(partial(self._read, place, at))
 
-        def read() -> Memory | None:
-            row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
-            self._refuse_forgotten(at)
-            return self._opener.memory(row) if row else None
-
-        return _undisturbed(read)
+    def _read(self, place: checks.Address, at: int | None) -> Memory | None:
+        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+        self._refuse_forgotten(at)
+        return self._opener.memory(row) if row else None
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""
