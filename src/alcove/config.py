@@ -62,7 +62,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         1024 * 1024
     )
     retention_days: Annotated[
-        float, _about("Days that superseded versions and tombstones stay.", least=0.0001, most=1000000)
+        float, _about("Days that superseded versions and tombstones stay.", least=1e-9, most=1000000)
     ] = 90.0
     sweep_interval: Annotated[float, _about("Seconds between two sweeps.", least=0, most=1000000)] = 60.0
     busy_timeout: Annotated[

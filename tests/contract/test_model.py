@@ -12,7 +12,7 @@ from alcove import Alcove, Conflict, Grant, Namespace, NotFound, PermissionDenie
 from tests.conftest import LONG, ManualClock
 from tests.contract.model import Model, Refused
 
-OPERATIONS = 20_000 if LONG else 2_500
+OPERATIONS = 10_000 if LONG else 2_500
 SEEDS = range(10) if LONG else range(4)
 
 USERS = ["al", "alice", "bob", "u", "a:b%3A/é\0"]

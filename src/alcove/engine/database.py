@@ -112,12 +112,15 @@ class Database:
         db.set_busy_handler(_Patience(self._busy_timeout))
         if db.readonly("main"):
             raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
-        mark = _pragma(db, "application_id")
-        if mark == 0 and not db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        db.execute("BEGIN")  # one look: another process may be making it at this moment
+        mark, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+        empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        db.execute("ROLLBACK")
+        if mark == 0 and empty:
             return  # nobody's yet
         if mark != APPLICATION_ID:
             raise StoreError(f"{self.path} is another program's database, not an Alcove store")
-        if (version := _pragma(db, "user_version")) > len(statements.migrations()):
+        if version > len(statements.migrations()):
             raise StoreError(f"{self.path} was made by a newer Alcove (schema {version}); upgrade first")
 
     def _migrate(self, on_create: Callable[[], None]) -> None:

@@ -15,10 +15,7 @@ Value = Annotated[dict[str, Any], Meta(description="A JSON object.")]
 IndexText = Annotated[dict[str, str], Meta(description="Text to be indexed, by field.")]
 Key = Annotated[str, Meta(min_length=1, max_length=1024)]
 Revision = Annotated[int, Meta(ge=0)]
-Instant = Annotated[
-    str,
-    Meta(description="A time in RFC 3339, with its zone.", extra_json_schema={"format": "date-time"}),
-]
+Instant = Annotated[str, Meta(description="A time in RFC 3339, with its zone.")]
 
 
 class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
