@@ -118,7 +118,7 @@ def _figure(name: str, against: str, found: Comparison, bar: float) -> Figure:
 
 def _grown(folder: Path, *, large: int, rounds: int) -> Iterator[Figure]:
     for call, found in growth(folder, small=10_000, large=large, rounds=rounds).items():
-        name, against = f"{call} among {large:,}", "among 10,000"
+        name, against = f"{call} among {large:,}", "the same among 10,000"
         ours, base = f"{1e6 / found.base:,.0f} µs", f"{1e6 / found.ours:,.0f} µs"
         yield Figure(name, against, ours, base, found.ratio, found.low, found.high, 1.3, "stay below")
 

@@ -33,6 +33,10 @@ class Figure(Struct, frozen=True):
         return self.ratio >= self.bar if self.must == "reach" else self.ratio <= self.bar
 
     @property
+    def times(self) -> str:
+        return f"{self.ratio:.3f} ×" if self.ratio < 0.1 else f"{self.ratio:.2f} ×"
+
+    @property
     def sign(self) -> str:
         return "≥" if self.must == "reach" else "≤"
 
@@ -45,7 +49,7 @@ def table(figures: Sequence[Figure]) -> str:
             each.name,
             each.ours,
             f"{each.against}, {each.base}",
-            f"{each.ratio:.2f} ×",
+            each.times,
             f"{each.low:.2f}–{each.high:.2f}",
             f"{each.sign} {each.bar:.2g} ×",
             "met" if each.met else "not met",
@@ -88,7 +92,7 @@ def _panel(axis: Axes, panel: Sequence[Figure], title: str) -> None:
     axis.barh(rows, lengths, xerr=whiskers, color=colours, height=0.55, ecolor=PALE, capsize=3)
     axis.axvline(1, color=INK, linewidth=1.4)
     for row, figure in enumerate(panel):
-        text = f"{figure.ratio:.2f} ×  (bar {figure.sign} {figure.bar:.2g} ×)"
+        text = f"{figure.times}  (bar {figure.sign} {figure.bar:.2g} ×)"
         axis.text(max(figure.high / figure.bar, 1) + 0.03, row, text, va="center")
     axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axis.set_yticks(rows, [f"{f.name}\nagainst {f.against}" for f in panel])

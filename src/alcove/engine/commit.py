@@ -91,7 +91,8 @@ class CommitQueue:
 
     def submit(self, operations: Sequence[RowOperation], replay: Replay | None) -> Submission:
         submission = Submission(self, operations, replay)
-        self._waiting.append(submission)
+        with self._mutex:
+            self._waiting.append(submission)
         return submission
 
     def lead(self, leader: Submission) -> bool:
@@ -138,7 +139,8 @@ class CommitQueue:
 
     def _fill(self, batch: list[Submission]) -> None:
         size = 0
-        while self._waiting and size < MOST_OPERATIONS:
-            batch.append(self._waiting[0])
-            self._waiting.popleft()
-            size += len(batch[-1].operations)
+        with self._mutex:
+            while self._waiting and size < MOST_OPERATIONS:
+                batch.append(self._waiting[0])
+                self._waiting.popleft()
+                size += len(batch[-1].operations)

@@ -1,0 +1,82 @@
+"""Group commit: many threads, one commit, and nobody left waiting."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from alcove.engine.base import GetRow
+from alcove.engine.commit import CommitQueue, Submission
+from alcove.errors import Unavailable
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that take turns as often as they can, so that races show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def commit(batch: Sequence[Submission]) -> None:
+    for each in batch:
+        each.outcome = [None]
+
+
+def in_threads(queue: CommitQueue, threads: int, times: int) -> list[BaseException]:
+    wrong: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for _ in range(times):
+                assert queue.submit([GetRow(b"", b"")], None).result() == [None]
+        except BaseException as error:
+            wrong.append(error)
+
+    writers = [threading.Thread(target=write) for _ in range(threads)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join(60)
+    assert not any(each.is_alive() for each in writers)
+    return wrong
+
+
+@pytest.mark.usefixtures("hasty")
+def test_every_writer_of_a_crowd_gets_its_own_answer() -> None:
+    assert in_threads(CommitQueue(commit), threads=16, times=400) == []
+
+
+def test_a_commit_that_fails_fails_for_all_in_it_and_for_nobody_after() -> None:
+    fail = [True]
+
+    def sometimes(batch: Sequence[Submission]) -> None:
+        if fail.pop() if fail else False:
+            raise Unavailable("full")
+        commit(batch)
+
+    queue = CommitQueue(sometimes)
+    first, second = queue.submit([], None), queue.submit([], None)
+    for each in (first, second):
+        with pytest.raises(Unavailable):
+            each.result()
+    assert queue.submit([], None).result() == [None]
+
+
+def test_an_interrupt_of_the_leader_leaves_the_lead_to_the_next() -> None:
+    interrupts = [True]
+
+    def interrupted(batch: Sequence[Submission]) -> None:
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        commit(batch)
+
+    queue = CommitQueue(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.submit([], None).result()
+    assert queue.submit([], None).result() == [None]
