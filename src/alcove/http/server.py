@@ -30,7 +30,7 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
-from alcove.http.processes import One, Several
+from alcove.http.processes import One, Several, listening
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -56,7 +56,7 @@ def serve(config: ServeConfig) -> None:
         ws="none",
     )
     if config.workers == 1:
-        One(told).run()
+        One(told).run(listening(told))
     else:
         Several(told).run()
 
