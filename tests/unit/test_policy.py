@@ -185,6 +185,27 @@ def test_a_direct_call_has_no_agent_and_a_write_without_index_an_empty_one(custo
     assert refusal(policy, ALICE, "user:alice", "write") == "[null,{}]"
 
 
+BY_CONTENT = ["input.value.n > 1", 'input["value"].n > 1', "x := input; x.value.n > 1"]
+
+
+@pytest.mark.parametrize("condition", BY_CONTENT)
+def test_a_policy_that_judges_content_judges_each(custom: Custom, condition: str) -> None:
+    policy = custom(authz=f'decision := {{"allow": true}} if {{ {condition} }}')
+    for number in [1, 2, 3, 2, 1, 2]:
+        allowed = True
+        try:
+            policy.authorise_write(ALICE, HOME, "key", b'{"n":%d}' % number, None)
+        except PermissionDenied:
+            allowed = False
+        assert allowed is (number > 1)
+
+
+@pytest.mark.parametrize("restless", ["time.now_ns()", 'rand.intn("x", 1000000)', 'uuid.rfc4122("x")'])
+def test_what_changes_by_itself_is_asked_for_each_time(custom: Custom, restless: str) -> None:
+    policy = custom(authz=f'decision := {{"reason": sprintf("%v", [{restless}])}}')
+    assert len({refusal(policy, ALICE, "user:alice") for _ in range(20)}) > 1
+
+
 SILENT = ["", "decision := null", "decision := true", 'decision := {"allow": 1}', "allow := true",
           'decision := {"allow": "true"}', 'decision := {"allow": true} if input.nothing',
           "namespace_prefix := []", "namespace_prefix := []\nattribute_filter := null"]  # fmt: skip

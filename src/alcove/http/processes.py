@@ -10,7 +10,6 @@ from types import FrameType
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-
 ACCEPTED_AT_ONCE = 16
 
 

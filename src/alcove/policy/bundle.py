@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,19 @@ class Bundle(NamedTuple):
         if folder is not None and not folder.is_dir():
             raise PolicyError(f"policy folder {folder}: there is no such folder")
         return cls(*(_text(f"{name}.rego", folder) for name in cls._fields))
+
+    def reads(self) -> frozenset[str] | None:
+        """The fields of `input` that the texts name; None where an answer may depend on more than those.
+
+        A bare `input` may be read for any field, and what `_RESTLESS` names changes by itself.
+        """
+        texts = "\n".join(self)
+        fields = frozenset(_INPUT.findall(texts))
+        return None if "" in fields or _RESTLESS.search(texts) else fields
+
+
+_INPUT = re.compile(r"\binput\b(?:\.(\w+))?")
+_RESTLESS = re.compile(r"\b(?:time|rand|uuid|http|net|io|opa|rego)\s*\.|\bprint\b")
 
 
 def _text(name: str, folder: Path | None) -> str:
