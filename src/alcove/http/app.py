@@ -66,8 +66,21 @@ def application(
     methods: dict[str, dict[str, Resource]] = {}
     for each in resources:
         methods.setdefault(each.path, {})[each.method] = each
-    routes = [Route(path, Place(edge, path, at)) for path, at in methods.items()]
-    return Router(routes, default=Place(edge, "unknown", {}), redirect_slashes=False, lifespan=lifespan)
+    places = {path: Place(edge, path, at) for path, at in methods.items()}
+    return Directory(places, default=Place(edge, "unknown", {}), lifespan=lifespan)
+
+
+class Directory(Router):
+    """Starlette's router, which a path without a parameter need not ask: it is compared with all routes."""
+
+    def __init__(self, places: dict[str, Place], *, default: Place, lifespan: Any) -> None:
+        routes = [Route(path, place) for path, place in places.items()]
+        super().__init__(routes, default=default, redirect_slashes=False, lifespan=lifespan)
+        self._places = places
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        place = self._places.get(scope.get("path"))
+        await (place or super().__call__)(scope, receive, send)
 
 
 class Place:

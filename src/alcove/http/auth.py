@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 import urllib.request
@@ -190,6 +191,7 @@ def make_token(secret: str, user: str, roles: list[str], *, seconds: int, clock:
     return jwt.encode(claims, secret, algorithm="HS256")
 
 
+@functools.lru_cache(1000)
 def _is_loopback(url: str) -> bool:
     try:
         return urlsplit(url).hostname in _LOOPBACK
