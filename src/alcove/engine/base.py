@@ -144,6 +144,11 @@ class Pending(Protocol):
         """For who must not block: `signal` is called whenever `settle` is worth a call."""
         ...
 
+    @property
+    def done(self) -> bool:
+        """Whether it is committed or refused."""
+        ...
+
     def settle(self) -> bool:
         """Commits what waits, unless somebody else does; whether this one is committed or refused."""
         ...

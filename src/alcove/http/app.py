@@ -220,7 +220,8 @@ def _chosen(exchange: Exchange, methods: dict[str, Resource]) -> Resource:
     """The resource for this method, once it is known that there is anything at this path."""
     if not methods:
         raise NotFound(f"there is nothing at {exchange.scope['path']}")
-    resource = methods.get(exchange.scope["method"])
+    method = exchange.scope["method"]
+    resource = methods.get("GET" if method == "HEAD" else method)  # the server sends no body for a HEAD
     if resource is None:
         allowed = ", ".join(sorted(methods))
         raise MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})

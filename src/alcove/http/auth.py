@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import math
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -26,6 +27,9 @@ _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "P
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MOST_TOKENS = 10_000
 _FETCH_SECONDS = 5
+_BETWEEN_FETCHES = 2
+_FRESH_SECONDS = 300
+_BELIEVED_SECONDS = 3600
 
 
 class Authenticator(Protocol):
@@ -135,27 +139,52 @@ class SharedSecret:
 
 
 class PublishedKeys:
-    """A key set at a URL, or at the URL that an OIDC issuer names; fetched again for a key not seen yet."""
+    """A key set at a URL, or at the URL that an OIDC issuer names.
+
+    It is fetched again when it is old or does not have a token's key, though not for every token of somebody
+    who makes key ids up. A known key needs no fetch to succeed until the set is too old to be believed.
+    """
 
     def __init__(self, *, jwks_url: str | None = None, issuer: str | None = None) -> None:
         self.algorithms = _ASYMMETRIC
         self._url = jwks_url
         self._issuer = issuer
-        self._client: jwt.PyJWKClient | None = None
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched = self._tried = -math.inf
+        self._trouble = ""
         self._fetching = asyncio.Lock()
 
-    async def key_for(self, token: str) -> Any:
-        async with self._fetching:
-            try:
-                return await asyncio.to_thread(self._find, token)
-            except (jwt.PyJWKClientConnectionError, OSError, ValueError) as error:
-                raise Unavailable(f"the key set cannot be fetched: {error}") from None
+    async def key_for(self, token: str) -> jwt.PyJWK:
+        name = jwt.get_unverified_header(token).get("kid")
+        if not self._has(name, since=_FRESH_SECONDS) and not (self._has(name) and self._fetching.locked()):
+            async with self._fetching:
+                if not self._has(name, since=_FRESH_SECONDS) and _age(self._tried) > _BETWEEN_FETCHES:
+                    await self._fetch()
+        if self._has(name):
+            return self._keys[name]
+        if self._trouble:
+            raise Unavailable(f"the key set cannot be fetched: {self._trouble}")
+        raise jwt.InvalidKeyError("its key is not in the key set")
 
-    def _find(self, token: str) -> jwt.PyJWK:
-        if self._client is None:
-            url = self._url or _discovered(self._issuer or "")
-            self._client = jwt.PyJWKClient(url, lifespan=300, timeout=_FETCH_SECONDS)
-        return self._client.get_signing_key_from_jwt(token)
+    def _has(self, name: str | None, *, since: float = _BELIEVED_SECONDS) -> bool:
+        return name is not None and name in self._keys and _age(self._fetched) < since
+
+    async def _fetch(self) -> None:
+        try:
+            keys = await asyncio.to_thread(self._published)
+        except (jwt.PyJWTError, OSError, ValueError, HTTPException) as error:
+            self._trouble = str(error)
+        else:
+            self._keys = {
+                key.key_id: key for key in keys if key.key_id and key.public_key_use in ("sig", None)
+            }
+            self._trouble, self._fetched = "", time.monotonic()
+        self._tried = time.monotonic()
+
+    def _published(self) -> list[jwt.PyJWK]:
+        url = self._url or _discovered(self._issuer or "")
+        client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_SECONDS)
+        return client.get_jwk_set(refresh=True).keys
 
 
 class KeyHolders:
@@ -197,6 +226,10 @@ def _is_loopback(url: str) -> bool:
         return urlsplit(url).hostname in _LOOPBACK
     except ValueError:
         return False
+
+
+def _age(moment: float) -> float:
+    return time.monotonic() - moment
 
 
 def _discovered(issuer: str) -> str:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from alcove import records
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http import answers
-from alcove.http.offload import Offload, settled
+from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.namespace import Namespace
 from alcove.records import Delete, Entry, Get, Memory, Operation, Put, Result, Touch
@@ -155,7 +155,7 @@ class MemoriesApi:
     async def _write_one(self, call: Call, operation: Operation) -> Result:
         try:
             steps = self._memories.write_steps(call.principal, [operation], call.idempotency_key)
-            (result,) = await settled(steps)
+            (result,) = await self._offload.settled(steps)
         except AlcoveError as error:
             error.details.pop("operation", None)
             raise

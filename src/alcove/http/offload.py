@@ -1,9 +1,8 @@
-"""Waiting without blocking the event loop: a bounded pool for long calls, and commits that call back."""
+"""Waiting without blocking the event loop: a bounded pool for long calls, and a thread that commits."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -20,6 +19,7 @@ class Offload:
 
     def __init__(self, *, threads: int, most_waiting: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
         self._room = threads + most_waiting
 
     async def __call__(self, call: Callable[[], T]) -> T:
@@ -33,42 +33,44 @@ class Offload:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+        self._committer.shutdown(wait=True)
 
-
-async def settled(steps: Generator[Pending, None, list[Result]]) -> list[Result]:
-    """What a write answers once it is on the disk.
-
-    The loop itself commits what waits, in its next round, so that every request that came meanwhile
-    shares the commit. Only where a thread leads already does it wait to be called.
-    """
-    while True:
-        try:
-            pending = next(steps)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        await _Commit(pending)
+    async def settled(self, steps: Generator[Pending, None, list[Result]]) -> list[Result]:
+        """What a write answers once a thread has put it on the disk; the loop serves others meanwhile."""
+        while True:
+            try:
+                pending = next(steps)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            await _Commit(pending, self._committer)
 
 
 class _Commit:
     """Awaits one commit."""
 
-    __slots__ = ("_done", "_loop", "_pending", "_thread")
+    __slots__ = ("_committer", "_done", "_loop", "_pending")
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, pending: Pending, committer: ThreadPoolExecutor) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._done = self._loop.create_future()
         self._pending = pending
+        self._committer = committer
         pending.attend(self._signal)
 
     def __await__(self) -> Generator[object, None, None]:
         return self._done.__await__()
 
     def _signal(self) -> None:
-        """Called by whoever led, from any thread."""
-        here = threading.get_ident() == self._thread
-        (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._look)
+        """Called whenever there is something to do or to know, from any thread."""
+        if self._pending.done:
+            self._loop.call_soon_threadsafe(self._finish)
+        else:
+            self._committer.submit(self._lead)
 
-    def _look(self) -> None:
-        if self._pending.settle() and not self._done.done():
+    def _lead(self) -> None:
+        if self._pending.settle():
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        if not self._done.done():
             self._done.set_result(None)
