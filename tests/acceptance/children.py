@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up on a child; nothing depends on how long it really takes."""
+from tests.acceptance.patience import PATIENCE
+
 _ROOT = Path(__file__).parents[2]
 
 

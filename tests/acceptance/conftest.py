@@ -1,30 +1,51 @@
-"""Servers that the acceptance tests share; each test writes to a room of its own."""
+"""What the acceptance tests share: a service, in which each test writes to a room of its own, and a store."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.acceptance.server import PATIENCE, Server
+from alcove import Alcove
+from tests.acceptance.crowd import QUIET, Crowd, in_processes, in_threads
+from tests.acceptance.service import Service, serving
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """`alcove serve` with no configuration but a port and a file."""
-    with Server(tmp_path_factory.mktemp("served")) as running:
+    with serving(tmp_path_factory.mktemp("served")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE) as connected:
-        yield connected
+def client(service: Service) -> httpx.Client:
+    return service.client
 
 
 @pytest.fixture
 def room() -> list[str]:
     """A namespace of noop's that no other test writes to."""
     return ["user", "noop", uuid.uuid4().hex]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a store may be made; nothing is there yet."""
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture
+def memory(path: Path) -> Iterator[Alcove]:
+    """A store that is swept only when told to."""
+    with Alcove(path, settings=QUIET) as memory:
+        yield memory
+
+
+@pytest.fixture(params=[in_processes, in_threads])
+def crowd(request: pytest.FixtureRequest) -> Crowd:
+    """A test that uses this runs once with a crowd of processes and once with one of threads."""
+    return request.param  # type: ignore[no-any-return]

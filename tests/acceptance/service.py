@@ -9,17 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up; nothing depends on how long it really takes."""
+from tests.acceptance.patience import PATIENCE, until
+
 COMMAND = [sys.executable, "-c", "from alcove.cli import main; main(prog_name='alcove')"]
-ERROR_FIELDS = {"code", "error", "request_id", "details", "reason"}
+ERROR_FIELDS = {"code", "error", "request_id"}
+MORE_ERROR_FIELDS = {"details", "reason"}
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -56,14 +57,6 @@ def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None) 
     return said
 
 
-def until(holds: Callable[[], object]) -> None:
-    """Returns when it holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
-
-
 def free_port() -> int:
     """A port that nobody listens on at the moment."""
     with socket.socket() as one:
@@ -72,10 +65,13 @@ def free_port() -> int:
 
 
 def assert_error(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The one shape of an error, with this status and code."""
+    """The one shape of an error, with this status and code, and without a stack."""
     assert answer.status_code == status, (answer.status_code, answer.text)
+    assert answer.headers["content-type"] == "application/json"
+    assert "Traceback" not in answer.text
+    assert 'File "' not in answer.text
     body = answer.json()
-    assert set(body) <= ERROR_FIELDS, body
+    assert ERROR_FIELDS <= set(body) <= ERROR_FIELDS | MORE_ERROR_FIELDS, body
     assert body["code"] == code, body
     assert body["error"]
     assert body["request_id"] == answer.headers["x-request-id"]
@@ -88,9 +84,10 @@ class Service:
     def __init__(self, process: subprocess.Popen[bytes], port: int, at: Path, said: Path) -> None:
         self.process = process
         self.port = port
+        self.url = f"http://127.0.0.1:{port}"
         self.at = at
-        self.said = said
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
+        self._said = said
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
     def call(self, method: str, path: str, token: str | None = None, **more: Any) -> httpx.Response:
         """One request, with a bearer token if one is given."""
@@ -113,15 +110,28 @@ class Service:
         return self.call("GET", "/v1/memories", token, params={"ns": namespace, "key": key}, **more)
 
     @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Everything it has written so far, to either stream."""
+        return self._said.read_text(encoding="utf-8")
+
+    @property
     def lines(self) -> list[dict[str, Any]]:
         """Its log; every line of it is JSON."""
-        return [json.loads(line) for line in self.said.read_text().splitlines()]
+        return [json.loads(line) for line in self.log.splitlines()]
+
+    def requests(self, request_id: str) -> list[dict[str, Any]]:
+        """The log's lines about one request, once there is one."""
+        return until(lambda: [line for line in self.lines if line.get("request_id") == request_id])
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while True:
-            assert self.process.poll() is None, self.said.read_text()
-            assert time.monotonic() < deadline, self.said.read_text()
+            assert self.running, f"it ended before it was ready: {self.log}"
+            assert time.monotonic() < deadline, f"it never became ready: {self.log}"
             with suppress(httpx.TransportError):
                 if self.client.get("/readyz").status_code == 200:
                     return
@@ -161,7 +171,7 @@ def serving(folder: Path, *flags: object, env: Mapping[str, str] | None = None) 
     finally:
         service.client.close()
         _end(process)
-    stacks = [line for line in said.read_text().splitlines() if '"trace"' in line or "Traceback" in line]
+    stacks = [line for line in service.log.splitlines() if '"trace"' in line or "Traceback" in line]
     faults = [line for line in stacks if "CancelledError" not in line]
     assert not faults, faults[0][-1500:]
 
@@ -173,6 +183,7 @@ def _popen(arguments: list[Any], said: Path, env: Mapping[str, str]) -> subproce
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=said.parent,
             env=environment(**env),
             start_new_session=True,
         )

@@ -10,7 +10,8 @@ import pytest
 
 from alcove import Alcove
 from tests.acceptance.inspection import raw_bytes
-from tests.acceptance.service import Service, alcove, assert_error, serving, until
+from tests.acceptance.patience import until
+from tests.acceptance.service import Service, alcove, assert_error, serving
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(service: Service) -> None:
     assert id_of(key).encode() in raw_bytes(service.at), "this looks at the wrong files"
     assert secret.encode() not in raw_bytes(service.at)
     assert secret not in listed(service.at)
-    assert secret not in service.said.read_text()
+    assert secret not in service.log
 
 
 def test_the_list_says_whose_a_key_is(service: Service) -> None:

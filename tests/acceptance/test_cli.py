@@ -11,22 +11,22 @@ from alcove import Alcove
 from alcove.cli import main
 
 
-def test_doctor_says_what_it_checked_and_that_all_is_well(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
+def write(path: Path) -> None:
     with Alcove(path) as memory:
         for n in range(3):
             memory.as_user("alice").put("user:alice", "k", {"n": n})
+
+
+def test_doctor_says_what_it_checked_and_that_all_is_well(path: Path) -> None:
+    write(path)
     done = CliRunner().invoke(main, ["doctor", "--at", str(path)])
     assert done.exit_code == 0
     assert "every value opens under its key" in done.stdout
     assert done.stdout.endswith("All is well.\n")
 
 
-def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
-    with Alcove(path) as memory:
-        for n in range(3):
-            memory.as_user("alice").put("user:alice", "k", {"n": n})
+def test_doctor_finds_what_is_wrong(path: Path) -> None:
+    write(path)
     db = apsw.Connection(str(path))
     db.execute("UPDATE versions SET sealed = zeroblob(40) WHERE seq = 3")
     db.execute("UPDATE versions SET ended_at = ended_at + 1 WHERE seq = 1")

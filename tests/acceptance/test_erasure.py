@@ -19,8 +19,9 @@ import apsw
 import pytest
 
 from alcove import Alcove, Principal, Settings
-from tests.acceptance.children import PATIENCE, started
+from tests.acceptance.children import started
 from tests.acceptance.inspection import assert_sound, follow, query, raw_bytes, timeline
+from tests.acceptance.patience import until
 
 QUIET = Settings(sweep_interval=0)
 ROWS = 1500
@@ -52,11 +53,6 @@ class Markers(NamedTuple):
 
 PLAIN = {*Markers._fields} - {"value"}
 """The parts that are plaintext by contract."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
 
 
 @pytest.fixture
@@ -206,10 +202,7 @@ def test_without_waiting_the_background_scrubs_at_once(path: Path, policy: Path,
     with Alcove(path, settings=Settings(sweep_interval=3600), policy_dir=policy) as memory:
         fill(memory, al, rows=300)
         assert memory.wipe(al.user, wait=False).scrubbed is False
-        deadline = time.monotonic() + PATIENCE
-        while al.found_in(raw_bytes(path)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not al.found_in(raw_bytes(path)))
 
 
 def test_a_scrub_that_a_crash_prevented_is_done_by_the_next_sweep(

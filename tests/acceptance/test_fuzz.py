@@ -14,7 +14,7 @@ from schemathesis.engine import from_schema
 from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, ScenarioFinished
 from schemathesis.engine.recorder import Interaction, ScenarioRecorder
 
-from tests.acceptance.server import Server
+from tests.acceptance.service import Service
 
 EXAMPLES = 250 if os.environ.get("ALCOVE_LONG") else 25
 LEAST_REQUESTS = 500
@@ -42,13 +42,13 @@ NAMESPACES = ("ns", "namespace", "namespace_prefix", "prefix")
 
 
 @pytest.mark.parametrize("rooms", ["anybody's", "one's own"])
-def test_every_answer_is_one_that_the_description_names(server: Server, rooms: str) -> None:
-    config = SchemathesisConfig.from_dict({**SETTINGS, "base-url": server.url})
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json", config=config)
+def test_every_answer_is_one_that_the_description_names(service: Service, rooms: str) -> None:
+    config = SchemathesisConfig.from_dict({**SETTINGS, "base-url": service.url})
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json", config=config)
     if rooms == "one's own":
         for key in KEYS:
             body = {"namespace": OWN, "key": key, "value": {"n": 1}, "index": {"text": "tea"}}
-            assert httpx.put(f"{server.url}/v1/memories", json=body).status_code == 200
+            assert httpx.put(f"{service.url}/v1/memories", json=body).status_code == 200
         schema.hook("map_query")(_into_own_rooms)
         schema.hook("map_body")(_into_own_rooms)
     wrong: set[str] = set()
@@ -64,7 +64,7 @@ def test_every_answer_is_one_that_the_description_names(server: Server, rooms: s
     assert sum(map(len, statuses.values())) > LEAST_REQUESTS
     if rooms == "one's own":
         assert [label for label, met in statuses.items() if not {200, 204} & set(met)] == []
-    assert "Traceback" not in server.log
+    assert "Traceback" not in service.log
 
 
 def _errors(event: EngineEvent) -> Iterator[str]:

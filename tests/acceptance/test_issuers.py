@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.issuer import Issuer, issuing
-from tests.acceptance.service import Service, assert_error, free_port, serving, until
+from tests.acceptance.patience import until
+from tests.acceptance.service import Service, assert_error, free_port, serving
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ This file is also the program of the crowd's processes: `python -m tests.accepta
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from alcove import Alcove, MemoryKey
 from alcove.vault.providers import Kek
 from tests.acceptance.children import say, started
-from tests.acceptance.crowd import QUIET, Crowd, Work, in_processes, in_threads, join
+from tests.acceptance.crowd import QUIET, Crowd, Work, in_processes, join
 from tests.acceptance.inspection import assert_sound, query
 
 AL = ("user", "al")
@@ -59,22 +59,6 @@ def open_together(opener: str) -> None:
 
 
 # What must hold
-
-
-@pytest.fixture(params=[in_processes, in_threads])
-def crowd(request: pytest.FixtureRequest) -> Crowd:
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
-
-
-@pytest.fixture
-def memory(path: Path) -> Iterator[Alcove]:
-    with Alcove(path, settings=QUIET) as memory:
-        yield memory
 
 
 def test_processes_that_open_a_new_path_together_share_one_key(tmp_path: Path) -> None:

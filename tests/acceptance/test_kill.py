@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Settings
-from tests.acceptance.children import PATIENCE, Child, say, started
+from tests.acceptance.children import Child, say, started
 from tests.acceptance.inspection import assert_sound, query, raw_bytes, timeline
+from tests.acceptance.patience import PATIENCE
 from tests.conftest import LONG
 
 KILLS = 20

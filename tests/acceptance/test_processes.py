@@ -8,14 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from alcove import Alcove, Conflict, Event
-from tests.acceptance.crowd import QUIET, Crowd, in_processes, in_threads, join
+from tests.acceptance.crowd import Crowd, join
 from tests.acceptance.inspection import assert_sound, follow, timeline
 
 AL = ("user", "al")
@@ -76,22 +73,6 @@ def write_all_sorts(memory: Alcove, worker: int) -> list[int]:
         if n % 5 == 4:
             caused += mine.delete(("user", user), "key-0").deleted
     return [caused]
-
-
-@pytest.fixture(params=[in_processes, in_threads])
-def crowd(request: pytest.FixtureRequest) -> Crowd:
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
-
-
-@pytest.fixture
-def memory(path: Path) -> Iterator[Alcove]:
-    with Alcove(path, settings=QUIET) as memory:
-        yield memory
 
 
 # What must hold.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.acceptance.server import Server
+from tests.acceptance.service import serving
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,8 +25,8 @@ def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
 
 def test_the_curl_examples_of_the_readme_answer_what_they_should(tmp_path: Path) -> None:
     (examples,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    with Server(tmp_path) as server:
-        commands = examples.replace("localhost:8080", f"127.0.0.1:{server.port}").replace("\\\n", " ")
+    with serving(tmp_path) as service:
+        commands = examples.replace("localhost:8080", f"127.0.0.1:{service.port}").replace("\\\n", " ")
         put, get, search, delete = (
             subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
             for line in commands.strip().splitlines()

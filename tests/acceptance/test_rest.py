@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.acceptance.patience import PATIENCE
+from tests.acceptance.service import Service
 
 AT = "/v1/memories"
 ENTRY = {
@@ -60,6 +64,18 @@ def versions(client: httpx.Client, room: list[str], key: str = "k") -> list[dict
     return list(answer.json()["versions"])
 
 
+def exchanged(service: Service, method: str, path: str) -> tuple[set[bytes], bytes]:
+    """The head's lines and the body as they come from the socket: a client drops what follows a HEAD."""
+    request = (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-ID: same\r\nConnection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE) as connection:
+        connection.sendall(request.encode())
+        with connection.makefile("rb") as answer:
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+    return {line for line in head.split(b"\r\n") if not line.lower().startswith(b"date:")}, body
+
+
 def moment(text: str) -> datetime:
     """A time of an answer: RFC 3339, in UTC, to the microsecond."""
     assert text.endswith("Z")
@@ -98,6 +114,18 @@ def test_what_is_absent_is_not_found_and_deletes_all_the_same(client: httpx.Clie
     answer = delete(client, room)
     assert (answer.status_code, answer.content) == (204, b"")
     assert "x-request-id" in answer.headers
+
+
+def test_a_head_answers_like_a_get_without_the_body(
+    service: Service, client: httpx.Client, room: list[str]
+) -> None:
+    put(client, room)
+    there, absent = (get(client, room, key).request.url.raw_path.decode() for key in ("k", "absent"))
+    for path, status in (("/healthz", 200), ("/readyz", 200), (there, 200), (absent, 404)):
+        expected, body = exchanged(service, "GET", path)
+        assert any(line.startswith(b"HTTP/1.1 %d " % status) for line in expected), path
+        assert body, path
+        assert exchanged(service, "HEAD", path) == (expected, b""), path
 
 
 def test_a_delete_takes_away_and_revisions_count_on(client: httpx.Client, room: list[str]) -> None:

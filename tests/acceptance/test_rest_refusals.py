@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.server import PATIENCE, Server
+from tests.acceptance.patience import until
+from tests.acceptance.service import Service, assert_error, serving
 
 AT = "/v1/memories"
 OWN = ["user", "noop"]
@@ -21,24 +21,9 @@ GOOD: dict[str, Any] = {"namespace": OWN, "key": "k", "value": {}}
 MEBI = 1024 * 1024
 
 
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The error, once it is known to have the one shape that errors have."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    error: dict[str, Any] = answer.json()
-    assert (
-        {"code", "error", "request_id"} <= set(error) <= {"code", "error", "request_id", "details", "reason"}
-    )
-    assert error["code"] == code
-    assert error["request_id"] == answer.headers["x-request-id"]
-    assert "Traceback" not in answer.text
-    assert 'File "' not in answer.text
-    return error
-
-
 def names(answer: httpx.Response, field: str) -> None:
     """A 400 that says which field it is about, to people and to programs."""
-    error = refused(answer, 400, "invalid_request")
+    error = assert_error(answer, 400, "invalid_request")
     assert error["details"]["field"] == field
     assert field in error["error"]
 
@@ -166,19 +151,19 @@ def test_a_lone_surrogate_is_refused_wherever_text_is(client: httpx.Client, plac
         "index": {"a": "\udc00"},
     }
     body = json.dumps({**GOOD, place: lone[place]}).encode()
-    refused(client.put(AT, content=body, headers=JSON), 400, "invalid_request")
+    assert_error(client.put(AT, content=body, headers=JSON), 400, "invalid_request")
 
 
 def test_a_query_that_is_not_utf_8_is_refused(client: httpx.Client) -> None:
     for key in ("%ff", "%ED%A0%80"):
-        refused(client.get(f"{AT}?ns=user&ns=noop&key={key}"), 400, "invalid_request")
+        assert_error(client.get(f"{AT}?ns=user&ns=noop&key={key}"), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_of_another_type_is_unsupported(client: httpx.Client, content_type: str | None) -> None:
     headers = {"content-type": content_type} if content_type else {}
     answer = client.put(AT, content=json.dumps(GOOD).encode(), headers=headers)
-    refused(answer, 415, "unsupported_media_type")
+    assert_error(answer, 415, "unsupported_media_type")
 
 
 def test_a_content_type_may_name_its_charset(client: httpx.Client) -> None:
@@ -191,19 +176,19 @@ def test_a_body_over_four_mebibytes_is_too_large(client: httpx.Client, declared:
     body = json.dumps({**GOOD, "value": {"a": "x" * (4 * MEBI)}}).encode()
     pieces: Iterator[bytes] = (body[at : at + 65536] for at in range(0, len(body), 65536))
     answer = client.put(AT, content=body if declared else pieces, headers=JSON)
-    refused(answer, 413, "payload_too_large")
+    assert_error(answer, 413, "payload_too_large")
 
 
 def test_a_value_over_one_mebibyte_is_too_large(client: httpx.Client) -> None:
     fits = {"a": "x" * (MEBI - len('{"a":""}'))}
     assert client.put(AT, json={**GOOD, "key": "large", "value": fits}).status_code == 200
     answer = client.put(AT, json={**GOOD, "value": {"a": fits["a"] + "x"}})
-    assert refused(answer, 413, "payload_too_large")["details"]["field"] == "value"
+    assert assert_error(answer, 413, "payload_too_large")["details"]["field"] == "value"
 
 
 def test_a_path_that_leads_nowhere_is_not_found(client: httpx.Client) -> None:
     for path in ("/", "/v1", f"{AT}/", "/v1/memories/nope", "/%ff"):
-        refused(client.get(path), 404, "not_found")
+        assert_error(client.get(path), 404, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -213,14 +198,14 @@ def test_a_method_that_is_not_there_is_told_which_are(
     client: httpx.Client, method: str, path: str, allow: str
 ) -> None:
     answer = client.request(method, path)
-    refused(answer, 405, "method_not_allowed")
+    assert_error(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == allow
 
 
 def test_a_request_id_is_echoed_or_made(client: httpx.Client) -> None:
     assert client.get("/healthz", headers={"X-Request-ID": "mine-1"}).headers["x-request-id"] == "mine-1"
     answer = client.get("/nope", headers={"X-Request-ID": "mine-2"})
-    assert refused(answer, 404, "not_found")["request_id"] == "mine-2"
+    assert assert_error(answer, 404, "not_found")["request_id"] == "mine-2"
     made = {client.get("/healthz").headers["x-request-id"] for _ in range(10)}
     assert len(made) == 10
     for unfit in ("a b", "x" * 200, ""):
@@ -231,15 +216,11 @@ def test_a_request_id_is_echoed_or_made(client: httpx.Client) -> None:
 
 
 def test_a_moment_before_the_retained_history_names_the_earliest_one(tmp_path: Path) -> None:
-    with Server(tmp_path, "--retention-days", "0.000001", "--sweep-interval", "0.1") as forgetful:
-        written = {}
-        for key in ("k", "k", "other"):
-            written = httpx.put(f"{forgetful.url}{AT}", json={**GOOD, "key": key}).json()
+    with serving(tmp_path, "--retention-days", "0.000001", "--sweep-interval", "0.1") as forgetful:
+        *_, written = [forgetful.put(OWN, key, {}).json() for key in ("k", "k", "other")]
         params = {"ns": OWN, "key": "k", "as_of": "1999-01-01T00:00:00Z"}
-        deadline = time.monotonic() + PATIENCE
-        while (answer := httpx.get(f"{forgetful.url}{AT}", params=params)).status_code == 404:
-            assert time.monotonic() < deadline, "nothing was ever forgotten"
-            time.sleep(0.05)
+        until(lambda: forgetful.call("GET", AT, params=params).status_code != 404)
+        answer = forgetful.call("GET", AT, params=params)
     names(answer, "as_of")
     assert written["created_at"][:10] in answer.json()["error"]
 
@@ -252,7 +233,7 @@ def test_somebody_elses_room_is_denied_with_the_policys_reason(client: httpx.Cli
         client.delete(AT, params=foreign),
         client.get(f"{AT}/history", params=foreign),
     ):
-        assert refused(answer, 403, "permission_denied")["reason"]
+        assert assert_error(answer, 403, "permission_denied")["reason"]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +248,7 @@ def test_somebody_elses_room_is_denied_with_the_policys_reason(client: httpx.Cli
 )
 def test_noop_serves_no_other_origin_and_no_other_host(client: httpx.Client, headers: dict[str, str]) -> None:
     answer = client.get(AT, params={"ns": OWN, "key": "k"}, headers=headers)
-    refused(answer, 403, "permission_denied")
+    assert_error(answer, 403, "permission_denied")
 
 
 def test_noop_serves_pages_of_this_machine(client: httpx.Client) -> None:
@@ -275,7 +256,7 @@ def test_noop_serves_pages_of_this_machine(client: httpx.Client) -> None:
         assert client.get(f"{AT}/namespaces", headers=headers).status_code == 200
 
 
-def test_the_log_has_one_line_a_request_and_no_content(server: Server, client: httpx.Client) -> None:
+def test_the_log_has_one_line_a_request_and_no_content(service: Service, client: httpx.Client) -> None:
     secret = uuid.uuid4().hex
     room = [*OWN, f"ns-{secret}"]
     at = {"ns": room, "key": f"key-{secret}"}
@@ -293,7 +274,7 @@ def test_the_log_has_one_line_a_request_and_no_content(server: Server, client: h
     ]
     assert [each.status_code for each in sent] == [200, 200, 503, 200, 409, 400, 400, 404, 204]
     for answer in sent:
-        (line,) = server.requests(answer.headers["x-request-id"])
+        (line,) = service.requests(answer.headers["x-request-id"])
         assert (line["status"], line["method"]) == (answer.status_code, answer.request.method)
         assert {"time", "level", "path", "ms", "user"} <= set(line)
-    assert secret not in server.log
+    assert secret not in service.log

@@ -19,11 +19,6 @@ USER, CLIENT, TEXT = "al-c1f3b2d4e5", "client-9a8b7c6d", "indexed-5f6e7d8c"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
-
-
-@pytest.fixture
 def memory(path: Path, clock: ManualClock) -> Iterator[Alcove]:
     with Alcove(path, settings=QUIET, clock=clock) as memory:
         yield memory

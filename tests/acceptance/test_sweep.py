@@ -17,18 +17,13 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, Settings, Swept
 from alcove.clock import DAY, to_datetime
-from tests.acceptance.children import PATIENCE
-from tests.acceptance.crowd import Crowd, in_processes, in_threads, join
+from tests.acceptance.crowd import Crowd, join
 from tests.acceptance.inspection import assert_sound, follow, timeline
+from tests.acceptance.patience import until
 from tests.conftest import ManualClock
 
 AL = ("user", "al")
 SECONDS_OF_A_DAY = DAY / 1_000_000
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
 
 
 Open = Callable[..., Alcove]
@@ -41,13 +36,6 @@ def opened(path: Path, clock: ManualClock) -> Open:
         return Alcove(path, settings=Settings(**settings), clock=clock)  # type: ignore[arg-type]
 
     return open_store
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # Expiry
@@ -90,11 +78,10 @@ def test_a_sweep_records_each_expiry_once(opened: Open, clock: ManualClock) -> N
         assert_sound(memory)
 
 
-@pytest.mark.parametrize("crowd", [in_processes, in_threads])
 def test_sweepers_that_meet_record_each_expiry_once(path: Path, crowd: Crowd) -> None:
     with Alcove(path, settings=Settings(sweep_interval=0)) as memory:
         crowd(path, expire_and_sweep)
-        eventually(lambda: memory.sweep().expired == 0 and not memory.list(AL))
+        until(lambda: memory.sweep().expired == 0 and not memory.list(AL))
         kinds = Counter(event.kind for event in timeline(memory, AL))
         assert kinds["add"] == kinds["expired"] > 0
         expired = Counter(
@@ -109,9 +96,9 @@ def expire_and_sweep(memory: Alcove, worker: int) -> list[int]:
     al = memory.as_user("al")
     for n in range(30):
         al.put(AL, f"key-{worker}-{n}", {"n": n}, ttl_seconds=1)
-    until = time.monotonic() + 1.2
+    end = time.monotonic() + 1.2
     swept = 0
-    while time.monotonic() < until:
+    while time.monotonic() < end:
         swept += memory.sweep().expired
         time.sleep(0.002)
     return [swept]
@@ -245,9 +232,9 @@ def test_the_background_sweeps_at_its_interval(opened: Open, clock: ManualClock)
             al.put(AL, f"short-{n}", {"n": 1}, ttl_seconds=60)
             al.put(AL, f"aged-{n}", {"n": 1})
             clock.advance(1.5 * SECONDS_OF_A_DAY)
-            eventually(lambda: [event.kind for event in timeline(memory)][-4:][2:] == ["expired"] * 2)
+            until(lambda: [event.kind for event in timeline(memory)][-4:][2:] == ["expired"] * 2)
         clock.advance(20 * SECONDS_OF_A_DAY)
-        eventually(lambda: timeline(memory) == [])
+        until(lambda: timeline(memory) == [])
         assert_sound(memory)
 
 
@@ -259,10 +246,10 @@ def test_a_sweep_that_fails_is_tried_again(
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")
         clock.advance(61)
-        eventually(lambda: "is busy" in caplog.text)
+        until(lambda: "is busy" in caplog.text)
         assert [event.kind for event in timeline(memory)] == ["add"]
         other.close()
-        eventually(lambda: [event.kind for event in timeline(memory)] == ["add", "expired"])
+        until(lambda: [event.kind for event in timeline(memory)] == ["add", "expired"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import jwt
 import pytest
 
 from tests.acceptance.issuer import Issuer, issuing
-from tests.acceptance.service import Service, alcove, assert_error, serving, until
+from tests.acceptance.patience import until
+from tests.acceptance.service import Service, alcove, assert_error, serving
 
 SECRET = "a secret that is long enough for HS256 to be taken seriously"
 OTHER = "another secret, just as long, that the service has never seen"

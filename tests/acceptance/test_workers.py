@@ -17,7 +17,8 @@ import pytest
 
 from alcove import Alcove
 from tests.acceptance.inspection import assert_sound
-from tests.acceptance.service import PATIENCE, Service, assert_error, serving, until
+from tests.acceptance.patience import PATIENCE, until
+from tests.acceptance.service import Service, assert_error, serving
 
 MINE = ["user", "noop"]
 
@@ -46,7 +47,7 @@ class Writers:
 
     def _write(self, name: int) -> None:
         with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
-            url, n = f"http://127.0.0.1:{self._service.port}/v1/memories", 0
+            url, n = f"{self._service.url}/v1/memories", 0
             while not self._stop.is_set():
                 n += 1
                 key = f"{name}-{n}"
@@ -186,7 +187,7 @@ def test_requests_in_flight_finish_before_a_stop(tmp_path: Path, workers: int, n
         service.look()
         service.signal(number)
         wait_until_stopping(service, workers)
-        assert service.process.poll() is None
+        assert service.running
         for half in halves.values():
             assert half.finish() == b"HTTP/1.1 200 OK"
         service.wait()
@@ -204,8 +205,8 @@ def test_a_service_that_stops_turns_new_callers_away(tmp_path: Path, workers: in
         try:
             for _ in range(3):
                 with pytest.raises((httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError)):
-                    httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=10, trust_env=False)
-            assert service.process.poll() is None
+                    httpx.get(f"{service.url}/healthz", timeout=10, trust_env=False)
+            assert service.running
         finally:
             half.close()
 
@@ -221,7 +222,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, workers: int, number: int
             service.look()
             service.signal(number)
             wait_until_stopping(service, workers)
-            assert service.process.poll() is None
+            assert service.running
             service.signal(number)
             service.process.wait(PATIENCE / 3)
             assert service.children() == []
