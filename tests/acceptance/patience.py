@@ -1,0 +1,21 @@
+"""How long a test waits for what happens in another process or thread, and how it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up; nothing depends on how long it really takes."""
+
+T = TypeVar("T")
+
+
+def until(holds: Callable[[], T]) -> T:
+    """What it gives, as soon as that holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not (given := holds()):
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+    return given
