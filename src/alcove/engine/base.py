@@ -57,6 +57,8 @@ class PutRow(NamedTuple):
     index_text: str | None
     ttl: int | None
     expected: int | None
+    until: int | None = None
+    """When it expires, for what is brought with its expiry; `ttl` counts from the write."""
 
 
 class GetRow(NamedTuple):
@@ -129,6 +131,46 @@ class Wiped(NamedTuple):
     generation: int
 
 
+class AuditRow(NamedTuple):
+    """One entry of the audit log; `subject` is a pseudonym, `details` JSON without content."""
+
+    seq: int
+    at: int
+    actor: str | None
+    action: str
+    subject: str | None
+    details: str
+
+
+class Document(NamedTuple):
+    """Policies or settings as they were put, as JSON."""
+
+    version: int
+    at: int
+    actor: str | None
+    body: str
+
+
+class HeldRow(NamedTuple):
+    """What one namespace of a user holds."""
+
+    ns: bytes
+    memories: int
+    versions: int
+    bytes: int
+    first: int
+    last: int
+
+
+class RootStats(NamedTuple):
+    """What lies under one root segment."""
+
+    ns: bytes
+    memories: int
+    versions: int
+    bytes: int
+
+
 class DataKeyGone(Exception):
     """A write was sealed with a data key that has been destroyed since; seal again and retry."""
 
@@ -158,8 +200,36 @@ class Pending(Protocol):
         ...
 
 
+class Administration(Protocol):
+    """What operating asks of an engine."""
+
+    def add_audit(self, entries: Sequence[AuditRow]) -> None: ...
+    def audit(
+        self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
+    ) -> list[AuditRow]: ...
+    def purge_audit(self, *, before: int) -> int: ...
+
+    def version(self) -> int:
+        """The version of the newest document; asked before every decision, so it must be quick."""
+        ...
+
+    def document(self, kind: str) -> Document | None: ...
+    def add_document(self, kind: str, actor: str, body: str) -> int: ...
+
+    def held(self, user: str) -> tuple[list[HeldRow], int]:
+        """What lies in a user's namespaces, and how many versions they wrote into others'."""
+        ...
+
+    def of_user(self, user: str, *, position: int, limit: int) -> list[Row]: ...
+    def remove(self, seq: int) -> bool: ...
+    def stats(self) -> list[RootStats]: ...
+    def keys_by_wrapper(self) -> list[tuple[str, int]]: ...
+
+
 class Engine(Protocol):
     """A durable, ordered store of versions. Safe to use from many threads."""
+
+    admin: Administration
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.
     def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Pending: ...
@@ -167,6 +237,9 @@ class Engine(Protocol):
     # Reading. `at` is a moment: what was current then. None reads what is current at `now`.
     def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None: ...
     def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]: ...
+    def scan_page(
+        self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
+    ) -> list[Row]: ...
     def history(self, ns: bytes, key: bytes) -> list[Row]: ...
     def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]: ...
     def events(
@@ -179,6 +252,7 @@ class Engine(Protocol):
         before: int | None,
         limit: int,
     ) -> list[Row]: ...
+    def last_seq(self) -> int: ...
     def horizon(self) -> tuple[int, int]:
         """The earliest moment and the highest removed sequence that retention has left behind."""
         ...

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from alcove.clock import DAY
+from alcove.clock import DAY, Clock
 from alcove.engine import statements
 from alcove.engine.base import (
     DataKeyGone,
@@ -25,7 +25,8 @@ from alcove.errors import AlcoveError, Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Kind, new_id
 
-SQL = statements.load("queries.sql", columns=", ".join(Row._fields))
+COLUMNS = ", ".join(Row._fields)
+SQL = statements.load("queries.sql", columns=COLUMNS)
 NOBODY = Writer(None, None, None)
 
 
@@ -61,6 +62,16 @@ class Transaction:
     def __init__(self, db: apsw.Connection, at: int) -> None:
         self._db = db
         self._at = at
+
+    @classmethod
+    def now(cls, db: apsw.Connection, clock: Clock) -> Transaction:
+        """One at the clock's time, but always later than what is written already."""
+        last = db.execute(SQL["last_moment"]).fetchone()
+        return cls(db, max(clock(), last[0] + 1) if last else clock())
+
+    def later(self, microseconds: int) -> Transaction:
+        """Another in the same commit, that much later."""
+        return Transaction(self._db, self._at + microseconds)
 
     def run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
         """Does every operation in order, or raises and has done none of them."""
@@ -120,7 +131,7 @@ class Transaction:
         elif not newest.namespace_known:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
         kind: Kind = "update" if newest.live else "add"
-        expires_at = None if put.ttl is None else self._at + put.ttl
+        expires_at = put.until if put.ttl is None else self._at + put.ttl
         row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self._at, expires_at,
                   *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)

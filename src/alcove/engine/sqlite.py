@@ -11,7 +11,8 @@ import apsw
 
 from alcove.apikeys import ApiKey
 from alcove.clock import Clock
-from alcove.engine import statements
+from alcove.engine import base, statements
+from alcove.engine.administration import Administration
 from alcove.engine.base import DataKey, DataKeyGone, Replay, Row, RowOperation, Scope, Wiped
 from alcove.engine.commit import CommitQueue, Outcome, Submission
 from alcove.engine.database import Database
@@ -32,6 +33,7 @@ class SqliteEngine:
     ) -> None:
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
+        self.admin: base.Administration = Administration(self._db, clock)
         self._queue = CommitQueue(self._commit)
         self._scrubbing = threading.Lock()
 
@@ -46,15 +48,10 @@ class SqliteEngine:
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
         with self._db.write() as db:
-            at = self._moment(db)
-            outcomes = [_attempt(db, submission, at + n) for n, submission in enumerate(batch)]
+            first = Transaction.now(db, self._clock)
+            outcomes = [_attempt(first.later(n), submission) for n, submission in enumerate(batch)]
         for submission, outcome in zip(batch, outcomes, strict=True):
             submission.outcome = outcome
-
-    def _moment(self, db: apsw.Connection) -> int:
-        """The clock, but always later than what is written already."""
-        last = db.execute(SQL["last_moment"]).fetchone()
-        return max(self._clock(), last[0] + 1) if last else self._clock()
 
     # Reading
 
@@ -68,6 +65,14 @@ class SqliteEngine:
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
         params: Params = [scope.low, scope.high, moment]
         return map(Row._make, self._stream(statement, _where(scope, params), params))
+
+    def scan_page(
+        self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
+    ) -> list[Row]:
+        params: Params = [*(after or (scope.low, b"")), scope.high, now]
+        statement = SQL["scan_page"].format(where=_where(scope, params))
+        with self._db.read() as db:
+            return [Row._make(row) for row in db.execute(statement, [*params, limit])]
 
     def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]:
         params: Params = [scope.low, scope.high, now]
@@ -103,6 +108,10 @@ class SqliteEngine:
             statement = SQL["events_by_seq" if near else "events_by_subtree"]
             return [Row._make(row) for row in db.execute(statement.format(where=" AND ".join(where)), params)]
 
+    def last_seq(self) -> int:
+        ((last,),) = self._all("last_seq")
+        return int(last)
+
     def horizon(self) -> tuple[int, int]:
         with self._db.read() as db:
             return _mark(db, "history_from"), _mark(db, "purged_seq")
@@ -121,7 +130,7 @@ class SqliteEngine:
         if not found:
             return 0
         with self._db.write() as db:
-            transaction = Transaction(db, self._moment(db))
+            transaction = Transaction.now(db, self._clock)
             for seq in found:
                 if row := db.execute(SQL["still_live"], seq).fetchone():
                     transaction.end(Live._make(row), "expired")
@@ -154,6 +163,8 @@ class SqliteEngine:
             api_keys = _changed(db, "wipe_api_keys", user)
             keys = _changed(db, "wipe_key", subject)
             elsewhere = 0 if shared == "keep" else self._wipe_shared(db, user, remove=shared == "remove")
+            db.execute(SQL["forget_actor"], (user,))
+            db.execute(SQL["forget_document_actor"], (user,))
             generation = _mark(db, "wipes")
             if versions or replays or api_keys or keys or elsewhere:
                 generation += 1
@@ -165,7 +176,7 @@ class SqliteEngine:
 
         A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it.
         """
-        transaction = Transaction(db, self._moment(db))
+        transaction = Transaction.now(db, self._clock)
         authored = db.execute(SQL["authored"], (user,)).fetchall()
         for *fields, is_live, has_content in authored:
             live = Live._make(fields)
@@ -260,10 +271,10 @@ class SqliteEngine:
                 cursor.close()
 
 
-def _attempt(db: apsw.Connection, submission: Submission, at: int) -> Outcome | Exception:
+def _attempt(transaction: Transaction, submission: Submission) -> Outcome | Exception:
     """What one submission answers once the commit stands; its refusal is not its neighbours'."""
     try:
-        return Transaction(db, at).run(submission.operations, submission.replay)
+        return transaction.run(submission.operations, submission.replay)
     except (AlcoveError, DataKeyGone) as refusal:
         return refusal
 

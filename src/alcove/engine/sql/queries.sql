@@ -188,3 +188,16 @@ DELETE FROM api_keys WHERE user = ?
 
 -- name: every_version
 SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?
+
+-- name: forget_actor
+UPDATE audit SET actor = NULL WHERE actor = ?
+
+-- name: forget_document_actor
+UPDATE documents SET actor = NULL WHERE actor = ?
+
+-- name: scan_page
+-- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.
+SELECT {columns} FROM versions v INDEXED BY live
+WHERE (ns, key) > (?, ?) AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
+  AND {where}
+ORDER BY ns, key LIMIT ?

@@ -1,0 +1,153 @@
+"""Requests to a server, with its errors raised as the exceptions that a store in this process raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from alcove import checks
+from alcove.clock import checked_moment, to_datetime
+from alcove.errors import (
+    AlcoveError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+    PolicyError,
+    StoreError,
+    Unavailable,
+)
+from alcove.http.answers import ErrorAnswer
+from alcove.http.errors import RateLimited, Unauthenticated
+
+try:
+    import httpx
+except ModuleNotFoundError:  # pragma: no cover
+    raise StoreError("a store at a URL needs httpx: pip install 'alcove[client]'") from None
+
+T = TypeVar("T")
+_PLAIN = {each.code: each for each in (NotFound, Conflict, Unavailable, RateLimited, Unauthenticated)}
+_NARROW = {each.code: each for each in (InvalidRequest, PayloadTooLarge)}
+
+
+class Wire:
+    """One server, and how its caller says who they are; connections are kept and shared by threads."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(timeout=timeout)
+        self._headers = {name: value.encode() for name, value in headers.items()}
+
+    def as_user(self, user: str) -> Wire:
+        """The same connections, for a trusted key that names this user."""
+        twin = object.__new__(Wire)
+        twin.__dict__ = {**self.__dict__, "_headers": {**self._headers, "X-User-ID": user.encode()}}
+        return twin
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        params: Mapping[str, object] | None = None,
+        body: bytes | None = None,
+        idempotency_key: str | None = None,
+    ) -> T:
+        """One request and its answer, read as this kind of record."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        with self.stream(method, path, params=params, content=body, headers=headers) as response:
+            return self.decode(b"".join(response.iter_bytes()), kind)
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        content: bytes | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        patient: bool = False,
+    ) -> Iterator[httpx.Response]:
+        """One request whose answer is read by the caller; `patient` waits for it as long as it takes."""
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None) if patient else ...
+        try:
+            request = self._client.build_request(
+                method,
+                f"{self.url}{path}",
+                params=given,  # type: ignore[arg-type]
+                content=content,
+                headers={**self._headers, **{k: v.encode() for k, v in (headers or {}).items()}},
+                **({} if timeout is ... else {"timeout": timeout}),
+            )
+            response = self._client.send(request, stream=True)
+            try:
+                if response.status_code >= 400:
+                    raise self._error(response.status_code, response.read())
+                yield response
+            finally:
+                response.close()
+        except UnicodeEncodeError:
+            raise InvalidRequest("request", "text without lone surrogates") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise InvalidRequest("at", f"the URL of a server ({error})") from None
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
+
+    def decode(self, raw: bytes, kind: type[T]) -> T:
+        """A body of the server's as a record."""
+        try:
+            return msgspec.json.decode(raw or b"null", type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise StoreError(f"what answers at {self.url} is not Alcove, or one of another version") from None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _error(self, status: int, raw: bytes) -> AlcoveError:
+        """The exception that the server's error was, or the nearest to it."""
+        try:
+            told = msgspec.json.decode(raw, type=ErrorAnswer)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            if status >= 500:
+                return Unavailable(f"{self.url} answers {status}, and not as Alcove does")
+            return StoreError(f"what answers at {self.url} is not Alcove ({status})")
+        details: dict[str, Any] = told.details or {}
+        if told.code in _NARROW and "field" in details:
+            error: AlcoveError = _NARROW[told.code](str(details["field"]), str(details.get("expected")))
+        elif told.code == InvalidRequest.code:
+            error = PolicyError(told.error)
+        elif told.code == PermissionDenied.code:
+            error = PermissionDenied(told.reason or told.error.removeprefix("access denied: "))
+        elif told.code in _PLAIN:
+            error = _PLAIN[told.code](told.error)
+        else:
+            error = AlcoveError(f"{told.error} (request {told.request_id})")
+        error.details = details
+        return error
+
+
+def encoded(**fields: object) -> bytes:
+    """A body of the fields that are given; what JSON cannot carry is refused here, by its name."""
+    return msgspec.json.encode(
+        {
+            name: msgspec.Raw(checks.json(dict(field) if isinstance(field, Mapping) else field, name))
+            for name, field in fields.items()
+            if field is not None
+        }
+    )
+
+
+def instant(moment: datetime | str | None, field: str) -> str | None:
+    """A time as the server takes it."""
+    at = checked_moment(moment, field)
+    return None if at is None else to_datetime(at).isoformat()
