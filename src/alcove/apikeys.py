@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -38,8 +39,9 @@ class KeyRows(Protocol):
 class ApiKeys:
     """Makes, finds, lists and revokes keys; a revoked one is refused at once, in every process."""
 
-    def __init__(self, rows: KeyRows) -> None:
+    def __init__(self, rows: KeyRows, note: Callable[[str, str], None] = lambda action, id: None) -> None:
         self._rows = rows
+        self._note = note
 
     def create(self, *, client: str, user: str | None, roles: list[str], trusted: bool, now: int) -> str:
         """A new key, which cannot be shown again."""
@@ -55,6 +57,7 @@ class ApiKeys:
                 created_at=now,
             )
         )
+        self._note("apikey.create", id)
         return f"{_PREFIX}_{id}_{secret}"
 
     def find(self, given: str) -> ApiKey | None:
@@ -72,6 +75,7 @@ class ApiKeys:
         """Makes a key useless from now on."""
         if not self._rows.remove_api_key(id):
             raise NotFound(f"there is no API key {id}")
+        self._note("apikey.revoke", id)
 
 
 def _digest(secret: str) -> bytes:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
+from alcove.admin import Admin
 from alcove.apikeys import ApiKeys
+from alcove.audit import Audit
 from alcove.clock import Clock, system_clock
 from alcove.doctor import Examination
 from alcove.engine.sqlite import SqliteEngine
@@ -35,6 +38,7 @@ from alcove.records import (
 )
 from alcove.service import Address, Memories, Moment
 from alcove.settings import Settings
+from alcove.standing import Standing
 from alcove.sweeper import Sweeper
 from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, Rotation, Vault
 
@@ -69,14 +73,7 @@ class Alcove:
         except BaseException:
             engine.close()
             raise
-        self._memories = Memories(
-            engine=engine,
-            vault=vault,
-            policy=policy,
-            ledger=Ledger(path.with_name(path.name + ".wipes")),
-            settings=self._settings,
-            clock=clock,
-        )
+        self._memories = _road(engine, vault, policy, path, self._settings, clock)
         interval = self._settings.sweep_interval
         self._sweeper = Sweeper(self._memories, interval) if interval else None
         self.principal = NOBODY_ELSE
@@ -89,7 +86,12 @@ class Alcove:
     @property
     def api_keys(self) -> ApiKeys:
         """The API keys of this store; admins only."""
-        return self._memories.api_keys(self.principal)
+        return self._memories.admin.api_keys(self.principal)
+
+    @property
+    def admin(self) -> Desk:
+        """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
+        return Desk(self._memories.admin, self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
         """The same store, as this user sees it."""
@@ -224,7 +226,7 @@ class Alcove:
 
     def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
         """Erases everything that belongs to a user and destroys their key."""
-        receipt = self._memories.wipe(self.principal, user, shared=shared, wait=wait)
+        receipt = self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait)
         if not receipt.scrubbed and self._sweeper:
             self._sweeper.wake()
         return receipt
@@ -235,15 +237,15 @@ class Alcove:
 
     def rotate_keys(self) -> Iterator[Rotation]:
         """Wraps every data key with a new key-encryption key, step by step; resumable."""
-        return self._memories.rotate_keys(self.principal)
+        return self._memories.admin.rotate_keys(self.principal)
 
     def doctor(self) -> Iterator[Examination]:
         """Checks the whole store, one examination at a time."""
-        return self._memories.doctor(self.principal)
+        return self._memories.admin.doctor(self.principal)
 
     def reload_policy(self) -> None:
         """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
-        self._memories.reload_policy(self.principal)
+        self._memories.admin.reload_policy(self.principal)
 
     def close(self) -> None:
         """Stops the sweep and closes the file, for every handle over this store."""
@@ -259,6 +261,29 @@ class Alcove:
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"
+
+
+class Desk:
+    """`Admin`, with the principal given once."""
+
+    def __init__(self, admin: Admin, principal: Principal) -> None:
+        self._admin = admin
+        self._principal = principal
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(getattr(self._admin, name), self._principal)
+
+
+def _road(
+    engine: SqliteEngine, vault: Vault, policy: Policy, path: Path, settings: Settings, clock: Clock
+) -> Memories:
+    """The one road into a store, with everything that stands beside it."""
+    audit = Audit(engine.admin, vault, clock)
+    policy.on_denied = audit.denied
+    standing = Standing(engine.admin, policy, settings)
+    ledger = Ledger(path.with_name(path.name + ".wipes"))
+    admin = Admin(engine=engine, vault=vault, standing=standing, ledger=ledger, audit=audit, clock=clock)
+    return Memories(engine=engine, vault=vault, standing=standing, audit=audit, admin=admin, clock=clock)
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

@@ -5,41 +5,137 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, Struct
 
-from alcove.clock import to_datetime
-from alcove.errors import Unavailable
+from alcove.clock import checked_moment, to_datetime
+from alcove.errors import StoreError, Unavailable
+from alcove.records import Shared
+
+
+class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line: when, and a pseudonym of whom, or which single memory an admin took away."""
+
+    wiped_at: Annotated[datetime, Meta(tz=True)]
+    user: str | None = None
+    shared: Shared | None = None
+    """What became of the user's part in shared rooms; lines of older versions do not say: anonymised."""
+    memory: str | None = None
+    """The id of the version that was taken away, and with it all that its key held until then."""
+    place: str | None = None
+    """A pseudonym of its namespace and key: an older backup knows the key under another version's id."""
+
+    def __post_init__(self) -> None:
+        if (self.user is None) == (self.memory is None):
+            raise ValueError("it names neither a user nor a memory, or both")
+
+    @property
+    def moment(self) -> int:
+        """When, as engines count."""
+        moment = checked_moment(self.wiped_at, "wiped_at")
+        assert moment is not None
+        return moment
 
 
 class Ledger:
-    """One line of JSON for every wipe: when, and a pseudonym of whom."""
+    """One line of JSON for every wipe.
+
+    A line is on the disk before its wipe is committed. So half a line at the end, without the line
+    break that was to be written with it, is of a wipe that never happened, and is passed over; damage
+    anywhere else may hide a wipe, and is refused.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def record(self, pseudonym: str, moment: int) -> None:
-        """Notes a wipe before it happens; it is on the disk when this returns."""
-        line = msgspec.json.encode({"wiped_at": to_datetime(moment), "user": pseudonym}) + b"\n"
-        descriptor = self._open()
+    @classmethod
+    def beside(cls, store: Path) -> Ledger:
+        """The ledger of the store at a path."""
+        return cls(store.with_name(store.name + ".wipes"))
+
+    def record(self, pseudonym: str, moment: int, *, shared: Shared) -> None:
+        """Notes a user's wipe before it happens; it is on the disk when this returns."""
+        self._append([Note(wiped_at=to_datetime(moment), user=pseudonym, shared=shared)])
+
+    def record_memory(self, id: str, moment: int, *, place: str) -> None:
+        """Notes that a single memory is about to be taken away, with all that its key held until now."""
+        self._append([Note(wiped_at=to_datetime(moment), memory=id, place=place)])
+
+    def include(self, notes: Iterable[Note]) -> None:
+        """Adds the notes of another ledger that this one does not have yet."""
+        known = set(map(_line, self.read()))
+        if missing := [note for note in notes if _line(note) not in known]:
+            self._append(missing)
+
+    def read(self) -> list[Note]:
+        """Every note; none where there is no file. A damaged line is an error that names it."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unavailable(f"the ledger {self.path} cannot be read: {error.strerror}") from None
+        *lines, tail = content.split(b"\n")
+        notes = [self._parsed(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+        return notes if _is_torn(tail) else [*notes, self._parsed(tail, len(lines) + 1)]
+
+    def _parsed(self, line: bytes, number: int) -> Note:
+        try:
+            return msgspec.json.decode(line, type=Note)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
+                "copy; without it, somebody who was forgotten could come back"
+            ) from None
+
+    def _append(self, notes: list[Note]) -> None:
+        lines = b"".join(map(_line, notes))
+        try:
+            with self._locked() as descriptor:
+                size = _mended(descriptor)
+                if os.write(descriptor, lines) < len(lines):
+                    os.ftruncate(descriptor, size)  # half a line would spoil the next one
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+        except OSError as error:
+            raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = os.fstat(descriptor).st_size
-            if os.write(descriptor, line) < len(line):
-                os.ftruncate(descriptor, size)  # half a line would spoil the next one
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(descriptor)
-        except OSError as error:
-            raise self._unavailable(error) from None
+            yield descriptor
         finally:
             os.close(descriptor)
 
-    def _open(self) -> int:
-        try:
-            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as error:
-            raise self._unavailable(error) from None
 
-    def _unavailable(self, error: OSError) -> Unavailable:
-        return Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}")
+def _line(note: Note) -> bytes:
+    return msgspec.json.encode(note) + b"\n"
+
+
+def _is_torn(tail: bytes) -> bool:
+    """Whether what follows the last line break is no whole note; one that is whole counts."""
+    try:
+        msgspec.json.decode(tail, type=Note)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return True
+    return False
+
+
+def _mended(descriptor: int) -> int:
+    """The size, once the last line ends: a torn one goes, a whole one gets the line break it lacks."""
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, 4096, max(0, size - 4096)).rpartition(b"\n")[2]
+    if tail and _is_torn(tail):
+        size -= len(tail)
+        os.ftruncate(descriptor, size)
+    elif tail:
+        size += os.write(descriptor, b"\n")
+    return size

@@ -49,9 +49,19 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the claims carry the role `admin`; anything but a list of strings carries none."""
+        """Whether the claims carry the role `admin`."""
+        return "admin" in self.roles
+
+    @property
+    def is_auditor(self) -> bool:
+        """Whether the claims carry the role `auditor`, which reads what admins see."""
+        return "auditor" in self.roles
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles of the claims; anything but a list of strings carries none."""
         roles = self.claims.get("roles")
-        return isinstance(roles, list) and all(isinstance(r, str) for r in roles) and "admin" in roles
+        return roles if isinstance(roles, list) and all(isinstance(r, str) for r in roles) else []  # type: ignore[return-value]
 
     @functools.cached_property
     def context(self) -> msgspec.Raw:

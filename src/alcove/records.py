@@ -138,6 +138,13 @@ class Put(Operation, frozen=True, kw_only=True, tag="put"):
     create_only: bool = False
 
 
+class Imported(Put, frozen=True, kw_only=True, tag="import"):
+    """A put of what was exported: it keeps its expiry and, for an admin, who wrote it."""
+
+    expires_at: datetime | None = None
+    written_by: Author | None = None
+
+
 class Get(Operation, frozen=True, kw_only=True, tag="get"):
     pass
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from alcove import cursor
 from alcove.clock import to_datetime
 from alcove.engine.base import Row
-from alcove.errors import Unreadable
+from alcove.errors import KeyDestroyed, Unreadable
 from alcove.namespace import Namespace
 from alcove.principal import JSON
 from alcove.records import Author, Deletion, Entry, Event, Memory, Version
 from alcove.vault import Vault
+
+T = TypeVar("T")
+
+_MOST_READS = 10
 
 _decode = msgspec.json.decode
 
@@ -60,7 +66,7 @@ class Opener:
     def memory(self, row: Row) -> Memory:
         """A live memory."""
         return Memory(  # spelled out: it is on the path of every get
-            id=_uuid(row.id),
+            id=uuid(row.id),
             namespace=Namespace.decode(row.ns),
             key=row.key.decode(),
             revision=row.revision,
@@ -103,7 +109,7 @@ class Opener:
 
 def _common(row: Row) -> dict[str, Any]:
     return {
-        "id": _uuid(row.id),
+        "id": uuid(row.id),
         "namespace": Namespace.decode(row.ns),
         "key": row.key.decode(),
         "revision": row.revision,
@@ -111,7 +117,7 @@ def _common(row: Row) -> dict[str, Any]:
     }
 
 
-def _uuid(raw: bytes) -> str:
+def uuid(raw: bytes) -> str:
     """The usual spelling; `str(uuid.UUID(...))` takes ten times as long."""
     text = raw.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -119,3 +125,16 @@ def _uuid(raw: bytes) -> str:
 
 def _author(row: Row) -> Author:
     return Author(row.user, row.client, row.agent)
+
+
+def place(row: Row) -> str:
+    """The place of a memory as one text, for a pseudonym of it."""
+    return f"{row.ns.hex()}:{row.key.hex()}"
+
+
+def undisturbed(read: Callable[[], T]) -> T:
+    """Reads again where a wipe came between reading the rows and opening them."""
+    for _ in range(_MOST_READS):
+        with contextlib.suppress(KeyDestroyed):
+            return read()
+    return read()

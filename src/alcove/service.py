@@ -16,9 +16,9 @@ from itertools import islice
 from typing import TypeAlias, TypeVar
 
 from alcove import checks, cursor, rows
-from alcove.apikeys import ApiKeys
+from alcove.admin import Admin
+from alcove.audit import Audit
 from alcove.clock import DAY, Clock, checked_moment, to_datetime
-from alcove.doctor import Examination, examine
 from alcove.engine.base import (
     DataKeyGone,
     DeleteRow,
@@ -32,11 +32,9 @@ from alcove.engine.base import (
     TouchRow,
     Writer,
 )
-from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, PermissionDenied, Unavailable
+from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.filters import Filter
-from alcove.ledger import Ledger
 from alcove.namespace import Namespace
-from alcove.policy import Policy
 from alcove.principal import Principal
 from alcove.records import (
     KINDS,
@@ -45,21 +43,20 @@ from alcove.records import (
     Entry,
     EventPage,
     Get,
+    Imported,
     Kind,
     Memory,
     Operation,
     Put,
-    Receipt,
     Result,
-    Shared,
     Swept,
     Touch,
     Version,
     new_id,
 )
 from alcove.replay import Replays
-from alcove.settings import Settings
-from alcove.vault import Rotation, Vault, subject_of, user_subject
+from alcove.standing import InForce, Standing
+from alcove.vault import Vault, subject_of, user_subject
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")
@@ -74,6 +71,7 @@ List: TypeAlias = list  # inside the class, `list` is the method
 _SWEEP_BATCH = 500
 _MOST_RESEALS = 10
 _MOST_OFFSET = 10**9
+_EXPORT_PAGE = 200
 
 
 class Memories:
@@ -84,17 +82,17 @@ class Memories:
         *,
         engine: Engine,
         vault: Vault,
-        policy: Policy,
-        ledger: Ledger,
-        settings: Settings,
+        standing: Standing,
+        audit: Audit,
+        admin: Admin,
         clock: Clock,
     ) -> None:
         self._engine = engine
         self._vault = vault
-        self._policy = policy
-        self._ledger = ledger
-        self._settings = settings
+        self._standing = standing
+        self._audit = audit
         self._clock = clock
+        self.admin = admin
         self._opener = rows.Opener(vault)
         self._replays = Replays(vault)
 
@@ -122,8 +120,9 @@ class Memories:
         self, principal: Principal, operations: Sequence[Operation], *, idempotency_key: str | None = None
     ) -> List[Result]:
         """Many operations in one transaction, which reads its own writes: all of them or none."""
-        if len(operations) > self._settings.max_batch:
-            raise InvalidRequest("operations", f"at most {self._settings.max_batch}, not {len(operations)}")
+        most = self._standing.current().settings.max_batch
+        if len(operations) > most:
+            raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         return self._write(principal, operations, idempotency_key)
 
     def _write_one(self, principal: Principal, operation: Operation, idempotency_key: str | None) -> Result:
@@ -151,7 +150,8 @@ class Memories:
         A thread blocks, an event loop awaits; the road is the same.
         """
         for _ in range(_MOST_RESEALS):
-            prepared = [self._prepare(principal, op, n) for n, op in enumerate(operations)]
+            standing = self._standing.current()
+            prepared = [self._prepare(standing, principal, op, n) for n, op in enumerate(operations)]
             replay = self._replays.request(principal, operations, idempotency_key)
             pending = self._engine.submit(prepared, replay)
             yield pending
@@ -166,24 +166,27 @@ class Memories:
             return [self._result(op, row) for op, row in zip(operations, stored, strict=True)]
         raise Unavailable("this user is being wiped again and again; try later")
 
-    def _prepare(self, principal: Principal, operation: Operation, position: int) -> RowOperation:
+    def _prepare(
+        self, standing: InForce, principal: Principal, operation: Operation, position: int
+    ) -> RowOperation:
         """Validates, authorises and seals one operation; an error says which of a batch it is."""
         try:
-            place = checks.address(operation.namespace, operation.key, self._settings)
+            policy, settings = standing
+            place = checks.address(operation.namespace, operation.key, settings)
             writer = Writer(principal.user_id, principal.client_id, principal.agent)
             match operation:
                 case Put():
-                    return self._prepare_put(principal, operation, place, writer)
+                    return self._prepare_put(standing, principal, operation, place, writer)
                 case Get():
-                    self._policy.authorise(principal, "read", place.namespace, operation.key)
+                    policy.authorise(principal, "read", place.namespace, operation.key)
                     return GetRow(place.ns, place.key)
                 case Delete():
                     expected = checks.revision(operation.expected_revision)
-                    self._policy.authorise(principal, "delete", place.namespace, operation.key)
+                    policy.authorise(principal, "delete", place.namespace, operation.key)
                     return DeleteRow(place.ns, place.key, writer, expected)
                 case Touch():
                     ttl = checks.ttl(operation.ttl_seconds)
-                    self._policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
+                    policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
                     return TouchRow(place.ns, place.key, ttl)
                 case _:
                     raise InvalidRequest("op", "put, get, delete or touch")
@@ -191,19 +194,27 @@ class Memories:
             error.details["operation"] = position
             raise
 
-    def _prepare_put(self, principal: Principal, put: Put, place: checks.Address, writer: Writer) -> PutRow:
-        value = checks.value(put.value, self._settings)
-        index = checks.index(put.index, self._settings)
+    def _prepare_put(
+        self, standing: InForce, principal: Principal, put: Put, place: checks.Address, writer: Writer
+    ) -> PutRow:
+        policy, settings = standing
+        value = checks.value(put.value, settings)
+        index = checks.index(put.index, settings)
         ttl = checks.ttl(put.ttl_seconds)
         expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        self._policy.authorise_write(principal, place.namespace, put.key, value, index)
-        attributes = self._policy.attributes(principal, place.namespace, put.key, value, index)
+        policy.authorise_write(principal, place.namespace, put.key, value, index)
+        attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         data_key = self._vault.key(subject_of(place.namespace))
         sealed = data_key.seal(value, rows.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
+        until = None
+        if isinstance(put, Imported):
+            until = checked_moment(put.expires_at, "expires_at")
+            if put.written_by and principal.is_admin:
+                writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
-                      index_text, ttl, expected)  # fmt: skip
+                      index_text, ttl, expected, until)  # fmt: skip
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:
@@ -223,13 +234,14 @@ class Memories:
         self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
     ) -> Memory | None:
         """The memory at a key, or None; at a past moment with `as_of`."""
-        place = checks.address(namespace, key, self._settings)
+        policy, settings = self._standing.current()
+        place = checks.address(namespace, key, settings)
         at = checked_moment(as_of, "as_of")
-        self._policy.authorise(principal, "read", place.namespace, key)
+        policy.authorise(principal, "read", place.namespace, key)
         try:
             return self._read(place, at)
         except KeyDestroyed:
-            return _undisturbed(partial(self._read, place, at))
+            return rows.undisturbed(partial(self._read, place, at))
 
     def _read(self, place: checks.Address, at: int | None) -> Memory | None:
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
@@ -238,9 +250,10 @@ class Memories:
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""
-        place = checks.address(namespace, key, self._settings)
-        self._policy.authorise(principal, "read", place.namespace, key)
-        return _undisturbed(
+        policy, settings = self._standing.current()
+        place = checks.address(namespace, key, settings)
+        policy.authorise(principal, "read", place.namespace, key)
+        return rows.undisturbed(
             lambda: [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
         )
 
@@ -257,7 +270,7 @@ class Memories:
         """Memories below a prefix that fit a filter, in order of namespace and key."""
         limit = checks.whole(limit, "limit", 1, 100)
         find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
-        return _undisturbed(lambda: [self._opener.memory(row) for row in find()])
+        return rows.undisturbed(lambda: [self._opener.memory(row) for row in find()])
 
     def list(
         self,
@@ -272,7 +285,7 @@ class Memories:
         """The same as `search`, without opening the values."""
         limit = checks.whole(limit, "limit", 1, 1000)
         find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
-        return [rows.entry(row) for row in _undisturbed(find)]
+        return [rows.entry(row) for row in rows.undisturbed(find)]
 
     def _matching(
         self,
@@ -316,6 +329,26 @@ class Memories:
         cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
         return [*islice(dict.fromkeys(cut), offset, stop)]
 
+    def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
+        """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.
+
+        What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
+        """
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        return self._pages(scope)
+
+    def _pages(self, scope: Scope) -> Iterator[Memory]:
+        after = None
+        while page := self._engine.scan_page(scope, after=after, now=self._clock(), limit=_EXPORT_PAGE):
+            for row in page:
+                with contextlib.suppress(KeyDestroyed):  # wiped since the page was read
+                    yield self._opener.memory(row)
+            after = page[-1].ns, page[-1].key
+
+    def end_of_events(self) -> str:
+        """The cursor after everything that has happened."""
+        return cursor.encode(self._engine.last_seq())
+
     def events(
         self,
         principal: Principal,
@@ -347,12 +380,12 @@ class Memories:
                 truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
             )
 
-        return _undisturbed(read)
+        return rows.undisturbed(read)
 
     def _scope(self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
-        narrowed = self._policy.narrow(principal, prefix, filter)
+        narrowed = self._standing.current().policy.narrow(principal, prefix, filter)
         low, high = narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted)
 
@@ -363,101 +396,40 @@ class Memories:
 
     # Living and dying
 
-    def wipe(
-        self, principal: Principal, user: str, *, shared: Shared = "anonymise", wait: bool = True
-    ) -> Receipt:
-        """Erases everything that belongs to a user and destroys their key; only they or an admin may.
-
-        What they wrote into shared rooms loses its author, or is kept as it is, or is removed too.
-        With `wait`, the receipt comes when no byte is left in the file; otherwise that follows.
-        """
-        if not checks.text(user, "user"):
-            raise InvalidRequest("user", "a non-empty string")
-        if shared not in ("keep", "anonymise", "remove"):
-            raise InvalidRequest("shared", "keep, anonymise or remove")
-        if principal.user_id != user:
-            self._require_admin(principal)
-        subject = user_subject(user)
-        self._ledger.record(self._vault.pseudonym(user), self._clock())
-        wiped = self._engine.wipe(user, subject=subject, shared=shared)
-        self._vault.forget(subject)
-        return Receipt(
-            user=user,
-            removed={
-                "memories": wiped.memories,
-                "versions": wiped.versions,
-                "replays": wiped.replays,
-                "api_keys": wiped.api_keys,
-            },
-            key_destroyed=wiped.keys > 0,
-            shared={shared: wiped.shared},
-            scrubbed=self._engine.scrub(wiped.generation) if wait else False,
-        )
-
     def sweep(self) -> Swept:
         """Records what has expired, drops what retention no longer keeps, finishes scrubs."""
         now, engine, batch = self._clock(), self._engine, _SWEEP_BATCH
+        settings = self._standing.current().settings
         expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
         aged = 0
-        for root, days in self._settings.retention_max_age.items():
+        for root, days in settings.retention_max_age.items():
             oldest, (low, high) = max(0, now - int(days * DAY)), Namespace((root,)).subtree()
             # Each step looks through the whole root again, so it may take more at a time.
             step = partial(engine.expire_older, low, high, than=oldest, limit=10 * batch)
             aged += _until_none_left(step)
-        kept_from = max(0, now - int(self._settings.retention_days * DAY))
+        kept_from = max(0, now - int(settings.retention_days * DAY))
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
         engine.purge_replays(before=now - DAY)
-        engine.scrub()
+        engine.admin.purge_audit(before=max(0, now - int(settings.audit_days * DAY)))
+        self._audit.flush()
+        self.admin.scrub()
         if expired or aged or purged:
             log.info("sweep: %d expired, %d past their age, %d old versions removed", expired, aged, purged)
         return Swept(expired=expired, aged=aged, purged=purged)
-
-    # Operating
-
-    def api_keys(self, principal: Principal) -> ApiKeys:
-        """The API keys of this store; admins only."""
-        self._require_admin(principal)
-        return ApiKeys(self._engine)
 
     def readiness(self) -> dict[str, Callable[[], object]]:
         """What must work for any call to work, by name; each raises if it does not."""
         return {
             "engine": self._engine.horizon,
             "keys": self._vault.check,
-            "policy": self._policy.check,
+            "policy": self._standing.current().policy.check,
         }
-
-    def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
-        """Wraps every data key with a new key-encryption key, step by step; admins only."""
-        self._require_admin(principal)
-        return self._vault.rotate()
-
-    def doctor(self, principal: Principal) -> Iterator[Examination]:
-        """Compares the log with what it says is current and opens every value; admins only."""
-        self._require_admin(principal)
-        return examine(self._engine, self._opener)
-
-    def reload_policy(self, principal: Principal) -> None:
-        """Reads the policy folder again; a broken bundle leaves the old one active."""
-        self._require_admin(principal)
-        self._policy.reload()
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""
+        with contextlib.suppress(AlcoveError):
+            self._audit.flush()
         self._engine.close()
-
-    @staticmethod
-    def _require_admin(principal: Principal) -> None:
-        if not principal.is_admin:
-            raise PermissionDenied("this needs the role admin")
-
-
-def _undisturbed(read: Callable[[], T]) -> T:
-    """Reads again where a wipe came between reading the rows and opening them."""
-    for _ in range(_MOST_RESEALS):
-        with contextlib.suppress(KeyDestroyed):
-            return read()
-    return read()
 
 
 def _until_none_left(step: Callable[[], int]) -> int:

@@ -32,6 +32,8 @@ class Settings:
     """How long superseded versions and tombstones stay."""
     retention_max_age: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Days after which live memories under a root segment expire, by root; none by default."""
+    audit_days: float = 365.0
+    """How long entries of the audit log stay."""
     busy_timeout: float = 10.0
     """Seconds a write waits for another process before it gives up."""
 

@@ -61,7 +61,7 @@ class Administration:
     # What is held
 
     def held(self, user: str) -> tuple[list[HeldRow], int]:
-        with self._db.read() as db, db:
+        with self._db.read() as db:
             rows = [HeldRow._make(row) for row in db.execute(SQL["held"], (user, self._clock()))]
             ((elsewhere,),) = db.execute(SQL["authored_elsewhere"], (user,))
             return rows, elsewhere

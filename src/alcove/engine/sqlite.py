@@ -198,6 +198,10 @@ class SqliteEngine:
                 db.execute(SQL["set_mark"], (wanted, "scrubbed"))
             return True
 
+    def scrubbed(self) -> int:
+        with self._db.read() as db:
+            return _mark(db, "scrubbed")
+
     # Data keys
 
     def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:

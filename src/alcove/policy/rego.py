@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -67,11 +67,30 @@ class Policy:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._rules = _tried(Bundle.load(folder))
+        self._stored: Mapping[str, str] = {}
+        self.on_denied: Callable[[Principal, str], None] = lambda principal, operation: None
+        self._rules = self.tried({})
+
+    @property
+    def bundle(self) -> Bundle:
+        """The texts that decide."""
+        return self._rules.bundle
+
+    def tried(self, texts: Mapping[str, str]) -> Rules:
+        """The rules of these texts, the others being the folder's or the built-in ones; not active yet."""
+        for name in texts:
+            if name not in Bundle._fields:
+                raise InvalidRequest(name, f"one of the policies {', '.join(Bundle._fields)}")
+        return _tried(Bundle.load(self._folder)._replace(**texts))
+
+    def use(self, stored: Mapping[str, str]) -> None:
+        """Makes texts that were stored decide, over those of the folder."""
+        if stored != self._stored:
+            self._rules, self._stored = self.tried(stored), stored
 
     def reload(self) -> None:
         """Reads the folder again; a bundle that does not work leaves the old one active and raises."""
-        self._rules = _tried(Bundle.load(self._folder))
+        self._rules = self.tried(self._stored)
 
     def check(self) -> None:
         """Raises unless the active bundle answers every kind of question."""
@@ -81,18 +100,19 @@ class Policy:
         self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:
         """Raises `PermissionDenied` with the policy's reason unless it allows this operation."""
-        self._decide(AuthzInput(operation, namespace, key, principal.context))
+        self._decide(principal, AuthzInput(operation, namespace, key, principal.context))
 
     def authorise_write(
         self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
     ) -> None:
         """The same for a write, which the policy may judge by its content."""
         content = Raw(value), Raw(index or b"{}")
-        self._decide(WriteInput("write", namespace, key, principal.context, *content))
+        self._decide(principal, WriteInput("write", namespace, key, principal.context, *content))
 
-    def _decide(self, question: AuthzInput) -> None:
+    def _decide(self, principal: Principal, question: AuthzInput) -> None:
         reason = self._rules.answer(question, _refusal)
         if reason is not None:
+            self.on_denied(principal, question.operation)
             raise PermissionDenied(reason)
 
     def attributes(
@@ -109,6 +129,7 @@ class Policy:
         """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent."""
         narrowed = self._rules.answer(FilterInput(prefix, filter or {}, principal.context), _narrowed)
         if narrowed is None:
+            self.on_denied(principal, "search")
             raise PermissionDenied("the policy does not say where this caller may look")
         return narrowed
 
@@ -169,6 +190,7 @@ def _ask_everything(bundle: Bundle) -> bool:
     """Puts each kind of question once; whether a stranger may read somebody else's memory."""
     policy = Policy.__new__(Policy)
     policy._rules = Rules(bundle)
+    policy.on_denied = lambda principal, operation: None
     stranger, elsewhere = Principal("somebody"), Namespace(("user", "somebody else"))
     policy.attributes(stranger, elsewhere, "key", b"{}", None)
     with contextlib.suppress(PermissionDenied):

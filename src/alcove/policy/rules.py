@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,6 +54,14 @@ class Rules:
                 self._given.clear()
             self._given[known] = answer
         return answer
+
+    def say(self, question: Mapping[str, object]) -> dict[str, object]:
+        """What every rule says to any input, None where it is undefined."""
+        engine = _asked(self.bundle, msgspec.json.encode(question))
+        return {
+            rule.rpartition(".")[2]: exact_value(engine, rule)
+            for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER)
+        }
 
 
 def _asked(bundle: Bundle, question: bytes) -> regorus.Engine:

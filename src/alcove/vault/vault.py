@@ -100,6 +100,11 @@ class Vault:
         """A keyed digest that stands for a text where the text itself must not."""
         return hmac.new(self.key(STORE).raw, text.encode(), hashlib.sha256).hexdigest()
 
+    def active_id(self) -> str:
+        """The id of the key-encryption key that new data keys are wrapped with."""
+        self._read_keks()
+        return self._active.id
+
     def check(self) -> None:
         """Raises unless the key-encryption key is there and is the right one."""
         self._read_keks()

@@ -1,0 +1,297 @@
+"""Operating a store: what is held of a person and its erasure, policies, keys, settings, figures, audit.
+
+Beside the one road for memories this is the other one; it asks for a role before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from alcove import checks, cursor, rows
+from alcove.apikeys import ApiKeys
+from alcove.audit import Audit
+from alcove.clock import Clock, to_datetime
+from alcove.doctor import Examination, examine
+from alcove.engine.base import Engine, Row
+from alcove.errors import InvalidRequest, NotFound, PermissionDenied
+from alcove.ledger import Ledger
+from alcove.namespace import Namespace
+from alcove.policy import Policy
+from alcove.principal import Principal
+from alcove.records import Memory, Receipt, Shared
+from alcove.reports import (
+    AuditPage,
+    Held,
+    HeldNamespace,
+    KeyInUse,
+    Keys,
+    Policies,
+    ReviewPage,
+    Root,
+    Stats,
+)
+from alcove.settings import Settings
+from alcove.standing import ADJUSTABLE, Standing
+from alcove.vault import Rotation, Vault, user_subject
+
+_PAGE = 500
+
+
+class Admin:
+    """A store as its operators see it. Auditors may read, admins may do everything."""
+
+    def __init__(
+        self, *, engine: Engine, vault: Vault, standing: Standing, ledger: Ledger, audit: Audit, clock: Clock
+    ) -> None:
+        self._engine = engine
+        self._rows = engine.admin
+        self._vault = vault
+        self._standing = standing
+        self._ledger = ledger
+        self._audit = audit
+        self._clock = clock
+        self._opener = rows.Opener(vault)
+
+    # People
+
+    def held(self, principal: Principal, user: str) -> Held:
+        """What is held of a user; they may ask for themselves."""
+        self._may_read(principal, user)
+        found, elsewhere = self._rows.held(checked_user(user))
+        written = [moment for row in found for moment in (row.first, row.last)]
+        return Held(
+            user=user,
+            memories=sum(row.memories for row in found),
+            versions=sum(row.versions for row in found),
+            bytes=sum(row.bytes for row in found),
+            shared=elsewhere,
+            api_keys=sum(key.user == user for key in self._engine.api_keys()),
+            key=self._engine.data_key(subject=user_subject(user)) is not None,
+            first_written=to_datetime(min(written)) if written else None,
+            last_written=to_datetime(max(written)) if written else None,
+            namespaces=[
+                HeldNamespace(
+                    namespace=Namespace.decode(row.ns),
+                    memories=row.memories,
+                    versions=row.versions,
+                    bytes=row.bytes,
+                )
+                for row in found
+            ],
+        )
+
+    def memories_of(
+        self, principal: Principal, user: str, *, limit: int = 100, after_cursor: str | None = None
+    ) -> ReviewPage:
+        """What is live in a user's rooms or was written by them into others', page by page."""
+        self._may_read(principal, user)
+        limit = checks.whole(limit, "limit", 1, 1000)
+        position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        found = self._rows.of_user(checked_user(user), position=position, limit=limit)
+        items = rows.undisturbed(lambda: [self._opener.memory(row) for row in found])
+        return ReviewPage(items=items, after_cursor=cursor.encode(found[-1].seq if found else position))
+
+    def export(self, principal: Principal, user: str) -> Iterator[Memory]:
+        """Everything a user would be shown who asks what is held of them."""
+        self._may_read(principal, user)
+        self._audit.record(principal, "user.export", user=checked_user(user))
+        return map(self._opener.memory, self._all_of(user))
+
+    def remove(self, principal: Principal, user: str, id: str) -> None:
+        """Takes one memory away with every version it had; audited, and not undone by a restore."""
+        self._require(principal)
+        for row in self._all_of(checked_user(user)):
+            if rows.uuid(row.id) == id:
+                self._ledger.record_memory(id, self._clock(), place=self._vault.pseudonym(rows.place(row)))
+                if self._rows.remove(row.seq):
+                    self._audit.record(principal, "memory.remove", user=user, memory=id)
+                    return
+        raise NotFound("this user has no such memory")
+
+    def wipe(
+        self, principal: Principal, user: str, *, shared: Shared = "anonymise", wait: bool = True
+    ) -> Receipt:
+        """Erases everything that belongs to a user and destroys their key; only they or an admin may.
+
+        What they wrote into shared rooms loses its author, or is kept as it is, or is removed too.
+        With `wait`, the receipt comes when no byte is left in the file; otherwise that follows.
+        """
+        checked_user(user)
+        if shared not in ("keep", "anonymise", "remove"):
+            raise InvalidRequest("shared", "keep, anonymise or remove")
+        if principal.user_id != user:
+            self._require(principal)
+        self._ledger.record(self._vault.pseudonym(user), self._clock(), shared=shared)
+        wiped = self._engine.wipe(user, subject=user_subject(user), shared=shared)
+        self._vault.forget(user_subject(user))
+        removed = {
+            "memories": wiped.memories,
+            "versions": wiped.versions,
+            "replays": wiped.replays,
+            "api_keys": wiped.api_keys,
+        }
+        actor = None if principal.user_id == user else principal
+        self._audit.record(actor, "user.wipe", user=user, removed=removed, shared=shared)
+        return Receipt(
+            user=user,
+            removed=removed,
+            key_destroyed=wiped.keys > 0,
+            shared={shared: wiped.shared},
+            scrubbed=self.scrub(wiped.generation) if wait else False,
+        )
+
+    def scrub(self, generation: int | None = None) -> bool:
+        """Rebuilds the file if something erased may have left bytes in it; audited when it did."""
+        before = self._engine.scrubbed()
+        done = self._engine.scrub(generation)
+        if (after := self._engine.scrubbed()) > before:
+            self._audit.record(None, "scrub", wipes=after - before)
+        return done
+
+    def _all_of(self, user: str) -> Iterator[Row]:
+        position = 0
+        while page := self._rows.of_user(user, position=position, limit=_PAGE):
+            yield from page
+            position = page[-1].seq
+
+    # Policies and settings
+
+    def policies(self, principal: Principal) -> Policies:
+        """The texts that decide now, and which of them were put rather than found."""
+        self._require(principal, reading=True)
+        bundle, document = self._policy.bundle, self._rows.document("policies")
+        return Policies(
+            **bundle._asdict(),
+            version=document.version if document else 0,
+            stored=sorted(self._standing.stored("policies")),
+        )
+
+    def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
+        """Puts policies in force in every process; one not given is the folder's or the built-in one."""
+        self._require(principal)
+        stored = {name: text for name, text in texts.items() if text is not None}
+        self._policy.tried(stored)
+        self._rows.add_document("policies", principal.user_id, msgspec.json.encode(stored).decode())
+        self._audit.record(principal, "policies.put", stored=sorted(stored))
+        return self.policies(principal)
+
+    def test_policies(
+        self, principal: Principal, question: Mapping[str, object], texts: Mapping[str, str | None]
+    ) -> dict[str, object]:
+        """What each rule would say to an input, by the given texts or those in force; changes nothing."""
+        self._require(principal)
+        given = {name: text for name, text in texts.items() if text is not None}
+        return self._policy.tried({**self._standing.stored("policies"), **given}).say(question)
+
+    def reload_policy(self, principal: Principal) -> None:
+        """Reads the policy folder again; a broken bundle leaves the old one active."""
+        self._require(principal)
+        self._policy.reload()
+
+    def settings(self, principal: Principal) -> dict[str, object]:
+        """The settings in force that can be put."""
+        self._require(principal, reading=True)
+        return _shown(self._standing.current().settings)
+
+    def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
+        """Changes some settings in every process; null takes a change back."""
+        self._require(principal)
+        wanted = self._standing.changed(changes)
+        self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode())
+        self._audit.record(principal, "settings.put", changed=sorted(changes))
+        return self.settings(principal)
+
+    @property
+    def _policy(self) -> Policy:
+        return self._standing.current().policy
+
+    # Keys
+
+    def keys(self, principal: Principal) -> Keys:
+        """The key-encryption keys in use, and how many data keys each has wrapped."""
+        self._require(principal, reading=True)
+        active = self._vault.active_id()
+        used = dict(self._rows.keys_by_wrapper())
+        return Keys(
+            active=active,
+            keys=[
+                KeyInUse(id=id, active=id == active, data_keys=used.get(id, 0))
+                for id in dict.fromkeys((active, *used))
+            ],
+        )
+
+    def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
+        """Wraps every data key with a new key-encryption key, step by step; resumable."""
+        self._require(principal)
+        return self._rotate(principal)
+
+    def _rotate(self, principal: Principal) -> Iterator[Rotation]:
+        yield from self._vault.rotate()
+        self._audit.record(principal, "keys.rotate", active=self._vault.active_id())
+
+    def api_keys(self, principal: Principal) -> ApiKeys:
+        """The API keys of this store."""
+        self._require(principal)
+        return ApiKeys(self._engine, lambda action, id: self._audit.record(principal, action, key=id))
+
+    # Figures
+
+    def stats(self, principal: Principal) -> Stats:
+        """Memories, versions and bytes, in all and under each root segment."""
+        self._require(principal, reading=True)
+        roots = [
+            Root(
+                root=Namespace.decode(row.ns)[0],
+                memories=row.memories,
+                versions=row.versions,
+                bytes=row.bytes,
+            )
+            for row in self._rows.stats()
+        ]
+        return Stats(
+            memories=sum(root.memories for root in roots),
+            versions=sum(root.versions for root in roots),
+            bytes=sum(root.bytes for root in roots),
+            roots=roots,
+        )
+
+    def audit(
+        self,
+        principal: Principal,
+        *,
+        user: str | None = None,
+        action: str | None = None,
+        after_cursor: str | None = None,
+        limit: int = 100,
+    ) -> AuditPage:
+        """Who operated on what, newest first."""
+        self._require(principal, reading=True)
+        limit = checks.whole(limit, "limit", 1, 1000)
+        return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
+
+    def doctor(self, principal: Principal) -> Iterator[Examination]:
+        """Compares the log with what it says is current and opens every value."""
+        self._require(principal, reading=True)
+        return examine(self._engine, self._opener)
+
+    def _may_read(self, principal: Principal, user: str) -> None:
+        if principal.user_id != user:
+            self._require(principal, reading=True)
+
+    @staticmethod
+    def _require(principal: Principal, *, reading: bool = False) -> None:
+        if not (principal.is_admin or (reading and principal.is_auditor)):
+            raise PermissionDenied("this needs the role admin" + " or auditor" * reading)
+
+
+def checked_user(user: str) -> str:
+    if not checks.text(user, "user"):
+        raise InvalidRequest("user", "a non-empty string")
+    return user
+
+
+def _shown(settings: Settings) -> dict[str, object]:
+    shown = {name: getattr(settings, name) for name in ADJUSTABLE}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in shown.items()}

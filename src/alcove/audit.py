@@ -1,0 +1,102 @@
+"""The audit log: who operated on what, and how often somebody was turned away; never any content."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import msgspec
+
+from alcove import cursor
+from alcove.clock import Clock, to_datetime
+from alcove.engine.base import Administration, AuditRow
+from alcove.principal import Principal
+from alcove.reports import AuditEntry, AuditPage
+from alcove.vault import Vault
+
+_DENIALS_APART = 1000
+_FLUSH_SECONDS = 5.0
+_NEWEST = 2**62
+
+
+class Audit:
+    """Notes actions at once, and denials a few seconds later as one entry for each caller.
+
+    Whom it is about is kept as a pseudonym; so is who was denied, because their name may be anything,
+    and may be that of somebody who is wiped before the entry is written.
+    """
+
+    def __init__(self, rows: Administration, vault: Vault, clock: Clock) -> None:
+        self._rows = rows
+        self._vault = vault
+        self._clock = clock
+        self._denials: Counter[tuple[str | None, str]] = Counter()
+        self._noted = 0.0
+        self._mutex = threading.Lock()
+
+    def record(
+        self, actor: Principal | None, action: str, *, user: str | None = None, **details: object
+    ) -> None:
+        """Writes an entry; it is on the disk when this returns."""
+        subject = None if user is None else self._vault.pseudonym(user)
+        self._rows.add_audit([self._entry(actor.user_id if actor else None, action, subject, details)])
+
+    def denied(self, principal: Principal, operation: str) -> None:
+        """Counts a denial; a flood of them by ever new names is counted under nobody's."""
+        with self._mutex:
+            known: tuple[str | None, str] = (principal.user_id, operation)
+            if known not in self._denials and len(self._denials) >= _DENIALS_APART:
+                known = (None, operation)
+            self._denials[known] += 1
+            if len(self._denials) == 1 and self._denials[known] == 1:
+                self._noted = time.monotonic()
+            due = time.monotonic() - self._noted > _FLUSH_SECONDS
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was counted."""
+        with self._mutex:
+            counted, self._denials = self._denials, Counter()
+        if counted:
+            self._rows.add_audit(
+                [
+                    self._entry(
+                        None,
+                        "denied",
+                        None if user is None else self._vault.pseudonym(user),
+                        {"operation": operation, "count": count},
+                    )
+                    for (user, operation), count in counted.items()
+                ]
+            )
+
+    def page(
+        self, *, user: str | None, action: str | None, after_cursor: str | None, limit: int
+    ) -> AuditPage:
+        """Entries, newest first: all of them, or those by or about one user."""
+        self.flush()
+        found = self._rows.audit(
+            before=_NEWEST if after_cursor is None else cursor.decode(after_cursor),
+            action=action,
+            actor=user,
+            subject=None if user is None else self._vault.pseudonym(user),
+            limit=limit,
+        )
+        entries = [
+            AuditEntry(
+                at=to_datetime(row.at),
+                actor=row.actor,
+                action=row.action,
+                subject=row.subject,
+                details=msgspec.json.decode(row.details),
+            )
+            for row in found
+        ]
+        return AuditPage(entries=entries, after_cursor=cursor.encode(found[-1].seq) if found else None)
+
+    def _entry(
+        self, actor: str | None, action: str, subject: str | None, details: dict[str, object]
+    ) -> AuditRow:
+        return AuditRow(0, self._clock(), actor, action, subject, msgspec.json.encode(details).decode())

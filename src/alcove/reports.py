@@ -1,0 +1,97 @@
+"""What operating a store answers: what is held of a person, policies, keys, figures, the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from alcove.namespace import Namespace
+from alcove.records import Memory
+
+
+class HeldNamespace(Struct, frozen=True, kw_only=True):
+    namespace: Namespace
+    memories: int
+    versions: int
+    bytes: int
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What is held of a user; `shared` counts the versions they wrote into rooms of others."""
+
+    user: str
+    memories: int
+    versions: int
+    bytes: int
+    shared: int
+    api_keys: int
+    key: bool
+    """Whether there is a data key that opens what is theirs."""
+    first_written: datetime | None
+    last_written: datetime | None
+    namespaces: list[HeldNamespace]
+
+
+class ReviewPage(Struct, frozen=True, kw_only=True):
+    """Memories of a user to look through, in the order they were written."""
+
+    items: list[Memory]
+    after_cursor: str
+
+
+class Policies(Struct, frozen=True, kw_only=True):
+    """The texts in force; `stored` names those that were put over the folder's and the built-in ones."""
+
+    authz: str
+    attributes: str
+    filter: str
+    version: int
+    stored: list[str]
+
+
+class KeyInUse(Struct, frozen=True, kw_only=True):
+    id: str
+    active: bool
+    data_keys: int
+
+
+class Keys(Struct, frozen=True, kw_only=True):
+    """Key-encryption keys by their ids, never by themselves."""
+
+    active: str
+    keys: list[KeyInUse]
+
+
+class Root(Struct, frozen=True, kw_only=True):
+    root: str
+    memories: int
+    versions: int
+    bytes: int
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """How much there is, in all and under each root segment; bytes are those of sealed values."""
+
+    memories: int
+    versions: int
+    bytes: int
+    roots: list[Root]
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """Who did what; `subject` is a pseudonym of whom it was done to, the same for the same user."""
+
+    at: datetime
+    actor: str | None
+    action: str
+    subject: str | None
+    details: dict[str, Any]
+
+
+class AuditPage(Struct, frozen=True, kw_only=True):
+    """Entries, newest first, and the cursor to go on from; none at the end."""
+
+    entries: list[AuditEntry]
+    after_cursor: str | None
