@@ -41,12 +41,12 @@ class Wire:
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(timeout=timeout)
-        self._headers = {name: value.encode() for name, value in headers.items()}
+        self._headers = _raw(headers)
 
     def as_user(self, user: str) -> Wire:
         """The same connections, for a trusted key that names this user."""
         twin = object.__new__(Wire)
-        twin.__dict__ = {**self.__dict__, "_headers": {**self._headers, "X-User-ID": user.encode()}}
+        twin.__dict__ = {**self.__dict__, "_headers": {**self._headers, **_raw({"X-User-ID": user})}}
         return twin
 
     def call(
@@ -79,15 +79,15 @@ class Wire:
     ) -> Iterator[httpx.Response]:
         """One request whose answer is read by the caller; `patient` waits for it as long as it takes."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None) if patient else ...
+        timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None)
         try:
             request = self._client.build_request(
                 method,
                 f"{self.url}{path}",
                 params=given,  # type: ignore[arg-type]
                 content=content,
-                headers={**self._headers, **{k: v.encode() for k, v in (headers or {}).items()}},
-                **({} if timeout is ... else {"timeout": timeout}),
+                headers={**self._headers, **_raw(headers or {})},
+                timeout=timeout if patient else self._client.timeout,
             )
             response = self._client.send(request, stream=True)
             try:
@@ -98,6 +98,8 @@ class Wire:
                 response.close()
         except UnicodeEncodeError:
             raise InvalidRequest("request", "text without lone surrogates") from None
+        except httpx.LocalProtocolError:  # its own words would show the token
+            raise InvalidRequest("headers", "a token, key and user without control characters") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise InvalidRequest("at", f"the URL of a server ({error})") from None
         except httpx.HTTPError as error:
@@ -128,12 +130,19 @@ class Wire:
             error = PolicyError(told.error)
         elif told.code == PermissionDenied.code:
             error = PermissionDenied(told.reason or told.error.removeprefix("access denied: "))
+        elif told.code == NotFound.code and told.error.startswith("there is nothing at /"):
+            error = StoreError(f"{told.error} of {self.url}: another service, or another version")
         elif told.code in _PLAIN:
             error = _PLAIN[told.code](told.error)
         else:
             error = AlcoveError(f"{told.error} (request {told.request_id})")
         error.details = details
         return error
+
+
+def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Headers in UTF-8: a user id may hold any character."""
+    return {name.encode(): value.encode() for name, value in headers.items()}
 
 
 def encoded(**fields: object) -> bytes:

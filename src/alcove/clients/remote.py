@@ -1,0 +1,298 @@
+"""`Remote`: a store behind a server, with the methods and records of one in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from alcove import checks
+from alcove.client import Alcove
+from alcove.clients.wire import Wire, encoded, instant
+from alcove.errors import AlcoveError, InvalidRequest, NotFound
+from alcove.http import answers
+from alcove.namespace import Namespace
+from alcove.operations import parse
+from alcove.principal import Principal
+from alcove.records import (
+    KINDS,
+    Delete,
+    Deletion,
+    Entry,
+    Event,
+    EventPage,
+    Get,
+    Kind,
+    Memory,
+    Operation,
+    Put,
+    Receipt,
+    Result,
+    Shared,
+    Touch,
+    Version,
+)
+from alcove.service import Address, Memories, Moment
+
+List: TypeAlias = list  # inside the class, `list` is the method
+R = TypeVar("R")
+
+_AT = "/v1/memories"
+_PAGE = 100
+
+
+class Remote(Alcove):
+    """A store at a URL. Thread-safe; close it, or use it with `with`.
+
+    Who calls is what the server makes of the token or API key; a trusted API key names the user.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        api_key: str | None = None,
+        user: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        headers = {"X-API-Key": api_key, "X-User-ID": user, "Authorization": token and f"Bearer {token}"}
+        self._wire = Wire(url, {name: value for name, value in headers.items() if value is not None}, timeout)
+
+    def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Remote:
+        """The same server for this user, whom only a trusted API key may name; it says which roles."""
+        if [*roles]:
+            raise InvalidRequest("roles", "none: the server knows them from the API key")
+        if not checks.text(user_id, "user_id"):
+            raise InvalidRequest("user_id", "a non-empty string")
+        handle = object.__new__(Remote)
+        handle._wire = self._wire.as_user(user_id)
+        return handle
+
+    def as_principal(self, principal: Principal) -> Alcove:
+        raise AlcoveError("who calls is decided by the server, from a token or an API key")
+
+    @property
+    def memories(self) -> Memories:
+        raise AlcoveError("the road to these memories is in the server")
+
+    def put(
+        self,
+        namespace: Address,
+        key: str,
+        value: Mapping[str, object],
+        *,
+        index: Mapping[str, str] | None = None,
+        ttl_seconds: int | None = None,
+        expected_revision: int | None = None,
+        create_only: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Entry:
+        put = Put(
+            namespace=namespace,
+            key=key,
+            value=value,
+            index=index,
+            ttl_seconds=ttl_seconds,
+            expected_revision=expected_revision,
+            create_only=create_only,
+        )
+        fields = _fields(put)
+        del fields["op"]
+        answer = self._wire.call(
+            "PUT", _AT, answers.EntryAnswer, body=encoded(**fields), idempotency_key=idempotency_key
+        )
+        return _record(Entry, answer)
+
+    def get(self, namespace: Address, key: str, *, as_of: Moment | None = None) -> Memory | None:
+        checks.text(key, "key")
+        params = {"ns": _segments(namespace, "namespace"), "key": key, "as_of": instant(as_of, "as_of")}
+        try:
+            return _record(Memory, self._wire.call("GET", _AT, answers.MemoryAnswer, params=params))
+        except NotFound:
+            return None
+
+    def delete(
+        self,
+        namespace: Address,
+        key: str,
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deletion:
+        # By a batch of one, because DELETE does not say whether there was anything.
+        delete = Delete(namespace=namespace, key=key, expected_revision=expected_revision)
+        result = self._one(delete, idempotency_key)
+        assert isinstance(result, Deletion)
+        return result
+
+    def touch(self, namespace: Address, key: str, *, ttl_seconds: int | None = None) -> Entry:
+        result = self._one(Touch(namespace=namespace, key=key, ttl_seconds=ttl_seconds), None)
+        assert isinstance(result, Entry)
+        return result
+
+    def _one(self, operation: Operation, idempotency_key: str | None) -> Result:
+        try:
+            return self.batch([operation], idempotency_key=idempotency_key)[0]
+        except AlcoveError as error:
+            error.details.pop("operation", None)
+            raise
+
+    def batch(
+        self, operations: Sequence[Operation | Mapping[str, object]], *, idempotency_key: str | None = None
+    ) -> List[Result]:
+        asked = parse(operations)
+        answer = self._wire.call(
+            "POST",
+            f"{_AT}/batch",
+            answers.BatchAnswer,
+            body=b'{"operations":[%s]}' % b",".join(_operation(*each) for each in enumerate(asked)),
+            idempotency_key=idempotency_key,
+        )
+        return [_result(operation, given) for operation, given in zip(asked, answer.results, strict=True)]
+
+    def search(
+        self,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Memory]:
+        body = encoded(
+            namespace_prefix=_segments(namespace_prefix, "namespace_prefix"),
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            as_of=instant(as_of, "as_of"),
+        )
+        found = self._wire.call("POST", f"{_AT}/search", answers.SearchAnswer, body=body)
+        return [_record(Memory, each) for each in found.items]
+
+    def list(
+        self,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Entry]:
+        # By searches, page by page: the server has no list without values.
+        limit = checks.whole(limit, "limit", 1, 1000)
+        offset = checks.whole(offset, "offset", 0, 10**9)
+        found: List[Entry] = []
+        while len(found) < limit:
+            most = min(_PAGE, limit - len(found))
+            page = self.search(
+                namespace_prefix, filter=filter, limit=most, offset=offset + len(found), as_of=as_of
+            )
+            found += [_record(Entry, each) for each in page]
+            if len(page) < most:
+                break
+        return found
+
+    def namespaces(
+        self,
+        prefix: Address = (),
+        *,
+        suffix: Address = (),
+        max_depth: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> List[Namespace]:
+        params = {
+            "prefix": _segments(prefix, "prefix"),
+            "suffix": _segments(suffix, "suffix"),
+            "max_depth": max_depth,
+            "limit": limit,
+            "offset": offset,
+        }
+        found = self._wire.call("GET", f"{_AT}/namespaces", answers.NamespacesAnswer, params=params)
+        return [Namespace(segments) for segments in found.namespaces]
+
+    def events(
+        self,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None = None,
+        limit: int = 50,
+    ) -> EventPage:
+        if kinds is not None and (isinstance(kinds, str) or not kinds):
+            raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
+        params = {
+            "ns": _segments(prefix, "prefix"),
+            "kinds": kinds and [*kinds],
+            "after": instant(after, "after"),
+            "before": instant(before, "before"),
+            "after_cursor": after_cursor,
+            "limit": limit,
+        }
+        page = self._wire.call("GET", f"{_AT}/events", answers.EventsAnswer, params=params)
+        return EventPage(
+            events=[_record(Event, each) for each in page.events],
+            after_cursor=page.after_cursor,
+            truncated_before=page.truncated_before or None,
+        )
+
+    def history(self, namespace: Address, key: str) -> List[Version]:
+        checks.text(key, "key")
+        params = {"ns": _segments(namespace, "namespace"), "key": key}
+        answer = self._wire.call("GET", f"{_AT}/history", answers.HistoryAnswer, params=params)
+        return [_record(Version, each) for each in answer.versions]
+
+    def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
+        if not checks.text(user, "user"):
+            raise InvalidRequest("user", "a non-empty string")
+        path = f"/v1/admin/users/{quote(user, safe='').replace('.', '%2E')}/wipe"
+        return self._wire.call("POST", path, Receipt, body=encoded(shared=shared, wait=wait))
+
+    def close(self) -> None:
+        """Closes the connections, for every handle over them."""
+        self._wire.close()
+
+    def __repr__(self) -> str:
+        return f"<Remote at {self._wire.url}>"
+
+
+def _segments(address: Address, field: str) -> list[str]:
+    return [*Namespace.checked(address, field)]
+
+
+def _fields(operation: Operation) -> dict[str, Any]:
+    """An operation as its body."""
+    fields: dict[str, Any] = {name: getattr(operation, name) for name in operation.__struct_fields__}
+    tag = type(operation).__struct_config__.tag
+    return {"op": tag, **fields, "namespace": _segments(operation.namespace, "namespace")}
+
+
+def _operation(position: int, operation: Operation) -> bytes:
+    try:
+        return encoded(**_fields(operation))
+    except AlcoveError as error:
+        error.details["operation"] = position
+        raise
+
+
+def _result(operation: Operation, answer: dict[str, Any] | None) -> Result:
+    match operation:
+        case Delete():
+            assert answer is not None
+            return Deletion(**{**answer, "namespace": Namespace(answer["namespace"])})
+        case Get():
+            return None if answer is None else _record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
+        case _:
+            return _record(Entry, msgspec.convert(answer, answers.EntryAnswer))
+
+
+def _record(kind: type[R], answer: Struct) -> R:
+    """One of the library's records, from what went over the wire or from a wider one."""
+    fields = {name: getattr(answer, name) for name in kind.__struct_fields__}  # type: ignore[attr-defined]
+    return kind(**{**fields, "namespace": Namespace(fields["namespace"])})
