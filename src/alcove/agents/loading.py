@@ -1,0 +1,224 @@
+"""Specs from a file or a folder: all that is wrong at once, and reloaded when they change."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path as FilePath
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from alcove.agents import consistency, shape, spellings, yamlfile
+from alcove.agents.catalogue import Catalogue, InvalidSpecs, Trouble
+from alcove.agents.consistency import Located, Reading
+from alcove.agents.shape import Path
+from alcove.agents.specs import Agent, Knowledge, Specs, Team
+
+logger = logging.getLogger(__name__)
+RECENT = 2.0
+"""Seconds in which a file may change again and keep its times, on coarse clocks."""
+
+
+def load(path: str | FilePath, *, max_depth: int = 5) -> Catalogue:
+    """The agents and teams of a file, or of the `.yaml` and `.yml` files of a folder."""
+    return _load(_contents(FilePath(path)), max_depth)
+
+
+class Watched:
+    """Specs that follow their files; what does not load leaves the last good version in force."""
+
+    def __init__(
+        self,
+        path: str | FilePath,
+        *,
+        max_depth: int = 5,
+        interval: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path, self._max_depth = FilePath(path), max_depth
+        self._interval, self._clock = interval, clock
+        self._lock = threading.Lock()
+        self._stamp = _stamp(self._path)
+        contents = _contents(self._path)
+        self._digest = _digest(contents)
+        self._catalogue = _load(contents, max_depth)
+        self._troubles: tuple[Trouble, ...] = ()
+        self._next = clock() + interval
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """Why the files as they are now do not load; empty when they are in force."""
+        return self._troubles
+
+    def current(self) -> Catalogue:
+        """The specs in force; looks at the files at most once an interval, and never waits for a look."""
+        if self._clock() >= self._next and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._next = self._clock() + self._interval
+                self._lock.release()
+        return self._catalogue
+
+    def _look(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp == self._stamp and not _recent(stamp):
+            return
+        contents = _contents(self._path)
+        digest = _digest(contents)
+        self._stamp = stamp
+        if digest == self._digest:
+            return
+        self._digest = digest
+        try:
+            self._catalogue = _load(contents, self._max_depth)
+        except InvalidSpecs as error:
+            self._troubles = error.troubles
+            logger.error("agent specs are broken, the last good ones stay in force: %s", error.message)
+        else:
+            self._troubles = ()
+            logger.info("agent specs reloaded: %d agents", len(self._catalogue.agents))
+
+
+def _files(path: FilePath) -> list[FilePath]:
+    """The files themselves; hidden ones are editors' and mounts' own business."""
+    if not path.is_dir():
+        return [path]
+    return sorted(
+        each for each in path.iterdir() if each.suffix in (".yaml", ".yml") and not each.name.startswith(".")
+    )
+
+
+def _contents(path: FilePath) -> dict[FilePath, bytes | str]:
+    """What is in each file, or why it could not be read."""
+    found: dict[FilePath, bytes | str] = {}
+    try:
+        for file in _files(path):
+            found[file] = _content(file)
+    except OSError as error:
+        found[path] = f"a folder that can be read: {error.strerror}"
+    return found
+
+
+def _content(file: FilePath) -> bytes | str:
+    try:
+        if not file.is_file():
+            return "a file" if file.exists() else "a file or folder that exists"
+        with file.open("rb") as stream:
+            return stream.read(yamlfile.MAX_BYTES + 1)
+    except OSError as error:
+        return f"a file that can be read: {error.strerror}"
+
+
+def _stamp(path: FilePath) -> tuple[tuple[str, int, int, int, int], ...]:
+    """What changes when a file does, without reading it."""
+    stamps = []
+    try:
+        for file in _files(path):
+            stat = file.stat()
+            stamps.append((file.name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino))
+    except OSError:
+        return (("", 0, 0, 0, 0), *stamps)
+    return tuple(stamps)
+
+
+def _recent(stamp: tuple[tuple[str, int, int, int, int], ...]) -> bool:
+    return any(abs(time.time() - max(each[1:3]) / 1e9) < RECENT for each in stamp)
+
+
+def _digest(contents: dict[FilePath, bytes | str]) -> bytes:
+    digest = hashlib.sha256()
+    for file, content in contents.items():
+        data = content.encode() if isinstance(content, str) else content
+        digest.update(repr((str(file), type(content).__name__, len(data))).encode() + data)
+    return digest.digest()
+
+
+def _load(contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
+    reader = _Reader()
+    for file, content in contents.items():
+        if isinstance(content, str):
+            reader.troubles.append(Trouble(str(file), "", content))
+        else:
+            reader.read(file, content)
+    reading = reader.reading()
+    wrong = [*reader.troubles, *consistency.troubles(reading, max_depth)]
+    if wrong:
+        raise InvalidSpecs(wrong)
+    warned = [*reader.warnings, *consistency.warnings(reading)]
+    return Catalogue(
+        MappingProxyType({each.spec.name: each.spec for each in reading.agents}),
+        MappingProxyType({each.spec.name: each.spec for each in reading.teams}),
+        MappingProxyType({each.spec.name: each.spec for each in reading.knowledge}),
+        tuple(str(each) for each in warned),
+    )
+
+
+class _Reader:
+    """Gathers the specs of all files and what is wrong with each."""
+
+    def __init__(self) -> None:
+        self.troubles: list[Trouble] = []
+        self.warnings: list[Trouble] = []
+        self._agents: list[Located[Agent]] = []
+        self._teams: list[Located[Team]] = []
+        self._knowledge: list[Located[Knowledge]] = []
+        self._broken: set[str] = set()
+        self._configuring: set[str] = set()
+
+    def reading(self) -> Reading:
+        return Reading(
+            self._agents, self._teams, self._knowledge, frozenset(self._broken), frozenset(self._configuring)
+        )
+
+    def read(self, file: FilePath, content: bytes) -> None:
+        documents, wrong = yamlfile.read(content)
+        self.troubles += (Trouble(str(file), shape.spell(path), expected) for path, expected in wrong)
+        for number, document in enumerate(documents, 1):
+            before = f"document {number}: " if len(documents) > 1 else ""
+            self._document(file, before, spellings.normalise(document))
+
+    def _document(self, file: FilePath, before: str, spelled: spellings.Spelled) -> None:
+        def place(path: Path) -> str:
+            return (before + shape.spell(spelled.written(path))).removesuffix(": ")
+
+        def noted(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
+            return [Trouble(str(file), place(path), expected) for path, expected in found]
+
+        def written(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
+            return [Trouble(str(file), before + shape.spell(path), expected) for path, expected in found]
+
+        self.troubles += written(spelled.wrong)
+        self.warnings += written(spelled.warnings)
+        tree = dict(spelled.tree)
+        lists: dict[str, Any] = {
+            name: tree.pop(name) for name in spellings.LISTS if isinstance(tree.get(name), list)
+        }
+        self.troubles += noted(shape.objections(tree, Specs))
+        if "knowledge" in lists:
+            self._configuring.add(str(file))
+        for name, kind, into in (
+            ("agents", Agent, self._agents),
+            ("teams", Team, self._teams),
+            ("knowledge", Knowledge, self._knowledge),
+        ):
+            for number, item in enumerate(lists.get(name, ())):
+                path: Path = (name, number)
+                if wrong := noted(shape.objections(item, kind, path)):
+                    self.troubles += wrong
+                    if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
+                        self._broken.add(item["name"])
+                    continue
+                spec: Any = msgspec.convert(item, kind)
+                if isinstance(spec, Knowledge):
+                    spec = msgspec.structs.replace(spec, path=str((file.parent / spec.path).absolute()))
+                into.append(Located(spec, str(file), _within(place, path)))
+
+
+def _within(place: Callable[[Path], str], above: Path) -> Callable[[Path], str]:
+    return lambda path: place((*above, *path))

@@ -1,0 +1,198 @@
+"""From a spec, a user and a session to rooms: the exact namespaces, and the grants that open just those.
+
+Every name stands in a segment of its own or inside one, so no user, session or instance id reaches a
+room that is not its own, whatever characters it has.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from alcove.agents import templates
+from alcove.agents.specs import Agent, Kind, Team
+from alcove.agents.templates import OWNERS, RESERVED
+from alcove.errors import InvalidRequest
+from alcove.namespace import Namespace
+from alcove.principal import Grant
+
+RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
+"""Kinds of scratch room whose instance is a run, which its owner opens."""
+KEEP = ("read", "write")
+"""What is open in a room shared with others: nobody deletes what others may have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Where to look while the private room is empty: rooms from before users had their own.
+
+    Everything under `namespace` that `written_by` wrote and is no other user's, newest of each key.
+    """
+
+    namespace: Namespace
+    written_by: str
+    authorless: bool = False
+    """Whether rows without an author count, too: only with authentication off."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """The rooms of one agent for one user, in one session, team and set of runs."""
+
+    agent: Agent
+    user: str
+    session_id: str | None = None
+    team_spec: Team | None = None
+    instances: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    authentication: bool = True
+
+    @functools.cached_property
+    def private(self) -> Namespace | None:
+        """What the agent remembers of this user; None where the spec has no such room."""
+        spec = self.agent.memory.private
+        if not spec.enabled:
+            return None
+        template = templates.private(spec.namespace, self.agent.name, session_isolated=spec.session_isolated)
+        values = {"user_id": self.user}
+        if template.needs("session_id"):
+            values["session_id"] = self._session()
+        return _checked((*self._filled(template, values), "u", self.user), "user_id")
+
+    @property
+    def fallback(self) -> Fallback | None:
+        """Where older memories may lie; None where there is no private room, or one for each session."""
+        private, spec = self.private, self.agent.memory.private
+        if private is None or spec.session_isolated:
+            return None
+        return Fallback(Namespace(private[:-2]), self.user, authorless=not self.authentication)
+
+    @functools.cached_property
+    def pools(self) -> Mapping[str, Namespace]:
+        """The pools of the spec by the name that tools know them by: their spelling, filled in."""
+        return pools(self.agent)
+
+    @functools.cached_property
+    def team(self) -> Namespace | None:
+        """The room of the team the agent works in now, if any."""
+        return None if self.team_spec is None else team_room(self.team_spec)
+
+    @functools.cached_property
+    def facts(self) -> Namespace | None:
+        """What the agent keeps about this user; agents that name the same one share it."""
+        spec = self.agent.memory.facts
+        if not spec.enabled:
+            return None
+        return _checked(("facts", spec.namespace or self.agent.name, "u", self.user), "user_id")
+
+    @functools.cached_property
+    def long_term(self) -> Mapping[str, Namespace]:
+        """By scope: `all` for every agent of this user, `agent` for this one; empty where it is off."""
+        if not self.agent.memory.long_term.enabled:
+            return MappingProxyType({})
+        root = ("user", self.user, "long-term")
+        return MappingProxyType(
+            {
+                "all": _checked((*root, "all"), "user_id"),
+                "agent": _checked((*root, "agent", self.agent.name), "user_id"),
+            }
+        )
+
+    def scratch(self, kind: str) -> Namespace:
+        """The scratch room of this kind, bound to its instance; an error where the call names none."""
+        kinds = self.agent.memory.scratch
+        if kind not in kinds:
+            raise InvalidRequest("namespace", f"one of {', '.join(kinds)}" if kinds else "no scratch room")
+        if kind == "global":
+            return Namespace(("global",))
+        if kind == "session":
+            return _checked(("session", self._session(), "u", self.user), "session_id")
+        run = self._run("workflow" if kind == "agent" else kind)
+        if kind == "agent":
+            own = ("agent-room", self.agent.name, "u", self.user)
+            return _checked(own if run is None else (*own, run), "instances.workflow")
+        if run is None:
+            raise InvalidRequest(f"instances.{kind}", f"the id of this {kind}: it has a room of its own")
+        return _checked((kind, run), f"instances.{kind}")
+
+    def grants(self, *, runs: Collection[str] = ()) -> tuple[Grant, ...]:
+        """What opens these rooms, and nothing else.
+
+        A run's room is open to its members, which only the runs know: `runs` names the kinds among
+        `workflow`, `swarm` and `debate` whose instance they admitted this user to. A room that this call
+        cannot address (no session, no instance) stays shut.
+        """
+        own = [self.facts, *self.long_term.values()]
+        if not self._shut(self.agent.memory.private.session_isolated):
+            own.append(self.private)
+        for kind in self.agent.memory.scratch:
+            if kind in RUNS and (kind not in runs or kind not in self.instances):
+                continue
+            if kind == "session" and self._shut(True):
+                continue
+            own.append(self.scratch(kind))
+        grants = [Grant(room) for room in own if room is not None]
+        shared = [*self.pools.values(), self.team]
+        return (*grants, *(Grant(room, KEEP) for room in shared if room is not None))
+
+    def _shut(self, by_session: bool) -> bool:
+        return by_session and self.session_id is None
+
+    def _filled(self, template: templates.Template, values: Mapping[str, str]) -> tuple[str, ...]:
+        """Segments in which no id spells what says whose a room is, or another room's first segment."""
+        segments = list(template.fill(values))
+        for place, segment in enumerate(segments):
+            names = template.segments[place][1::2]
+            if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
+                if "session_id" in names:
+                    raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
+                segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
+        return tuple(segments)
+
+    def _session(self) -> str:
+        given = self.session_id
+        if type(given) is not str or not given:
+            raise InvalidRequest("session_id", "the id of this session: this room has one for each")
+        if given == "u":
+            raise InvalidRequest("session_id", "another id: 'u' has a meaning in namespaces")
+        return given
+
+    def _run(self, kind: str) -> str | None:
+        given = self.instances.get(kind)
+        if given is not None and (type(given) is not str or not given):
+            raise InvalidRequest(f"instances.{kind}", "a non-empty string")
+        return given
+
+
+def resolve(
+    agent: Agent,
+    user: str,
+    *,
+    session_id: str | None = None,
+    team: Team | None = None,
+    instances: Mapping[str, str] | None = None,
+    authentication: bool = True,
+) -> Rooms:
+    """The rooms of this call. Each is worked out when it is asked for, so a call needs only its own ids."""
+    for kind in instances or ():
+        if kind not in RUNS:
+            raise InvalidRequest(f"instances.{kind}", f"one of {', '.join(RUNS)}")
+    return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
+
+
+def pools(agent: Agent) -> Mapping[str, Namespace]:
+    """An agent's pools by name; they are the same for every user."""
+    rooms = (templates.shared(each, {"agent_name": agent.name}) for each in agent.memory.pools)
+    return MappingProxyType({str(room): room for room in rooms})
+
+
+def team_room(team: Team) -> Namespace | None:
+    """A team's room; None for a team that shares nothing."""
+    text = team.shared_memory_namespace
+    return None if text is None else templates.shared(text, {"team_name": team.name})
+
+
+def _checked(segments: tuple[str, ...], named: str) -> Namespace:
+    """The namespace, if it can be stored; otherwise an error names the id that is to blame."""
+    return Namespace.checked(segments, named)

@@ -1,0 +1,149 @@
+"""What can be said of agents, teams and knowledge: one schema of our own, as frozen records.
+
+A block that is left out is off; a block that is written is on unless it says `enabled: false`, so that an
+agent has just the rooms its spec asks for. Every field may also be spelled in camelCase.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+Kind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "agent"]
+Mode: TypeAlias = Literal["order", "parallel"]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+Template: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+PRIVATE_TEMPLATE = "agent:{agent_name}"
+TEAM_TEMPLATE = "team:{team_name}"
+SYSTEM = "system"
+"""The owner of specs that belong to the operator: no user has this name for `shared_with`."""
+
+
+def _about(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Private(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What this agent remembers of one user, and nobody else sees."""
+
+    enabled: bool = True
+    namespace: Annotated[
+        Template, _about("Segments with `{agent_name}`, `{user_id}` or `{session_id}`; the user is added.")
+    ] = PRIVATE_TEMPLATE
+    session_isolated: Annotated[
+        bool, _about("Keep `{session_id}`, so that nothing is remembered across sessions.")
+    ] = False
+
+
+class Conversation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The turns before the new message."""
+
+    enabled: bool = True
+    window_size: Annotated[Count, _about("Messages shown, the new one not counted.")] = 20
+    max_tokens: Annotated[Count | None, _about("Tokens shown; with a window too, the smaller wins.")] = None
+    summarize: Annotated[bool, _about("Summarise what the window leaves out.")] = False
+
+
+class SessionMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A summary of past sessions; `true` alone turns it on."""
+
+    enabled: bool = True
+    idle_seconds: Annotated[Count, _about("A session with no turn for so long has ended.")] = 1800
+
+
+class KnowledgeUse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The documents an agent looks things up in."""
+
+    enabled: bool = True
+    sources: Annotated[tuple[Name, ...], _about("Names from the `knowledge` block.")] = ()
+    retrieval_limit: Annotated[int, Meta(ge=1, le=100, description="Passages shown.")] = 5
+    similarity_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="Passages less alike than this are left out.")
+    ] = 0.0
+
+
+class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent decides to keep about a user, recalled by meaning."""
+
+    enabled: bool = True
+    max_facts: Annotated[Count, _about("Facts kept for each user; the oldest make room.")] = 100
+    namespace: Annotated[
+        str | None,
+        _about("`[a-z][a-z0-9-]*`; agents that name the same one share it. The agent's name if absent."),
+    ] = None
+
+
+class LongTerm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of a user for good: facts, preferences, relationships, instructions."""
+
+    enabled: bool = True
+    recall_budget: Annotated[Count, _about("Memories considered for one prompt.")] = 50
+
+
+class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rooms of an agent."""
+
+    private: Private = Private(enabled=False)
+    pools: Annotated[
+        tuple[Template, ...], _about("Rooms shared by all users of the agents that name them.")
+    ] = ()
+    scratch: Annotated[
+        tuple[Kind, ...],
+        _about("Rooms of plain keys; `global` is open to every user of an agent that declares it."),
+    ] = ()
+    conversation: Conversation = Conversation(enabled=False)
+    session_memory: SessionMemory = SessionMemory(enabled=False)
+    knowledge: KnowledgeUse = KnowledgeUse(enabled=False)
+    facts: Facts = Facts(enabled=False)
+    long_term: LongTerm = LongTerm(enabled=False)
+
+
+SharedWith: TypeAlias = Annotated[
+    tuple[Name, ...] | None,
+    _about("Who may use it: `*`, a user, `group:<name>`; absent = every user, empty = the owner."),
+]
+
+
+class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent."""
+
+    name: Name
+    owner: Name = SYSTEM
+    role: Annotated[str | None, _about("Shown, not used.")] = None
+    version: Annotated[str | None, _about("Shown, not used.")] = None
+    instructions: str = ""
+    shared_with: SharedWith = None
+    auto_memory: Annotated[bool, _about("Store each turn.")] = False
+    memory: Memory = Memory()
+
+
+class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Agents that work together, and the room they share."""
+
+    name: Name
+    owner: Name = SYSTEM
+    workers: Annotated[tuple[Name, ...], Meta(min_length=1, description="Names of agents.")]
+    shared_memory_namespace: Annotated[
+        Template | None, _about("Segments with `{team_name}`; null for a team that shares nothing.")
+    ] = TEAM_TEMPLATE
+    shared_with: SharedWith = None
+    mode: Annotated[Mode, _about("One after the other, or all at once.")] = "order"
+
+
+class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A source of documents."""
+
+    name: Name
+    path: Annotated[str, Meta(min_length=1, description="File or folder, relative to this file.")]
+    writers: Annotated[tuple[Name, ...], _about("Who may change documents, besides admins.")] = ()
+
+
+class Specs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file."""
+
+    agents: tuple[Agent, ...] = ()
+    teams: tuple[Team, ...] = ()
+    knowledge: tuple[Knowledge, ...] | None = None
