@@ -1,0 +1,74 @@
+"""The `alcove` command: one module for each group of commands.
+
+Exit codes, for scripts: 0 it is done, 1 it is not there or something was found wrong, 2 the input was wrong
+or refused, 3 the store or the server cannot take it now.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from alcove.cli import memories, people, serving, timeline, upkeep
+from alcove.errors import AlcoveError, NotFound, Unavailable
+from alcove.http.errors import RateLimited
+
+
+class Explained(click.Group):
+    """Ends with our errors' own words and an exit code, never with a stack; lists commands by group."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except AlcoveError as error:
+            click.echo(f"alcove: {error.message}", err=True)
+            sys.exit(exit_code(error))
+        except BrokenPipeError:  # `alcove export | head`: the reader has had enough
+            sys.stderr.close()
+            sys.exit(0)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, module in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(each.name or "", each.get_short_help_str(80)) for each in module.COMMANDS]
+                )
+
+
+def exit_code(error: AlcoveError) -> int:
+    """What a script is told: an error without a class of its own is the server's, not the caller's."""
+    if isinstance(error, NotFound):
+        return 1
+    return 3 if isinstance(error, Unavailable | RateLimited) or type(error) is AlcoveError else 2
+
+
+GROUPS = {
+    "Memories": memories,
+    "What was": timeline,
+    "People": people,
+    "Upkeep": upkeep,
+    "Serving": serving,
+}
+
+
+@click.group(
+    cls=Explained,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Stores: --at memory.db or --at http://127.0.0.1:8080, or the variable ALCOVE_AT.
+Namespaces are typed user:alice:notes; a ':' or '%' inside a segment is %3A or %25.
+Exit codes: 0 done, 1 not there or something found, 2 wrong or refused, 3 unavailable.
+Completion:  eval "$(alcove completion bash)"
+""",
+)
+@click.version_option(version("alcove"), prog_name="alcove")
+def main() -> None:
+    """Memory for AI agents: private rooms, common rooms, and nobody in a room that is not theirs."""
+
+
+for group in GROUPS.values():
+    for command in group.COMMANDS:
+        main.add_command(command)

@@ -1,0 +1,241 @@
+"""Putting, getting, deleting and finding memories."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from alcove.cli.output import Output, plain, shown
+from alcove.cli.store import NamespaceType, namespace_argument, on_store, prefix_argument
+from alcove.client import Alcove
+from alcove.errors import NotFound
+from alcove.namespace import Namespace
+from alcove.records import Entry, Memory
+
+T = TypeVar("T")
+
+
+@click.command()
+@on_store(make=True)
+@namespace_argument
+@click.argument("key")
+@click.argument("value", nargs=-1, required=True)
+@click.option("--index", multiple=True, metavar="FIELD=TEXT", help="Text to be found by; may be repeated.")
+@click.option("--ttl", type=int, metavar="SECONDS", help="Forget it after so many seconds.")
+@click.option("--expected-revision", type=int, help="Only if this is its revision; 0 if it is not there.")
+@click.option("--create-only", is_flag=True, help="Only if it is not there.")
+@click.option("--idempotency-key", help="A repetition with the same key is done once.")
+def put(
+    store: Alcove,
+    out: Output,
+    namespace: Namespace,
+    key: str,
+    value: tuple[str, ...],
+    index: tuple[str, ...],
+    ttl: int | None,
+    **conditions: Any,
+) -> None:
+    """Store a memory: a JSON object, NAME=VALUE pairs, or '-' to read the object from stdin.
+
+    \b
+    Examples:
+      alcove put user:noop:notes tea text="green tea" cups=2
+      alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 3600
+      jq .profile me.json | alcove put user:alice:profile me - --as-user alice
+    """
+    texts = {name: str(text) for name, text in pairs(index, "--index", literal=True).items()}
+    content = given(value, "VALUE")
+    entry = store.put(namespace, key, content, index=texts or None, ttl_seconds=ttl, **conditions)
+    until = f", until {shown(entry.expires_at)}" if entry.expires_at else ""
+    out.record(entry, f"{plain(key)} in {namespace}: revision {entry.revision}{until}")
+
+
+@click.command()
+@on_store()
+@namespace_argument
+@click.argument("key")
+@click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z.")
+def get(store: Alcove, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
+    """Show one memory; exit code 1 if it is not there.
+
+    \b
+    Examples:
+      alcove get user:noop:notes tea
+      alcove get user:noop:notes tea --json | jq .value.cups
+    """
+    memory = store.get(namespace, key, as_of=as_of)
+    if memory is None:
+        raise NotFound(f"there is no {plain(key)} in {namespace}")
+    out.record(memory, _page(memory))
+
+
+def _page(memory: Memory) -> str:
+    author = memory.written_by
+    via = "".join(
+        f" {how} {plain(who)}" for how, who in (("through", author.client), ("by agent", author.agent)) if who
+    )
+    lines = [
+        f"{plain(memory.key)} in {memory.namespace}",
+        f"revision {memory.revision}, {shown(memory.created_at)}, by {plain(author.user or 'nobody')}{via}",
+    ]
+    if memory.expires_at:
+        lines.append(f"expires {shown(memory.expires_at)}")
+    lines += [f"found by {plain(field)}: {plain(text)}" for field, text in memory.index.items()]
+    return "\n".join([*lines, json.dumps(memory.value, indent=2, ensure_ascii=False)])
+
+
+@click.command()
+@on_store()
+@namespace_argument
+@click.argument("key")
+@click.option("--expected-revision", type=int, help="Only if this is its revision.")
+@click.option("--idempotency-key", help="A repetition with the same key is done once.")
+def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditions: Any) -> None:
+    """Delete one memory; its history stays for as long as the store keeps it.
+
+    \b
+    Nothing there is not an error. To erase for good: alcove wipe.
+    Example:  alcove delete user:noop:notes tea
+    """
+    deletion = store.delete(namespace, key, **conditions)
+    said = f"deleted, revision {deletion.revision}" if deletion.deleted else "nothing was there"
+    out.record(deletion, f"{plain(key)} in {namespace}: {said}")
+
+
+_FINDING = [
+    click.option(
+        "--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
+        help="What must hold; pairs may be repeated.",
+    ),
+    click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."),
+    click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
+    click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
+]  # fmt: skip
+
+
+def finding(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_FINDING):
+        command = option(command)
+    return prefix_argument(command)
+
+
+@click.command()
+@on_store()
+@finding
+def search(
+    store: Alcove, out: Output, prefix: Namespace, conditions: tuple[str, ...], limit: int, offset: int,
+    as_of: str | None,
+) -> None:  # fmt: skip
+    """Find memories below a namespace, with their values.
+
+    \b
+    Examples:
+      alcove search user:alice
+      alcove search user:alice --filter kind=drink --filter '{"cups": {"gte": 3}}' --json
+    """
+    filter = given(conditions, "--filter") if conditions else None
+    found = paged(
+        lambda start, most: store.search(prefix, filter=filter, limit=most, offset=start, as_of=as_of),
+        limit, 100, offset,
+    )  # fmt: skip
+    out.table(
+        found,
+        ["namespace", "key", "rev", "written", "value"],
+        lambda m: [m.namespace, m.key, m.revision, m.created_at, m.value],
+        empty=f"nothing found below {prefix or 'the root'}",
+    )
+
+
+@click.command(name="list")
+@on_store()
+@finding
+def list_memories(
+    store: Alcove, out: Output, prefix: Namespace, conditions: tuple[str, ...], limit: int, offset: int,
+    as_of: str | None,
+) -> None:  # fmt: skip
+    """List memories below a namespace, without their values.
+
+    \b
+    Example:  alcove list user:alice --limit 1000
+    """
+    filter = given(conditions, "--filter") if conditions else None
+
+    def read(start: int, most: int) -> Sequence[Entry]:
+        return store.list(prefix, filter=filter, limit=most, offset=start, as_of=as_of)
+
+    out.table(
+        paged(read, limit, 1000, offset),
+        ["namespace", "key", "rev", "written", "expires"],
+        lambda e: [e.namespace, e.key, e.revision, e.created_at, e.expires_at or "never"],
+        empty=f"nothing found below {prefix or 'the root'}",
+    )
+
+
+@click.command()
+@on_store()
+@prefix_argument
+@click.option("--suffix", type=NamespaceType(), default="", help="Only those that end so.")
+@click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many.")
+def namespaces(store: Alcove, out: Output, prefix: Namespace, suffix: Namespace, **bounds: Any) -> None:
+    """List the namespaces that hold something, one a line.
+
+    \b
+    Example:  alcove namespaces user --max-depth 2
+    """
+    found = store.namespaces(prefix, suffix=suffix, **bounds)
+    for each in found:
+        out.record(each, plain(str(each)))
+    if not found and not out.as_json:
+        click.echo(f"nothing is held below {prefix or 'the root'}", err=True)
+
+
+def given(words: Sequence[str], where: str) -> dict[str, Any]:
+    """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several."""
+    content: dict[str, Any] = {}
+    for word in words:
+        if word != "-" and not word.lstrip().startswith("{"):
+            content |= pairs([word], where)
+            continue
+        try:
+            found = json.loads(sys.stdin.read() if word == "-" else word)
+        except ValueError as error:
+            raise click.BadParameter(f"expected a JSON object ({error})", param_hint=f"'{where}'") from None
+        if not isinstance(found, dict):
+            raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
+        content |= found
+    return content
+
+
+def pairs(words: Sequence[str], where: str, *, literal: bool = False) -> Mapping[str, Any]:
+    """NAME=VALUE pairs; a value that reads as JSON is JSON, unless taken literally, and otherwise text."""
+    content: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(
+                f"expected a JSON object or NAME=VALUE, not {word!r}", param_hint=f"'{where}'"
+            )
+        try:
+            content[name] = text if literal else json.loads(text)
+        except ValueError:
+            content[name] = text
+    return content
+
+
+def paged(read: Callable[[int, int], Sequence[T]], limit: int, most: int, offset: int = 0) -> Iterator[T]:
+    """As many as are wanted, asked for page by page."""
+    while limit > 0:
+        page = read(offset, min(limit, most))
+        yield from page
+        if len(page) < min(limit, most):
+            return
+        limit, offset = limit - len(page), offset + len(page)
+
+
+COMMANDS = [put, get, delete, search, list_memories, namespaces]

@@ -1,0 +1,147 @@
+"""What commands print: aligned tables and sentences for people, JSON for programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TypeVar
+
+import click
+import msgspec
+
+T = TypeVar("T")
+
+_GAP = "  "
+_LEAST = 6
+
+
+class Output:
+    """One command's output: as JSON, one document or a line for each record, or as text."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def record(self, record: object, text: str) -> None:
+        """One answer."""
+        click.echo(compact(record) if self.as_json else text)
+
+    def table(
+        self,
+        records: Iterable[T],
+        columns: Sequence[str],
+        cells: Callable[[T], Sequence[object]],
+        *,
+        empty: str,
+    ) -> None:
+        """Many answers; `cells` gives a record's row."""
+        if self.as_json:
+            for record in records:
+                click.echo(compact(record))
+            return
+        rows = [[shown(cell) for cell in cells(record)] for record in records]
+        for number, line in enumerate(aligned([columns, *rows], _width())):
+            click.echo(click.style(line, bold=True) if number == 0 else line)
+        if not rows:
+            click.echo(empty, err=True)
+
+
+def compact(record: object) -> str:
+    """A record as one line of JSON."""
+    return msgspec.json.encode(record).decode()
+
+
+def shown(cell: object) -> str:
+    """A cell's text: times without their fractions, nothing for None, no control characters."""
+    if cell is None:
+        return ""
+    if isinstance(cell, datetime):
+        return f"{cell:%Y-%m-%d %H:%M:%SZ}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, dict | list):
+        return plain(compact(cell))
+    return plain(str(cell))
+
+
+def plain(text: str) -> str:
+    """Text that cannot steer a terminal: whatever does not print is spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """Lines with their columns under one another; the widest columns give way where it is too narrow."""
+    widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
+    while width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    numbers = [all(map(_is_number, column[1:])) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [_cut(cell, most) for cell, most in zip(row, widths, strict=True)]
+        filled = [
+            " " * (most - _columns(cell)) + cell if number else cell + " " * (most - _columns(cell))
+            for cell, most, number in zip(cells, widths, numbers, strict=True)
+        ]
+        yield _GAP.join(filled).rstrip()
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(",", "").isdigit()
+
+
+def _cut(text: str, most: int) -> str:
+    if _columns(text) <= most:
+        return text
+    while text and _columns(text) > most - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _columns(text: str) -> int:
+    """How wide a terminal shows it: some characters take two columns, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def _width() -> int | None:
+    """The terminal's width; without a terminal nothing is cut, unless COLUMNS says so."""
+    given = os.environ.get("COLUMNS", "").isdigit()
+    return shutil.get_terminal_size().columns if given or sys.stdout.isatty() else None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Goes on only if told to: by `--yes`, or by somebody at the terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Without a terminal to ask at, this needs --yes.")
+    if not click.confirm(question, err=True):
+        click.echo("Nothing was done.", err=True)
+        sys.exit(2)
+
+
+@contextmanager
+def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on the error stream, where that is a terminal; the value is called with each step's size."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    with click.progressbar(length=length or 0, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar.update
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Says what takes a while and cannot be measured, at a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"{what} …", err=True)
+    yield

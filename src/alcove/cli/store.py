@@ -1,0 +1,115 @@
+"""Which store a command works on, and as whom."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from alcove.cli.output import Output
+from alcove.client import Alcove
+from alcove.clients import SCHEMES, connect
+from alcove.errors import InvalidRequest, PermissionDenied
+from alcove.namespace import Namespace
+from alcove.settings import Settings
+
+OPERATOR = Settings(sweep_interval=0)
+"""A command does its work and ends; it sweeps nothing on the side."""
+
+Command = Callable[..., Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+
+_OPTIONS = [
+    click.option(
+        "--at",
+        envvar="ALCOVE_AT",
+        default="memory.db",
+        show_default=True,
+        metavar="FILE|URL",
+        help="The store: its file, or the address of its server.",
+    ),
+    click.option("--token", envvar="ALCOVE_TOKEN", help="Bearer token for a server."),
+    click.option("--api-key", envvar="ALCOVE_API_KEY", help="API key for a server."),
+    click.option("--as-user", metavar="USER", help="Act as this user: on a file, or with a trusted API key."),
+    json_option,
+]
+
+
+def on_store(*, make: bool = False) -> Callable[[Command], Command]:
+    """Gives a command its store and its output; only with `make` may the file be new."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(
+            at: str,
+            token: str | None,
+            api_key: str | None,
+            as_user: str | None,
+            *,
+            as_json: bool,
+            **arguments: Any,
+        ) -> None:
+            with opened(at, token=token, api_key=api_key, as_user=as_user, make=make) as store:
+                command(store, Output(as_json=as_json), **arguments)
+
+        for option in reversed(_OPTIONS):
+            run = option(run)
+        return run
+
+    return decorate
+
+
+@contextmanager
+def opened(
+    at: str, *, token: str | None, api_key: str | None, as_user: str | None, make: bool
+) -> Iterator[Alcove]:
+    """The store for the length of a `with`."""
+    local = not is_url(at)
+    if local:
+        _check_file(at, make=make)
+    with connect(at, user=as_user, token=token, api_key=api_key, settings=OPERATOR) as store:
+        try:
+            yield store
+        except PermissionDenied as denied:
+            if local and as_user is None:
+                denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
+            raise
+
+
+def is_url(at: str) -> bool:
+    return at.lower().startswith(SCHEMES)
+
+
+def _check_file(at: str, *, make: bool) -> None:
+    """Refuses a file that is not there: a slip of the finger more often than a wish for a new one."""
+    context = click.get_current_context()
+    for name in ("token", "api_key"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} is for a server; a file is opened with --as-user")
+    if not Path(at).exists():
+        if not make:
+            raise click.BadParameter(f"there is no store at {at}", param_hint="'--at'")
+        click.echo(f"A new store: {at}, with its key in {at}.key", err=True)
+
+
+class NamespaceType(click.ParamType):  # type: ignore[type-arg]
+    """A namespace as it is typed: user:alice:notes."""
+
+    name = "namespace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Namespace:
+        try:
+            return Namespace.checked(value)
+        except InvalidRequest as error:
+            self.fail(f"expected {error.expected}", param, ctx)
+
+
+namespace_argument = click.argument("namespace", type=NamespaceType())
+prefix_argument = click.argument("prefix", type=NamespaceType(), default="")

@@ -1,0 +1,199 @@
+"""What happened: events, the history of one memory, and what changed in it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from alcove.cli.output import Output, compact, plain, shown
+from alcove.cli.store import namespace_argument, on_store, prefix_argument
+from alcove.client import Alcove
+from alcove.clock import checked_moment
+from alcove.errors import NotFound
+from alcove.namespace import Namespace
+from alcove.records import KINDS, Event, Version
+
+_PAGE = 200
+_BETWEEN_LOOKS = 0.5
+_MISSING = object()
+
+
+@click.command()
+@on_store()
+@prefix_argument
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; may be repeated.")
+@click.option("--after", metavar="TIME", help="Only what happened later, such as 2026-01-31T12:00:00Z.")
+@click.option("--before", metavar="TIME", help="Only what happened earlier.")
+@click.option("--after-cursor", metavar="CURSOR", help="Go on after this event.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for what happens next, until interrupted.")
+def events(
+    store: Alcove, out: Output, prefix: Namespace, kinds: Sequence[Any], after_cursor: str | None, limit: int,
+    *, follow: bool, **times: str | None,
+) -> None:  # fmt: skip
+    """Show what happened below a namespace, oldest first; with --follow, from now on.
+
+    \b
+    Examples:
+      alcove events user:alice --kind delete --kind expired
+      alcove events --follow --json | jq -r '.kind + " " + .key'
+    """
+    if follow:
+        _follow(store, out, prefix, kinds or None, after_cursor, times)
+        return
+    found: list[Event] = []
+    while len(found) < limit:
+        most = min(_PAGE, limit - len(found))
+        page = store.events(prefix, kinds=kinds or None, after_cursor=after_cursor, limit=most, **times)
+        if page.truncated_before and not found:
+            click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
+        found, after_cursor = [*found, *page.events], page.after_cursor
+        if len(page.events) < most:
+            break
+    out.table(
+        found,
+        ["when", "kind", "namespace", "key", "rev", "by", "value"],
+        lambda e: [e.occurred_at, e.kind, e.namespace, e.key, e.revision, e.written_by.user, e.value],
+        empty=f"nothing happened below {prefix or 'the root'}",
+    )
+    if len(found) == limit and not out.as_json:
+        click.echo(f"there may be more: --after-cursor {after_cursor}", err=True)
+
+
+def _follow(
+    store: Alcove, out: Output, prefix: Namespace, kinds: Any, cursor: str | None, times: Any
+) -> None:
+    """Prints each event as it comes; one that this reader was away for comes, too, by its cursor."""
+    try:
+        for event in _coming(store, prefix, kinds, cursor, times):
+            words = [event.occurred_at, f"{event.kind:<7}", event.namespace, event.key, event.value]
+            out.record(event, "  ".join(shown(word) for word in words))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+
+
+def _coming(store: Alcove, prefix: Namespace, kinds: Any, cursor: str | None, times: Any) -> Iterator[Event]:
+    if cursor is None and times.get("after") is None:
+        cursor = _end(store, prefix)
+    while True:
+        page = store.events(prefix, kinds=kinds, after_cursor=cursor, limit=_PAGE, **times)
+        yield from page.events
+        cursor = page.after_cursor
+        if len(page.events) < _PAGE:
+            time.sleep(_BETWEEN_LOOKS)
+
+
+def _end(store: Alcove, prefix: Namespace) -> str:
+    """The cursor of now."""
+    page = store.events(prefix, limit=_PAGE)
+    while len(page.events) == _PAGE:
+        page = store.events(prefix, limit=_PAGE, after_cursor=page.after_cursor)
+    return page.after_cursor
+
+
+@click.command()
+@on_store()
+@namespace_argument
+@click.argument("key")
+def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
+    """Show every kept version of one memory, newest first.
+
+    \b
+    Example:  alcove history user:noop:notes tea
+    """
+    out.table(
+        _versions(store, namespace, key),
+        ["rev", "kind", "when", "by", "value"],
+        lambda v: [v.revision, v.kind, v.created_at, v.written_by.user, v.value],
+        empty="",
+    )
+
+
+def _versions(store: Alcove, namespace: Namespace, key: str) -> list[Version]:
+    versions = store.history(namespace, key)
+    if not versions:
+        raise NotFound(f"there is no {plain(key)} in {namespace}, and none is remembered")
+    return versions
+
+
+@click.command()
+@on_store()
+@namespace_argument
+@click.argument("key")
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+def diff(
+    store: Alcove, out: Output, namespace: Namespace, key: str, before: str | None, after: str | None
+) -> None:
+    """Show what changed in one memory: between two revisions or moments, or in its last write.
+
+    \b
+    Examples:
+      alcove diff user:noop:notes tea
+      alcove diff user:noop:notes tea 1 3
+      alcove diff user:noop:notes tea 2026-01-31T12:00:00Z
+    """
+    versions = _versions(store, namespace, key)
+    newer = _chosen(versions, after) if after else versions[0]
+    older = _chosen(versions, before) if before else next(
+        (each for each in versions if each.revision < newer.revision), None
+    )  # fmt: skip
+    changes = [*changed((older and older.value) or {}, newer.value or {})]
+    if out.as_json:
+        sides = {"from": older and older.revision, "to": newer.revision}
+        click.echo(compact({**sides, "changes": [_change(*each) for each in changes]}))
+        return
+    click.echo(f"{plain(key)} in {namespace}: {_title(older)} → {_title(newer)}")
+    for path, old, new in changes:
+        for sign, side, colour in (("-", old, "red"), ("+", new, "green")):
+            if side is not _MISSING:
+                click.echo(click.style(f"{sign} {plain(path)}: {plain(compact(side))}", fg=colour))
+    if not changes:
+        click.echo("no difference", err=True)
+
+
+def _chosen(versions: Sequence[Version], word: str) -> Version:
+    """The version with this revision, or the newest not later than this moment."""
+    if word.isdigit():
+        found = next((each for each in versions if each.revision == int(word)), None)
+    else:
+        moment = checked_moment(word, "a revision or a moment")
+        found = next((v for v in versions if checked_moment(v.created_at, "") <= moment), None)  # type: ignore[operator]
+    if found is None:
+        raise NotFound(f"no version {word} is kept; the oldest is {_title(versions[-1])}")
+    return found
+
+
+def _title(version: Version | None) -> str:
+    if version is None:
+        return "nothing"
+    gone = "" if version.value is not None else f", {version.kind}"
+    return f"revision {version.revision} ({shown(version.created_at)}{gone})"
+
+
+def _change(path: str, old: Any, new: Any) -> dict[str, Any]:
+    """As JSON: a side that is not there has no field."""
+    sides = {"before": old, "after": new}
+    return {"path": path, **{name: side for name, side in sides.items() if side is not _MISSING}}
+
+
+def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two values differ, place by place: the path, what was there and what is."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            below = f"{path}.{name}" if path else name
+            yield from changed(old.get(name, _MISSING), new.get(name, _MISSING), below)
+    elif isinstance(old, list) and isinstance(new, list):
+        for n in range(max(len(old), len(new))):
+            before, after = (side[n] if n < len(side) else _MISSING for side in (old, new))
+            yield from changed(before, after, f"{path}[{n}]")
+    elif type(old) is not type(new) or old != new:
+        yield path or "value", old, new
+
+
+COMMANDS = [events, history, diff]

@@ -1,0 +1,122 @@
+"""Looking after a store: its health, its keys, its policies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from alcove.cli.memories import given
+from alcove.cli.output import Output, compact, plain, progress
+from alcove.cli.people import count
+from alcove.cli.store import on_store
+from alcove.client import Alcove
+
+TEXTS = ("authz", "attributes", "filter")
+
+
+@click.command()
+@on_store()
+def doctor(store: Alcove, out: Output) -> None:
+    """Check a store: its file, its log against what is current, and that every value opens.
+
+    \b
+    Exit codes: 0 all is well, 1 something is wrong, 2 the store cannot be opened.
+    Example:    alcove doctor --at memory.db
+    """
+    ill = 0
+    for examination in store.doctor():
+        ill += bool(examination.wrong)
+        if out.as_json:
+            click.echo(compact(examination._asdict()))
+            continue
+        mark = click.style("WRONG", fg="red") if examination.wrong else click.style("ok   ", fg="green")
+        click.echo(f"{mark} {examination.compared:>9,}  {examination.name}")
+        for finding in examination.wrong[:10]:
+            click.echo(f"                   at {plain(finding)}")
+        if len(examination.wrong) > 10:
+            click.echo(f"                   and {len(examination.wrong) - 10:,} more")
+    if ill:
+        click.echo(
+            f"{count(ill, 'check')} found something wrong; keep the file, and restore a backup beside it.",
+            err=out.as_json,
+        )
+        sys.exit(1)
+    if not out.as_json:
+        click.echo("All is well.")
+
+
+@click.command(name="rotate-keys")
+@on_store()
+def rotate_keys(store: Alcove, out: Output) -> None:
+    """Wrap every data key with a new key-encryption key; values are not touched.
+
+    \b
+    Killed half-way, it goes on where it was when it is started again.
+    Example:  alcove rotate-keys
+    """
+    before = store.admin.keys()
+    done = 0
+    with progress("rotating", sum(key.data_keys for key in before.keys)) as step:
+        for rotation in store.rotate_keys():
+            step(rotation.rewrapped - done)
+            done = rotation.rewrapped
+    active = store.admin.keys().active
+    out.record({"active": active, "rewrapped": done}, f"{count(done, 'data key')} wrapped anew by {active}")
+
+
+@click.group()
+def policy() -> None:
+    """Show the policies in force, and try what they would decide."""
+
+
+@policy.command()
+@on_store()
+@click.argument("name", type=click.Choice(TEXTS), required=False)
+def show(store: Alcove, out: Output, name: str | None) -> None:
+    """Print the policies in force, or one of them.
+
+    \b
+    Example:  alcove policy show authz > authz.rego
+    """
+    found = store.admin.policies()
+    if out.as_json:
+        out.record(found, "")
+    elif name:
+        click.echo(getattr(found, name), nl=False)
+    else:
+        for each in TEXTS:
+            whence = "put by an admin" if each in found.stored else "from the folder, or built in"
+            click.echo(click.style(f"# {each}.rego ({whence})", bold=True))
+            click.echo(getattr(found, each).rstrip("\n") + "\n")
+
+
+@policy.command()
+@on_store()
+@click.argument("input", nargs=-1, required=True)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Try the *.rego files of this folder instead of those in force.",
+)
+def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
+    """Show what the policies would say to an input; nothing is changed. '-' reads it from stdin.
+
+    \b
+    Exit code 1 if authz would deny it.
+    Example:
+      alcove policy test '{"operation": "read", "namespace": ["user", "bob"], "key": "k",
+                           "context": {"user_id": "alice", "jwt_claims": {}, "agent": null, "grants": []}}'
+    """
+    texts = {name: (folder / f"{name}.rego").read_text(encoding="utf-8")
+             for name in TEXTS if folder and (folder / f"{name}.rego").exists()}  # fmt: skip
+    said = store.admin.test_policies(given(input, "INPUT"), texts)
+    out.record(said, "\n".join(f"{rule:<18}{compact(answer)}" for rule, answer in said.items()))
+    decision = said.get("decision")
+    if not isinstance(decision, dict) or decision.get("allow") is not True:
+        sys.exit(1)
+
+
+COMMANDS: list[click.Command] = [doctor, rotate_keys, policy]
