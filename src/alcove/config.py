@@ -172,7 +172,8 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
             raise click.UsageError(f"{path}: {name}: there is no such option")
         if isinstance(value, list):
             raise click.UsageError(f"{path}: {name}: expected one value, not a list")
-        values[option] = value
+        if value is not None:
+            values[option] = str(value)  # as on the command line, where 5.5 is no whole number and true is none
     context.default_map = values
 
 

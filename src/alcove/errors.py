@@ -75,6 +75,10 @@ class KeyDestroyed(Unreadable):
     """A value's data key is gone: its user was wiped."""
 
 
+class PolicyFailed(AlcoveError):
+    """The policy in force failed over a call that it should have decided; the log says how."""
+
+
 class PolicyError(AlcoveError):
     """A policy bundle does not compile or evaluate; the message has file and line."""
 

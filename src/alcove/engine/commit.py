@@ -47,8 +47,7 @@ class Submission:
 
     def attend(self, signal: Callable[[], None]) -> None:
         """For who must not block: `signal` is called whenever `settle` is worth a call."""
-        self._signal = signal
-        self._queue.pass_on()
+        self._queue.attend(self, signal)
 
     @property
     def done(self) -> bool:
@@ -66,6 +65,12 @@ class Submission:
             raise self.outcome
         assert self.outcome is not None
         return self.outcome
+
+    def signal_with(self, signal: Callable[[], None]) -> None:
+        """Called only by a holder of the queue's mutex, like `wake`."""
+        self._signal = signal
+        if self.outcome is not None:  # somebody led before we were there to be told
+            signal()
 
     @property
     def blocks(self) -> bool:
@@ -99,6 +104,11 @@ class CommitQueue:
         with self._mutex:
             self._waiting.append(submission)
         return submission
+
+    def attend(self, submission: Submission, signal: Callable[[], None]) -> None:
+        with self._mutex:
+            submission.signal_with(signal)
+        self.pass_on()
 
     def lead(self, leader: Submission) -> bool:
         """Commits until the leader's own submission is done; False where somebody leads already."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from alcove.apikeys import ApiKeys
-from alcove.errors import PermissionDenied, Unavailable
+from alcove.errors import InvalidRequest, PermissionDenied, Unavailable
 from alcove.http.errors import Unauthenticated
 from alcove.principal import NOBODY_ELSE, Principal
 
@@ -27,6 +27,8 @@ _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "P
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MOST_TOKENS = 10_000
 _FETCH_SECONDS = 5
+_MOST_PUBLISHED = 1_000_000
+_DISCOVERY = "/.well-known/openid-configuration"
 _BETWEEN_FETCHES = 2
 _FRESH_SECONDS = 300
 _BELIEVED_SECONDS = 3600
@@ -115,8 +117,11 @@ class Tokens:
         if not isinstance(user, str) or not user:
             raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
         client = claims.get("azp") or claims.get("client_id")
-        until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
-        return until, Principal(user, client if isinstance(client, str) else None, claims)
+        try:
+            until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
+            return until, Principal(user, client if isinstance(client, str) else None, claims)
+        except (InvalidRequest, OverflowError) as error:
+            raise Unauthenticated(f"the token does not hold: {error}") from None
 
 
 class Keys(Protocol):
@@ -152,14 +157,14 @@ class PublishedKeys:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched = self._tried = -math.inf
         self._trouble = ""
-        self._fetching = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
 
     async def key_for(self, token: str) -> jwt.PyJWK:
         name = jwt.get_unverified_header(token).get("kid")
-        if not self._has(name, since=_FRESH_SECONDS) and not (self._has(name) and self._fetching.locked()):
-            async with self._fetching:
-                if not self._has(name, since=_FRESH_SECONDS) and _age(self._tried) > _BETWEEN_FETCHES:
-                    await self._fetch()
+        if not self._has(name, since=_FRESH_SECONDS):
+            fetching = self._refreshed()
+            if not self._has(name) and fetching:
+                await asyncio.shield(fetching)  # whoever waits may give up; the fetch goes on for all
         if self._has(name):
             return self._keys[name]
         if self._trouble:
@@ -169,22 +174,26 @@ class PublishedKeys:
     def _has(self, name: str | None, *, since: float = _BELIEVED_SECONDS) -> bool:
         return name is not None and name in self._keys and _age(self._fetched) < since
 
+    def _refreshed(self) -> asyncio.Task[None] | None:
+        """The fetch that is under way, or a new one unless the last is too recent."""
+        if self._fetching is None or self._fetching.done():
+            recent = _age(self._tried) <= _BETWEEN_FETCHES
+            self._fetching = None if recent else asyncio.create_task(self._fetch())
+        return self._fetching
+
     async def _fetch(self) -> None:
         try:
-            keys = await asyncio.to_thread(self._published)
-        except (jwt.PyJWTError, OSError, ValueError, HTTPException) as error:
+            found = await asyncio.to_thread(self._published)
+        except (jwt.PyJWTError, OSError, ValueError, KeyError, TypeError, HTTPException) as error:
             self._trouble = str(error)
         else:
-            self._keys = {
-                key.key_id: key for key in keys if key.key_id and key.public_key_use in ("sig", None)
-            }
-            self._trouble, self._fetched = "", time.monotonic()
+            keys = {key.key_id: key for key in found.keys if key.public_key_use in ("sig", None)}
+            self._keys, self._trouble, self._fetched = keys, "", time.monotonic()
         self._tried = time.monotonic()
 
-    def _published(self) -> list[jwt.PyJWK]:
-        url = self._url or _discovered(self._issuer or "")
-        client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_SECONDS)
-        return client.get_jwk_set(refresh=True).keys
+    def _published(self) -> jwt.PyJWKSet:
+        url = self._url or str(_json_at(f"{(self._issuer or '').rstrip('/')}{_DISCOVERY}")["jwks_uri"])
+        return jwt.PyJWKSet.from_dict(_json_at(url))
 
 
 class KeyHolders:
@@ -232,10 +241,19 @@ def _age(moment: float) -> float:
     return time.monotonic() - moment
 
 
-def _discovered(issuer: str) -> str:
-    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+def _json_at(url: str) -> dict[str, Any]:
+    """A JSON object that an issuer publishes; one that drips or never ends is given up."""
+    deadline = time.monotonic() + _FETCH_SECONDS
+    content = b""
     try:
         with urllib.request.urlopen(url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  the operator's own URL
-            return str(json.load(answer)["jwks_uri"])
-    except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
-        raise jwt.PyJWKClientConnectionError(f"{url}: {error}") from None
+            while piece := answer.read1(_MOST_PUBLISHED):
+                content += piece
+                if time.monotonic() > deadline or len(content) > _MOST_PUBLISHED:
+                    raise ValueError("it takes too long, or is too long")
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("it is not a JSON object")
+        return found
+    except (OSError, ValueError, HTTPException) as error:
+        raise ValueError(f"{url}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -21,6 +22,13 @@ def listening(config: uvicorn.Config) -> list[socket.socket]:
     """
     bound = config.bind_socket()
     return [bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))]
+
+
+async def stop_with(parent: int) -> None:
+    """Stops this worker when its parent is gone, however that came about: nobody serves unattended."""
+    while os.getppid() == parent:
+        await asyncio.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class One(uvicorn.Server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +31,8 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
-from alcove.http.processes import One, Several, listening
+from alcove.http.processes import One, Several, listening, stop_with
+from alcove.http.protocol import Protocol
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -52,9 +54,10 @@ def serve(config: ServeConfig) -> None:
         server_header=False,
         timeout_graceful_shutdown=int(config.request_seconds) + 1,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
     )
+    _store(config).close()  # a store that does not open is told of once, and not by every worker again
     if config.workers == 1:
         One(told).run(listening(told))
     else:
@@ -69,13 +72,16 @@ def worker() -> Router:
 def build(config: ServeConfig) -> Router:
     """The application over the store that the configuration names."""
     logs.configure(config.log_level)
-    store = Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir)
+    store = _store(config)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
     memories, access = store.memories, logs.AccessLog()
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
+        orphaned = asyncio.create_task(stop_with(os.getppid())) if config.workers > 1 else None
         yield
+        if orphaned:
+            orphaned.cancel()
         offload.close()
         store.close()
         access.flush()
@@ -92,6 +98,10 @@ def build(config: ServeConfig) -> Router:
         rate_per_second=config.rate_limit,
     )
     return application(resources, _authenticator(config, store), limits, access, lifespan)
+
+
+def _store(config: ServeConfig) -> Alcove:
+    return Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir)
 
 
 def check(config: ServeConfig) -> None:

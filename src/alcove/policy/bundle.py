@@ -35,7 +35,7 @@ class Bundle(NamedTuple):
 
 
 _INPUT = re.compile(r"\binput\b(?:\.(\w+))?")
-_RESTLESS = re.compile(r"\b(?:time|rand|uuid|http|net|io|opa|rego)\s*\.|\bprint\b")
+_RESTLESS = re.compile(r"\b(?:time|rand|uuid|http|net|io|opa|rego(?!\.v1\b))\s*[.\[]|\bprint\b")
 
 
 def _text(name: str, folder: Path | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import regorus
 from msgspec import Struct
 
-from alcove.errors import PolicyError
+from alcove.errors import InvalidRequest, PolicyError
 from alcove.policy.bundle import Bundle
 
 DECISION = "data.memories.authz.decision"
@@ -70,7 +70,7 @@ def _asked(bundle: Bundle, question: bytes) -> regorus.Engine:
     try:
         engine.set_input_json(question.decode())
     except RuntimeError as error:
-        raise PolicyError(_first_lines(error)) from None
+        raise InvalidRequest("input", f"JSON that the policy engine reads ({_first_lines(error)})") from None
     return engine
 
 
