@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from alcove import Alcove
+from tests.acceptance.command import Command
 from tests.acceptance.crowd import QUIET, Crowd, in_processes, in_threads
 from tests.acceptance.service import Service, serving
 
@@ -49,3 +50,12 @@ def memory(path: Path) -> Iterator[Alcove]:
 def crowd(request: pytest.FixtureRequest) -> Crowd:
     """A test that uses this runs once with a crowd of processes and once with one of threads."""
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=["file", "url"])
+def command(request: pytest.FixtureRequest, path: Path) -> Command:
+    """The `alcove` command; a test that uses this runs once on a file and once on a URL."""
+    if request.param == "file":
+        Alcove(path, settings=QUIET).close()
+        return Command(str(path))
+    return Command(request.getfixturevalue("service").url)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from alcove.cli import memories, people, serving, timeline, upkeep
+from alcove.cli.output import plain
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.errors import RateLimited
 
@@ -24,7 +25,7 @@ class Explained(click.Group):
         try:
             return super().invoke(context)
         except AlcoveError as error:
-            click.echo(f"alcove: {error.message}", err=True)
+            click.echo("alcove: " + plain(error.message, keep="\n"), err=True)
             sys.exit(exit_code(error))
         except BrokenPipeError:  # `alcove export | head`: the reader has had enough
             sys.stderr.close()

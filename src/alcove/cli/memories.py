@@ -85,7 +85,7 @@ def _page(memory: Memory) -> str:
     if memory.expires_at:
         lines.append(f"expires {shown(memory.expires_at)}")
     lines += [f"found by {plain(field)}: {plain(text)}" for field, text in memory.index.items()]
-    return "\n".join([*lines, json.dumps(memory.value, indent=2, ensure_ascii=False)])
+    return "\n".join([*lines, plain(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n")])
 
 
 @click.command()

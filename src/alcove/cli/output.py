@@ -68,9 +68,11 @@ def shown(cell: object) -> str:
     return plain(str(cell))
 
 
-def plain(text: str) -> str:
+def plain(text: str, *, keep: str = "") -> str:
     """Text that cannot steer a terminal: whatever does not print is spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:

@@ -1,0 +1,52 @@
+"""The `alcove` command in this process, on a file and on a URL alike."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from alcove.cli import main
+
+EMPTY: dict[str, str | None] = dict.fromkeys(["ALCOVE_AT", "ALCOVE_TOKEN", "ALCOVE_API_KEY", "COLUMNS"])
+
+
+class Command:
+    """`alcove` with its store given, and a room that no other test writes to."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        self.room = f"user:noop:{uuid.uuid4().hex[:8]}"
+
+    @property
+    def remote(self) -> bool:
+        return self.at.startswith("http")
+
+    def run(self, *words: object, code: int = 0, stdin: str | None = None, **env: str) -> Result:
+        """Runs it to its end, which must be this exit code and no stack."""
+        done = CliRunner(env={**EMPTY, "ALCOVE_AT": self.at, **env}).invoke(
+            main, [str(word) for word in words], input=stdin, prog_name="alcove"
+        )
+        assert "Traceback" not in done.output
+        assert done.exit_code == code, (done.exit_code, done.output, done.exception)
+        return done
+
+    def says(self, *words: object, code: int = 0, stdin: str | None = None, **env: str) -> str:
+        """What it prints to its standard output."""
+        return self.run(*words, code=code, stdin=stdin, **env).stdout
+
+    def refuses(self, *words: object, code: int = 2, stdin: str | None = None) -> str:
+        """What it says to its error stream, having printed nothing else."""
+        done = self.run(*words, code=code, stdin=stdin)
+        assert done.stdout == "", done.stdout
+        return done.stderr
+
+    def json(self, *words: object, code: int = 0, stdin: str | None = None) -> Any:
+        """What it prints with `--json`: one document."""
+        return json.loads(self.says(*words, "--json", code=code, stdin=stdin))
+
+    def lines(self, *words: object, code: int = 0) -> list[Any]:
+        """What it prints with `--json`: a document a line."""
+        return [json.loads(line) for line in self.says(*words, "--json", code=code).splitlines()]
