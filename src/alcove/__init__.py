@@ -1,6 +1,7 @@
 """Alcove: memory for AI agents, private per agent and user, shared where a team says so."""
 
 from alcove.client import Alcove
+from alcove.clients import connect
 from alcove.doctor import Examination
 from alcove.errors import (
     AlcoveError,
@@ -71,4 +72,5 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "Version",
+    "connect",
 ]

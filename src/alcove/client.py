@@ -290,6 +290,8 @@ def _checked_path(at: str | os.PathLike[str]) -> Path:
     if not isinstance(at, str | os.PathLike) or not os.fspath(at) or os.fspath(at) == ":memory:":
         raise InvalidRequest("at", "the path of a file (in a temporary folder, if it is not to last)")
     path = Path(at)
+    if isinstance(at, str) and at.startswith(("http://", "https://")):
+        raise InvalidRequest("at", "the path of a file; alcove.connect opens a URL")
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the path of a file")
     return path

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from alcove import checks
 from alcove.client import Alcove
+from alcove.clients.desk import RemoteApiKeys, RemoteDesk
 from alcove.clients.wire import Wire, encoded, instant
+from alcove.doctor import Examination
 from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
 from alcove.namespace import Namespace
@@ -36,6 +37,7 @@ from alcove.records import (
     Version,
 )
 from alcove.service import Address, Memories, Moment
+from alcove.vault import Rotation
 
 List: TypeAlias = list  # inside the class, `list` is the method
 R = TypeVar("R")
@@ -248,11 +250,22 @@ class Remote(Alcove):
         answer = self._wire.call("GET", f"{_AT}/history", answers.HistoryAnswer, params=params)
         return [_record(Version, each) for each in answer.versions]
 
+    @property
+    def admin(self) -> RemoteDesk:
+        return RemoteDesk(self._wire)
+
+    @property
+    def api_keys(self) -> RemoteApiKeys:
+        return RemoteApiKeys(self._wire)
+
     def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
-        if not checks.text(user, "user"):
-            raise InvalidRequest("user", "a non-empty string")
-        path = f"/v1/admin/users/{quote(user, safe='').replace('.', '%2E')}/wipe"
-        return self._wire.call("POST", path, Receipt, body=encoded(shared=shared, wait=wait))
+        return self.admin.wipe(user, shared=shared, wait=wait)
+
+    def rotate_keys(self) -> Iterator[Rotation]:
+        return self.admin.rotate_keys()
+
+    def doctor(self) -> Iterator[Examination]:
+        return self.admin.doctor()
 
     def close(self) -> None:
         """Closes the connections, for every handle over them."""

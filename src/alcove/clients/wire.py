@@ -24,6 +24,7 @@ from alcove.errors import (
 )
 from alcove.http.answers import ErrorAnswer
 from alcove.http.errors import RateLimited, Unauthenticated
+from alcove.namespace import Namespace
 
 try:
     import httpx
@@ -58,12 +59,15 @@ class Wire:
         params: Mapping[str, object] | None = None,
         body: bytes | None = None,
         idempotency_key: str | None = None,
+        patient: bool = False,
     ) -> T:
         """One request and its answer, read as this kind of record."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
-        with self.stream(method, path, params=params, content=body, headers=headers) as response:
+        with self.stream(
+            method, path, params=params, content=body, headers=headers, patient=patient
+        ) as response:
             return self.decode(b"".join(response.iter_bytes()), kind)
 
     @contextmanager
@@ -108,7 +112,7 @@ class Wire:
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """A body of the server's as a record."""
         try:
-            return msgspec.json.decode(raw or b"null", type=kind)
+            return msgspec.json.decode(raw or b"null", type=kind, dec_hook=_namespace)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise StoreError(f"what answers at {self.url} is not Alcove, or one of another version") from None
 
@@ -138,6 +142,11 @@ class Wire:
             error = AlcoveError(f"{told.error} (request {told.request_id})")
         error.details = details
         return error
+
+
+def _namespace(kind: type, segments: object) -> object:
+    """The one type of ours that JSON does not know."""
+    return Namespace.checked(segments) if kind is Namespace else segments
 
 
 def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
