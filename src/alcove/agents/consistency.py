@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Generic, TypeVar
 
 from alcove.agents import templates
@@ -36,6 +37,10 @@ class Located(Generic[T]):
         """What is wrong at this path of the spec."""
         return Trouble(self.file, self.place(path), expected)
 
+    def warning(self, path: Path, text: str) -> str:
+        """What may surprise at this path of the spec."""
+        return f"{self.file}: {self.place(path)}: {text}"
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -66,7 +71,7 @@ def troubles(reading: Reading, max_depth: int) -> Iterator[Trouble]:
     yield from _rooms(reading, max_depth)
 
 
-def warnings(reading: Reading) -> Iterator[Trouble]:
+def warnings(reading: Reading) -> Iterator[str]:
     """What loads and may still surprise."""
     sources = {source.spec.name for source in reading.knowledge}
     for agent in reading.agents:
@@ -75,12 +80,15 @@ def warnings(reading: Reading) -> Iterator[Trouble]:
             for place, name in enumerate(knowledge.sources):
                 if name not in sources:
                     path: Path = ("memory", "knowledge", "sources", place)
-                    yield agent.trouble(path, f"a configured source; {name!r} is empty")
-    rooms = {room: located for located, _, room in _shared(reading) if isinstance(room, Namespace)}
-    for room, located in rooms.items():
+                    yield agent.warning(path, f"no file configures {name!r}, so it is empty")
+    for source in reading.knowledge:
+        if not FilePath(source.spec.path).exists():
+            yield source.warning(("path",), f"{source.spec.path} does not exist, so it is empty")
+    rooms = {room: (located, path) for located, path, room in _shared(reading) if isinstance(room, Namespace)}
+    for room, (located, path) in rooms.items():
         for length in range(1, len(room)):
             if (outer := Namespace(room[:length])) in rooms:
-                yield located.trouble((), f"rooms apart; who reads {str(outer)!r} also reads {str(room)!r}")
+                yield located.warning(path, f"who reads {str(outer)!r} also reads {str(room)!r}")
 
 
 def _names(located: Sequence[Located[T]]) -> Iterator[Trouble]:
@@ -153,7 +161,7 @@ def _rooms(reading: Reading, max_depth: int) -> Iterator[Trouble]:
     for agent in reading.agents:
         spec = agent.spec.memory.private
         path: Path = ("memory", "private", "namespace")
-        if not spec.enabled or agent.spec.name in seen:
+        if not spec.enabled or agent.spec.name in seen | OWNERS:
             continue
         seen.add(agent.spec.name)
         found = _private(agent.spec, max_depth)
@@ -195,19 +203,20 @@ def _shared(reading: Reading) -> Iterator[tuple[Located[Agent] | Located[Team], 
     for agent in reading.agents:
         earlier: list[Namespace | str] = []
         for place, text in enumerate(agent.spec.memory.pools):
-            room = _namespace(text, {"agent_name": agent.spec.name})
+            room = _namespace(text, "agent_name", agent.spec.name)
             if isinstance(room, Namespace) and room in earlier:
                 room = f"each pool once; {str(room)!r} is here twice"
             earlier.append(room)
             yield agent, ("memory", "pools", place), room
     for team in reading.teams:
-        if (text := team.spec.shared_memory_namespace) is not None:
-            yield team, ("shared_memory_namespace",), _namespace(text, {"team_name": team.spec.name})
+        declared = team.spec.shared_memory_namespace
+        if declared is not None and team.spec.name not in OWNERS:
+            yield team, ("shared_memory_namespace",), _namespace(declared, "team_name", team.spec.name)
 
 
-def _namespace(text: str, known: dict[str, str]) -> Namespace | str:
+def _namespace(text: str, placeholder: str, name: str) -> Namespace | str:
     try:
-        return Namespace.checked(templates.shared(text, known))
+        return Namespace.checked(templates.shared(text, placeholder, name))
     except InvalidRequest as error:
         return error.expected
 
@@ -232,7 +241,8 @@ class _Territory:
         against: Iterable[tuple[Pattern, str]] = self._open
         if _is_fixed(pattern):
             above = (self._fixed.get(pattern[:length]) for length in range(1, len(pattern) + 1))
-            if met := next(filter(None, above), self._above.get(pattern)):
+            met = next((agent for agent in above if agent), self._above.get(pattern))
+            if met is not None:
                 return met
         else:
             against = [*self._open, *self._fixed.items()]

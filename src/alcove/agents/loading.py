@@ -150,12 +150,11 @@ def _load(contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
     wrong = [*reader.troubles, *consistency.troubles(reading, max_depth)]
     if wrong:
         raise InvalidSpecs(wrong)
-    warned = [*reader.warnings, *consistency.warnings(reading)]
     return Catalogue(
         MappingProxyType({each.spec.name: each.spec for each in reading.agents}),
         MappingProxyType({each.spec.name: each.spec for each in reading.teams}),
         MappingProxyType({each.spec.name: each.spec for each in reading.knowledge}),
-        tuple(str(each) for each in warned),
+        (*reader.warnings, *consistency.warnings(reading)),
     )
 
 
@@ -164,7 +163,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.troubles: list[Trouble] = []
-        self.warnings: list[Trouble] = []
+        self.warnings: list[str] = []
         self._agents: list[Located[Agent]] = []
         self._teams: list[Located[Team]] = []
         self._knowledge: list[Located[Knowledge]] = []
@@ -194,7 +193,8 @@ class _Reader:
             return [Trouble(str(file), before + shape.spell(path), expected) for path, expected in found]
 
         self.troubles += written(spelled.wrong)
-        self.warnings += written(spelled.warnings)
+        for path, text in spelled.warnings:
+            self.warnings.append(f"{file}: {before}{shape.spell(path)}: {text}")
         tree = dict(spelled.tree)
         lists: dict[str, Any] = {
             name: tree.pop(name) for name in spellings.LISTS if isinstance(tree.get(name), list)
@@ -208,7 +208,7 @@ class _Reader:
             ("knowledge", Knowledge, self._knowledge),
         ):
             for number, item in enumerate(lists.get(name, ())):
-                path: Path = (name, number)
+                path = (name, number)
                 if wrong := noted(shape.objections(item, kind, path)):
                     self.troubles += wrong
                     if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":

@@ -183,14 +183,19 @@ def resolve(
 
 def pools(agent: Agent) -> Mapping[str, Namespace]:
     """An agent's pools by name; they are the same for every user."""
-    rooms = (templates.shared(each, {"agent_name": agent.name}) for each in agent.memory.pools)
-    return MappingProxyType({str(room): room for room in rooms})
+    return _pools(agent.memory.pools, agent.name)
 
 
 def team_room(team: Team) -> Namespace | None:
     """A team's room; None for a team that shares nothing."""
     text = team.shared_memory_namespace
-    return None if text is None else templates.shared(text, {"team_name": team.name})
+    return None if text is None else templates.shared(text, "team_name", team.name)
+
+
+@functools.lru_cache(4096)
+def _pools(texts: tuple[str, ...], agent: str) -> Mapping[str, Namespace]:
+    rooms = (templates.shared(text, "agent_name", agent) for text in texts)
+    return MappingProxyType({str(room): room for room in rooms})
 
 
 def _checked(segments: tuple[str, ...], named: str) -> Namespace:

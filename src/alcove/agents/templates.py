@@ -57,25 +57,19 @@ class Template:
         return tuple(s[0] if len(s) == 1 else (s[0], s[-1]) for s in self.segments)
 
 
-def parse(text: str, known: Mapping[str, str], *, later: frozenset[str] = frozenset()) -> Template:
-    """The template, with `known` filled in and `later` left open; InvalidRequest says what is wrong."""
-    return _parse(text, tuple(sorted(known.items())), later)
-
-
+@functools.lru_cache(4096)
 def private(text: str, agent: str, *, session_isolated: bool) -> Template:
     """An agent's private template; without isolation the session is taken out of it."""
-    later = frozenset({"user_id", "session_id"})
-    if session_isolated:
-        return parse(text, {"agent_name": agent}, later=later)
-    return parse(without_session(text), {"agent_name": agent}, later=later)
-
-
-def shared(text: str, known: Mapping[str, str]) -> Namespace:
-    """The namespace of a pool or a team: nothing in it may depend on who calls."""
-    return Namespace(parse(text, known).fill({}))
+    text = text if session_isolated else without_session(text)
+    return _parse(text, {"agent_name": agent}, later=("user_id", "session_id"))
 
 
 @functools.lru_cache(4096)
+def shared(text: str, placeholder: str, name: str) -> Namespace:
+    """The namespace of a pool or a team: nothing in it may depend on who calls."""
+    return Namespace(_parse(text, {placeholder: name}).fill({}))
+
+
 def without_session(text: str) -> str:
     """The template without `{session_id}`, and without the `-`, `_` or `.` that glued it to other text."""
     if SESSION not in text:
@@ -95,10 +89,9 @@ def _removed(segment: str) -> str | None:
     return kept if kept or not others else None
 
 
-@functools.lru_cache(4096)
-def _parse(text: str, known: tuple[tuple[str, str], ...], later: frozenset[str]) -> Template:
-    values = dict(known)
-    names = sorted({*values, *later})
+def _parse(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> Template:
+    """Fills in what is known and leaves `later` open; InvalidRequest says what is wrong."""
+    names = [*values, *later]
     if not text:
         raise InvalidRequest("namespace", "a template with something left in it besides {session_id}")
     segments = []
@@ -120,7 +113,7 @@ def _parse(text: str, known: tuple[tuple[str, str], ...], later: frozenset[str])
     return Template(tuple(segments))
 
 
-def _merged(pieces: list[str], values: dict[str, str]) -> tuple[str, ...]:
+def _merged(pieces: list[str], values: Mapping[str, str]) -> tuple[str, ...]:
     """Pieces of a segment, with what is known made part of the text around it."""
     merged = [pieces[0]]
     for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
