@@ -17,6 +17,7 @@ from alcove.engine.sqlite import SqliteEngine
 from alcove.errors import InvalidRequest, StoreError
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
+from alcove.observer import Observer
 from alcove.operations import parse
 from alcove.policy import Policy
 from alcove.principal import NOBODY_ELSE, Principal
@@ -60,13 +61,18 @@ class Alcove:
         keys: KeyProvider | None = None,
         policy_dir: str | os.PathLike[str] | None = None,
         clock: Clock = system_clock,
+        observer: Observer | None = None,
     ) -> None:
         path = _checked_path(at)
         self._settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or _default_keys(path)
         engine = SqliteEngine(
-            path, clock=clock, busy_timeout=self._settings.busy_timeout, on_create=provider.create
+            path,
+            clock=clock,
+            busy_timeout=self._settings.busy_timeout,
+            on_create=provider.create,
+            observer=observer,
         )
         try:
             vault = Vault(engine, provider)

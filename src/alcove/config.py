@@ -74,6 +74,9 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     indexing_interval: Annotated[
         float, _about("Seconds between two looks for what to index.", least=0.001, most=86400)
     ] = 30.0
+    tracing: Annotated[
+        bool, _about("Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    ] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("How much is logged.")] = "info"
 
     def settings(self) -> Settings:

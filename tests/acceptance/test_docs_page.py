@@ -21,6 +21,7 @@ ROUTES = {
     ("get", "/v1/memories/history"): {"200", "400", "401", "403", "429", "500", "503"},
     ("get", "/healthz"): {"200"},
     ("get", "/readyz"): {"200", "503"},
+    ("get", "/metrics"): {"200", "400", "401", "403", "429", "500", "503"},
 }
 SCHEMA_WORDS = {
     "$ref", "title", "description", "type", "nullable", "enum", "default", "format", "properties", "required",

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from alcove.engine.base import Replay, Replayed, Row, RowOperation
+from alcove.observer import Observer, Unobserved
 
 Outcome = list[Row | None] | Replayed
 
@@ -92,8 +93,11 @@ class CommitQueue:
     first that has come since. A thread that waits sleeps on a lock of its own and is woken once.
     """
 
-    def __init__(self, commit: Callable[[Sequence[Submission]], None]) -> None:
+    def __init__(
+        self, commit: Callable[[Sequence[Submission]], None], observer: Observer | None = None
+    ) -> None:
         self._commit = commit
+        self._observer = observer or Unobserved()
         self._waiting: deque[Submission] = deque()
         self._mutex = threading.Lock()
         self._led = False
@@ -103,6 +107,7 @@ class CommitQueue:
         submission = Submission(self, operations, replay)
         with self._mutex:
             self._waiting.append(submission)
+            self._observer.submitted()
         return submission
 
     def attend(self, submission: Submission, signal: Callable[[], None]) -> None:
@@ -137,10 +142,12 @@ class CommitQueue:
         if leader.blocks and len(self._waiting) < self._crowd:
             time.sleep(LINGER)
         batch: list[Submission] = []
+        committed = False
         try:
             self._fill(batch)
             self._crowd = len(batch)
             self._commit(batch)
+            committed = True
         except BaseException as error:
             for lost in batch:
                 lost.outcome = error
@@ -148,6 +155,7 @@ class CommitQueue:
                 raise
         finally:
             with self._mutex:
+                self._observer.settled(len(batch), committed=committed)
                 for done in batch:
                     if done is not leader:
                         done.wake()

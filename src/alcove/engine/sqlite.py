@@ -19,6 +19,7 @@ from alcove.engine.database import Database
 from alcove.engine.log import SQL, Live, Transaction
 from alcove.errors import AlcoveError
 from alcove.filters import Params
+from alcove.observer import Observer, Unobserved
 from alcove.records import KINDS, Kind
 
 NEAR_THE_END = 5000
@@ -29,12 +30,19 @@ class SqliteEngine:
     """`base.Engine` over one SQLite file in WAL mode with `synchronous=FULL`."""
 
     def __init__(
-        self, path: Path, *, clock: Clock, busy_timeout: float, on_create: Callable[[], None]
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        busy_timeout: float,
+        on_create: Callable[[], None],
+        observer: Observer | None = None,
     ) -> None:
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self.admin: base.Administration = Administration(self._db, clock)
-        self._queue = CommitQueue(self._commit)
+        self._observer = observer or Unobserved()
+        self._queue = CommitQueue(self._commit, self._observer)
         self._scrubbing = threading.Lock()
 
     def close(self) -> None:
@@ -129,11 +137,14 @@ class SqliteEngine:
         found = self._all(which, *params)
         if not found:
             return 0
+        ended = 0
         with self._db.write() as db:
             transaction = Transaction.now(db, self._clock)
             for seq in found:
                 if row := db.execute(SQL["still_live"], seq).fetchone():
                     transaction.end(Live._make(row), "expired")
+                    ended += 1
+        self._observer.expired(ended, which=which)  # not what another process ended meanwhile
         return len(found)
 
     def purge(self, *, before: int, limit: int) -> int:

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from starlette.routing import Route, Router
 
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.answers import ErrorAnswer
-from alcove.http.auth import Authenticator
+from alcove.http.auth import Authenticator, on_this_machine
 from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
 from alcove.http.limits import Limits, RateLimiter
 from alcove.http.resource import Call, Resource, too_large
@@ -33,6 +33,10 @@ trouble = logging.getLogger("alcove.http")
 _encode = msgspec.json.Encoder().encode
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _JSON = (b"content-type", b"application/json")
+UNKNOWN = "unknown"
+"""The declared path of what is not there."""
+METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"))
+"""Methods that are told apart where requests are counted: a caller must not be able to make up series."""
 
 Answered = tuple[int, bytes, list[tuple[bytes, bytes]]]
 """Status, body and headers."""
@@ -54,20 +58,28 @@ class Exchange:
         self.status = 500
 
 
+class Watcher(Protocol):
+    """Sees every request twice: when it has come, and when its answer is ready (or will never be)."""
+
+    def began(self, exchange: Exchange) -> None: ...
+    def ended(self, exchange: Exchange) -> None: ...
+
+
 def application(
     resources: Sequence[Resource],
     authenticate: Authenticator,
     limits: Limits,
     log: AccessLog,
     lifespan: Any = None,
+    watchers: Sequence[Watcher] = (),
 ) -> Router:
     """The application that serves these resources."""
-    edge = Edge(authenticate, limits, log)
+    edge = Edge(authenticate, limits, log, watchers)
     methods: dict[str, dict[str, Resource]] = {}
     for each in resources:
         methods.setdefault(each.path, {})[each.method] = each
     places = {path: Place(edge, path, at) for path, at in methods.items()}
-    return Directory(places, default=Place(edge, "unknown", {}), lifespan=lifespan)
+    return Directory(places, default=Place(edge, UNKNOWN, {}), lifespan=lifespan)
 
 
 class Directory(Router):
@@ -100,8 +112,11 @@ class Place:
 class Edge:
     """Authenticates, limits, parses, calls and answers; no error leaves with a stack."""
 
-    def __init__(self, authenticate: Authenticator, limits: Limits, log: AccessLog) -> None:
+    def __init__(
+        self, authenticate: Authenticator, limits: Limits, log: AccessLog, watchers: Sequence[Watcher]
+    ) -> None:
         self._authenticate = authenticate
+        self._watchers = watchers
         self._limits = limits
         self._rate = RateLimiter(limits.rate_per_second)
         self._log = log
@@ -110,11 +125,15 @@ class Edge:
     async def serve(self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any) -> None:
         """One request, from its headers to its line in the log."""
         self._in_flight += 1
+        for watcher in self._watchers:
+            watcher.began(exchange)
         try:
             status, body, headers = await self._answer(exchange, methods, receive)
+            exchange.status = status
         finally:
             self._in_flight -= 1
-        exchange.status = status
+            for watcher in self._watchers:
+                watcher.ended(exchange)
         head = [(b"x-request-id", exchange.id.encode()), *headers]
         if status != 204:
             head.append((b"content-length", b"%d" % len(body)))
@@ -125,7 +144,7 @@ class Edge:
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
             resource = _chosen(exchange, methods)
-            if self._in_flight > self._limits.most_in_flight and not resource.open:
+            if self._in_flight > self._limits.most_in_flight and not (resource.open or resource.local):
                 raise Unavailable("the server has more to do than it can; try again in a moment")
             if resource.quick:
                 answer = await self._act(exchange, resource, receive)
@@ -149,7 +168,7 @@ class Edge:
 
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
         principal = NOBODY_ELSE
-        if not resource.open:
+        if not (resource.open or (resource.local and _local(exchange))):
             principal = exchange.principal = await self._authenticate(exchange.headers)
             self._rate.take(principal)
         query = resource.parse_query(exchange.scope["query_string"])
@@ -214,6 +233,11 @@ def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
     return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
+
+
+def _local(exchange: Exchange) -> bool:
+    client = exchange.scope["client"]
+    return client is not None and on_this_machine(client[0], exchange.headers)
 
 
 def _chosen(exchange: Exchange, methods: dict[str, Resource]) -> Resource:

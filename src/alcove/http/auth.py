@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
 import json
 import math
 import time
@@ -25,6 +26,7 @@ Headers = Mapping[bytes, bytes]
 
 _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _MOST_TOKENS = 10_000
 _FETCH_SECONDS = 5
 _MOST_PUBLISHED = 1_000_000
@@ -227,6 +229,19 @@ def make_token(secret: str, user: str, roles: list[str], *, seconds: int, clock:
     now = int(clock())
     claims = {"sub": user, "roles": roles, "iat": now, "exp": now + seconds}
     return jwt.encode(claims, secret, algorithm="HS256")
+
+
+def on_this_machine(address: str, headers: Headers) -> bool:
+    """Whether a program here calls for itself: no proxy for others, and no browser for some page."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    if not (mapped or ip).is_loopback or any(name in headers for name in _FORWARDED):
+        return False
+    host, origin = headers.get(b"host", b"localhost"), headers.get(b"origin", b"//localhost")
+    return _is_loopback(f"//{host.decode('latin-1')}") and _is_loopback(origin.decode("latin-1"))
 
 
 @functools.lru_cache(1000)

@@ -95,6 +95,9 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         operation["requestBody"] = {"required": True, "content": _json(schema[resource.body])}
     if resource.answer:
         operation["responses"]["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
+    elif resource.media_type:
+        text = {resource.media_type: {"schema": {"type": "string"}}}
+        operation["responses"]["200"] = {"description": "Done.", "content": text}
     else:
         operation["responses"]["204"] = {"description": "Done."}
     codes = {status: code for code, status in STATUS.items()}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
+
+from alcove.http.tallies import forget
 
 ACCEPTED_AT_ONCE = 16
 
@@ -43,11 +47,20 @@ class One(uvicorn.Server):
 class Several(Multiprocess):
     """Workers that share the listening sockets; one that dies is replaced."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tallies: Path) -> None:
         super().__init__(config, sockets=listening(config))
         self._stopping = False
+        self._tallies = tallies
+        self._workers: set[int] = set()
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, self._stop)
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        workers = {worker.pid for worker in self.processes if worker.pid}
+        for gone in self._workers - workers:
+            forget(self._tallies, gone)
+        self._workers = workers
 
     def terminate_all(self) -> None:
         super().terminate_all()
@@ -58,6 +71,7 @@ class Several(Multiprocess):
         if self._stopping:
             for worker in self.processes:
                 worker.process.kill()
+            shutil.rmtree(self._tallies, ignore_errors=True)
             os._exit(128 + sig)
         self._stopping = True
         self.signal_queue.append(sig)

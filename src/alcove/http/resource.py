@@ -47,6 +47,10 @@ class Resource:
     """Whether it waits for nothing, neither a body nor another thread, and so needs no time limit."""
     open: bool = False
     """Whether it is there for callers who have not said who they are."""
+    local: bool = False
+    """The same, for callers on this machine only."""
+    media_type: str | None = None
+    """What the answer is where it is text and not one of our records."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_query", _Query(self.query))

@@ -7,6 +7,8 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -16,7 +18,7 @@ from alcove import logs
 from alcove.client import Alcove
 from alcove.config import ServeConfig
 from alcove.errors import InvalidRequest
-from alcove.http.app import application
+from alcove.http.app import Watcher, application
 from alcove.http.auth import (
     Authenticator,
     KeyHolders,
@@ -33,6 +35,11 @@ from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
 from alcove.http.processes import One, Several, listening, stop_with
 from alcove.http.protocol import Protocol
+from alcove.http.tallies import FOLDER, shared_folder
+from alcove.observer import Observer
+
+if TYPE_CHECKING:
+    from alcove.http.tracing import Tracing
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -58,10 +65,12 @@ def serve(config: ServeConfig) -> None:
         ws="none",
     )
     _store(config).close()  # a store that does not open is told of once, and not by every worker again
+    os.environ.pop(FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
         One(told).run(listening(told))
     else:
-        Several(told).run()
+        with shared_folder() as tallies:
+            Several(told, tallies).run()
 
 
 def worker() -> Router:
@@ -71,24 +80,31 @@ def worker() -> Router:
 
 def build(config: ServeConfig) -> Router:
     """The application over the store that the configuration names."""
+    from alcove.http.metrics import Metrics  # noqa: PLC0415  it must not be there before the folder is
+
     logs.configure(config.log_level)
-    store = _store(config)
+    metrics = Metrics()
+    store = _store(config, metrics)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
-    memories, access = store.memories, logs.AccessLog()
+    memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         orphaned = asyncio.create_task(stop_with(os.getppid())) if config.workers > 1 else None
-        yield
+        async with metrics.sampling():
+            yield
         if orphaned:
             orphaned.cancel()
         offload.close()
         store.close()
         access.flush()
+        if tracing:
+            tracing.close()
 
     resources = [
         *MemoriesApi(memories, offload).resources(),
         *HealthApi(memories, offload).resources(),
+        *metrics.resources(),
     ]
     resources += DocsApi(resources, version("alcove")).resources()
     limits = Limits(
@@ -97,11 +113,14 @@ def build(config: ServeConfig) -> Router:
         most_in_flight=config.most_in_flight,
         rate_per_second=config.rate_limit,
     )
-    return application(resources, _authenticator(config, store), limits, access, lifespan)
+    watchers: list[Watcher] = [metrics]
+    if tracing:
+        watchers.append(tracing)
+    return application(resources, _authenticator(config, store), limits, access, lifespan, watchers)
 
 
-def _store(config: ServeConfig) -> Alcove:
-    return Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir)
+def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
+    return Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir, observer=observer)
 
 
 def check(config: ServeConfig) -> None:
@@ -117,6 +136,16 @@ def check(config: ServeConfig) -> None:
             raise InvalidRequest(name, "an address that starts with http:// or https://")
     if config.jwt_secret == "":
         raise InvalidRequest("jwt-secret", "a secret that is not empty")
+    if config.tracing and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
+        raise InvalidRequest("tracing", "its packages: pip install 'alcove[tracing]'")
+
+
+def _tracing(config: ServeConfig) -> Tracing | None:
+    if not config.tracing:
+        return None
+    from alcove.http.tracing import Tracing  # noqa: PLC0415  its packages are an extra
+
+    return Tracing()
 
 
 def _authenticator(config: ServeConfig, store: Alcove) -> Authenticator:
