@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
+from alcove.agents import templates
 from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import load
 from alcove.agents.rooms import Rooms, resolve
@@ -66,3 +67,25 @@ def test_in_specs_that_load_no_room_reaches_private_rooms_of_another(
             assert not any(private[: len(room)] == room for room in reach)
             if other is not one and (fallback := other.fallback) is not None and other.user == one.user:
                 assert private[: len(fallback.namespace)] != fallback.namespace
+
+
+PIECES = st.sampled_from(
+    ["", "a", "b", "-", "_", ".", "u", "user", "{session_id}", "{session_id}", "{agent_name}"]
+)
+SHAPES = st.lists(st.lists(PIECES, max_size=4).map("".join), min_size=1, max_size=4).map(":".join)
+
+
+@given(SHAPES)
+@example("u-{session_id}")
+@example("{session_id}:user")
+@settings(max_examples=1500 if LONG else 200, deadline=None)
+def test_no_template_leaves_a_trace_of_the_session_or_says_whose_a_room_is(text: str) -> None:
+    try:
+        template = templates.private(text, "bot", session_isolated=False)
+    except InvalidRequest:
+        return
+    segments = template.fill({"user_id": "alice"})
+    assert segments
+    assert all(segments)
+    assert not {"u", "user"} & set(segments)
+    assert not template.needs("session_id")

@@ -286,25 +286,3 @@ def test_no_grant_of_one_user_reaches_what_another_user_owns(
     for room in _all(calls[1]).values():
         if room.owner is not None:
             assert not any(room[: len(g.namespace)] == g.namespace for g in calls[0].grants(runs=KINDS))
-
-
-WORDS = st.sampled_from(
-    ["", "a", "b", "-", "_", ".", "u", "user", "{session_id}", "{session_id}", "{agent_name}"]
-)
-SHAPES = st.lists(st.lists(WORDS, max_size=4).map("".join), min_size=1, max_size=4).map(":".join)
-
-
-@given(SHAPES)
-@example("u-{session_id}")
-@example("{session_id}:user")
-@EXAMPLES
-def test_no_template_leaves_a_trace_of_the_session_or_says_whose_a_room_is(text: str) -> None:
-    try:
-        template = templates.private(text, "bot", session_isolated=False)
-    except InvalidRequest:
-        return
-    segments = template.fill({"user_id": "alice"})
-    assert segments
-    assert all(segments)
-    assert not {"u", "user"} & set(segments)
-    assert not template.needs("session_id")

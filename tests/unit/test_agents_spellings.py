@@ -261,9 +261,9 @@ def test_a_file_may_be_one_agent(specs: Path) -> None:
             "from 1",
         ),
         (
-            "agents: [{name: a, memory: {types: [{id: long_term, config: {colour: 0}}]}}]",
-            "agents[0].memory.types[0].config.colour",
-            "max_memories",
+            "{name: a, memory: {types: [{id: long_term, config: {c: 0}}]}}",
+            "memory.types[0].config.c",
+            "no such",
         ),
         (
             "agents: [{name: a, memory: {types: [{id: long_term, config: 3}]}}]",
