@@ -1,0 +1,86 @@
+"""Texts into vectors: one interface, and the ways an operator can name an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alcove.errors import AlcoveError, InvalidRequest
+
+Matrix = NDArray[np.float32]
+
+MAX_QUERY_WINDOWS = 8
+"""A question of 100 kB is answered by what it says in eight places, not after a minute."""
+
+
+class EmbedderUnavailable(AlcoveError):
+    """The embedder gives no usable vectors now: missing, down, slow, or answering garbage."""
+
+    code = "service_unavailable"
+
+
+class Embedder(Protocol):
+    """A model that places texts in a space where near means alike."""
+
+    @property
+    def name(self) -> str:
+        """What vectors are marked with; vectors of two names are never compared."""
+        ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def windows(self, text: str) -> list[str]:
+        """The stretches the model can take whole; a text that fits is its own single window."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """One row of length 1 for each text, or `EmbedderUnavailable`."""
+        ...
+
+
+def embedder_for(
+    spec: str, *, folder: Path | None = None, key: str | None = None, timeout: float = 10.0
+) -> Embedder | None:
+    """The embedder an operator named; nothing is loaded or called before the first text.
+
+    `minilm` (weights from `folder` if given, else from the package that carries them), `none`,
+    `fastembed:MODEL`, or `http(s)://HOST/v1#MODEL` for any OpenAI-compatible service.
+    """
+    kind, _, rest = spec.partition(":")
+    if spec == "none":
+        return None
+    if spec == "minilm":
+        from alcove.search.minilm import MiniLM  # noqa: PLC0415 - keyword search needs no onnxruntime
+
+        return MiniLM(folder)
+    if kind == "fastembed" and rest:
+        from alcove.search.fastembed import Fastembed  # noqa: PLC0415 - an extra of its own
+
+        return Fastembed(rest)
+    if kind in {"http", "https"}:
+        from alcove.search.remote import RemoteEmbedder  # noqa: PLC0415 - as above
+
+        return RemoteEmbedder(spec, key=key, timeout=timeout)
+    raise InvalidRequest("embedder", "minilm, none, fastembed:MODEL or http(s)://HOST/v1#MODEL")
+
+
+def embed_query(embedder: Embedder, text: str) -> Matrix:
+    """One vector for a question of any length: the middle of its windows, evenly chosen if many."""
+    windows = embedder.windows(text)
+    if len(windows) > MAX_QUERY_WINDOWS:
+        chosen = np.linspace(0, len(windows) - 1, MAX_QUERY_WINDOWS).round().astype(int)
+        windows = [windows[n] for n in chosen]
+    return unit(embedder.embed(windows).mean(axis=0, keepdims=True))[0]
+
+
+def unit(vectors: Matrix) -> Matrix:
+    """The rows brought to length 1; a row with no direction, or with NaN, is no vector."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
+        raise EmbedderUnavailable("the embedder answered a vector that has no direction")
+    return np.asarray(vectors / lengths, dtype=np.float32)

@@ -1,0 +1,56 @@
+"""Models that fastembed downloads, for machines with internet: `pip install fastembed`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
+from alcove.search.windows import character_windows
+
+WINDOW, OVERLAP = 1000, 120
+"""Characters: about 250 tokens, which every model of its list can take."""
+
+
+class _Model(Protocol):
+    def embed(self, documents: Sequence[str]) -> Iterable[Matrix]: ...
+
+
+class Fastembed:
+    """One of fastembed's models by its name, loaded with the first text."""
+
+    def __init__(self, model: str) -> None:
+        self.name = model
+        self._loading = threading.Lock()
+        self._model: _Model | None = None
+
+    @property
+    def dimensions(self) -> int:
+        return self.embed(["dimensions"]).shape[1]
+
+    def windows(self, text: str) -> list[str]:
+        return character_windows(text, size=WINDOW, overlap=OVERLAP)
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        model = self._load()
+        try:
+            return unit(np.stack(list(model.embed(texts))).astype(np.float32))
+        except (RuntimeError, ValueError) as error:
+            raise EmbedderUnavailable(f"fastembed {self.name} failed: {error}") from None
+
+    def _load(self) -> _Model:
+        with self._loading:
+            if self._model is None:
+                try:
+                    from fastembed import TextEmbedding  # noqa: PLC0415 - not one of Alcove's extras
+                except ImportError:
+                    raise EmbedderUnavailable("fastembed is missing: pip install fastembed") from None
+                try:
+                    loaded: _Model = TextEmbedding(self.name)
+                except Exception as error:  # downloads fail in many classes
+                    raise EmbedderUnavailable(f"fastembed cannot load {self.name}: {error}") from None
+                self._model = loaded
+            return self._model

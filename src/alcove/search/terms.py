@@ -1,0 +1,79 @@
+"""Texts into the words and terms that keyword search counts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+
+from alcove.search.porter import stem
+
+MAX_QUERY_TERMS = 64
+"""A question of 100 kB is answered by its most frequent words."""
+
+_WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(
+    "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+|[^\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+"
+)
+_SPEAKER = re.compile(r"\s*([^\W\d_][\w .'-]{0,38}?)\s*:\s")
+_ASKS = re.compile(r"[?？]\W*$")
+
+STOP_WORDS = frozenset(
+    "a an the is are was were be been being am do does did done doing has have had having of to in on at for "
+    "with and or by from as about into what when where who whom whose which how why s t it its that this "
+    "these those there i you he she they we me him her them us my your his their our would could should will "
+    "can may might must shall not no if then than so too very just also re ve ll d m don didn doesn isn wasn "
+    "some any all".split()
+)
+
+
+def words(text: str) -> list[str]:
+    """The words in lower case; scripts written without spaces give pairs of characters."""
+    found: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+        if word.isascii():
+            found.append(word)
+            continue
+        for run in _UNSPACED.findall(word):
+            if len(run) > 2 and _UNSPACED.fullmatch(run) and ord(run[0]) >= 0xE00 and not run[0].islower():
+                found.extend(run[n : n + 2] for n in range(len(run) - 1))
+            else:
+                found.append(run)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How texts become terms; memories and questions are read alike."""
+
+    stemming: bool = True
+    stop_words: bool = True
+
+    def counts(self, text: str) -> Counter[str]:
+        """How often each term is in a text."""
+        return Counter(self.term(word) for word in words(text) if not self._idle(word))
+
+    def question(self, text: str) -> list[str]:
+        """A question's words, each once; if it has nothing but stop words, those."""
+        counts = Counter(words(text))
+        telling = [word for word, _ in counts.most_common() if not self._idle(word)]
+        chosen = set((telling or list(counts))[:MAX_QUERY_TERMS])
+        return [word for word in counts if word in chosen]
+
+    def term(self, word: str) -> str:
+        return stem(word) if self.stemming else word
+
+    def _idle(self, word: str) -> bool:
+        return self.stop_words and word in STOP_WORDS
+
+
+def speaker(text: str) -> str | None:
+    """Who says it, where a text begins as transcripts do: `Name: …`."""
+    match = _SPEAKER.match(text[:48])
+    return match[1].casefold() if match else None
+
+
+def asks(text: str) -> bool:
+    """Whether a text ends as a question."""
+    return _ASKS.search(text[-16:]) is not None
