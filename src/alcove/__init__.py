@@ -1,5 +1,6 @@
 """Alcove: memory for AI agents, private per agent and user, shared where a team says so."""
 
+from alcove.backup import BackedUp, Progress, Restored, restore
 from alcove.client import Alcove
 from alcove.clients import connect
 from alcove.doctor import Examination
@@ -40,6 +41,7 @@ __all__ = [
     "Alcove",
     "AlcoveError",
     "Author",
+    "BackedUp",
     "Conflict",
     "Delete",
     "Deletion",
@@ -62,8 +64,10 @@ __all__ = [
     "PermissionDenied",
     "PolicyError",
     "Principal",
+    "Progress",
     "Put",
     "Receipt",
+    "Restored",
     "Rotation",
     "Settings",
     "StoreError",
@@ -73,4 +77,5 @@ __all__ = [
     "Unreadable",
     "Version",
     "connect",
+    "restore",
 ]

@@ -6,16 +6,19 @@ Beside the one road for memories this is the other one; it asks for a role befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
 from alcove import checks, cursor, rows
 from alcove.apikeys import ApiKeys
 from alcove.audit import Audit
+from alcove.backup import BackedUp, Progress, backup
 from alcove.clock import Clock, to_datetime
 from alcove.doctor import Examination, examine
 from alcove.engine.base import Engine, Row
-from alcove.errors import InvalidRequest, NotFound, PermissionDenied
+from alcove.errors import InvalidRequest, NotFound, PermissionDenied, Unavailable
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
 from alcove.policy import Policy
@@ -104,7 +107,8 @@ class Admin:
         self._require(principal)
         for row in self._all_of(checked_user(user)):
             if rows.uuid(row.id) == id:
-                self._ledger.record_memory(id, self._clock(), place=self._vault.pseudonym(rows.place(row)))
+                moment = max(self._clock(), row.created_at)
+                self._ledger.record_memory(id, moment, place=self._vault.pseudonym(rows.place(row)))
                 if self._rows.remove(row.seq):
                     self._audit.record(principal, "memory.remove", user=user, memory=id)
                     return
@@ -123,8 +127,13 @@ class Admin:
             raise InvalidRequest("shared", "keep, anonymise or remove")
         if principal.user_id != user:
             self._require(principal)
-        self._ledger.record(self._vault.pseudonym(user), self._clock(), shared=shared)
-        wiped = self._engine.wipe(user, subject=user_subject(user), shared=shared)
+        pseudonym = self._vault.pseudonym(user)
+        wiped = self._engine.erasure.wipe(
+            user,
+            subject=user_subject(user),
+            shared=shared,
+            noted=lambda moment: self._ledger.record(pseudonym, moment, shared=shared),
+        )
         self._vault.forget(user_subject(user))
         removed = {
             "memories": wiped.memories,
@@ -274,7 +283,17 @@ class Admin:
     def doctor(self, principal: Principal) -> Iterator[Examination]:
         """Compares the log with what it says is current and opens every value."""
         self._require(principal, reading=True)
-        return examine(self._engine, self._opener)
+        return examine(self._engine, self._opener, self._ledger)
+
+    def backup(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        """Copies the store into one new file, step by step; audited, but a full disk does not prevent it."""
+        self._require(principal)
+        return self._backing_up(principal, to)
+
+    def _backing_up(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        yield from backup(self._engine, self._vault, to)
+        with suppress(Unavailable):
+            self._audit.record(principal, "store.backup", file=to.name)
 
     def _may_read(self, principal: Principal, user: str) -> None:
         if principal.user_id != user:

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeAlias
 from alcove.admin import Admin
 from alcove.apikeys import ApiKeys
 from alcove.audit import Audit
+from alcove.backup import BackedUp, Progress
 from alcove.clock import Clock, system_clock
 from alcove.doctor import Examination
 from alcove.engine.sqlite import SqliteEngine
@@ -41,7 +42,7 @@ from alcove.service import Address, Memories, Moment
 from alcove.settings import Settings
 from alcove.standing import Standing
 from alcove.sweeper import Sweeper
-from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, Rotation, Vault
+from alcove.vault import KeyProvider, Rotation, Vault, default_keys
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -66,7 +67,7 @@ class Alcove:
         path = _checked_path(at)
         self._settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
-        provider = keys or _default_keys(path)
+        provider = keys or default_keys(path)
         engine = SqliteEngine(
             path,
             clock=clock,
@@ -249,6 +250,10 @@ class Alcove:
         """Checks the whole store, one examination at a time."""
         return self._memories.admin.doctor(self.principal)
 
+    def backup(self, to: str | os.PathLike[str]) -> Iterator[Progress[BackedUp]]:
+        """Copies the store into one new file while others use it, step by step, and verifies the copy."""
+        return self._memories.admin.backup(self.principal, Path(to))
+
     def reload_policy(self) -> None:
         """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
         self._memories.admin.reload_policy(self.principal)
@@ -287,7 +292,7 @@ def _road(
     audit = Audit(engine.admin, vault, clock)
     policy.on_denied = audit.denied
     standing = Standing(engine.admin, policy, settings)
-    ledger = Ledger(path.with_name(path.name + ".wipes"))
+    ledger = Ledger.beside(path)
     admin = Admin(engine=engine, vault=vault, standing=standing, ledger=ledger, audit=audit, clock=clock)
     return Memories(engine=engine, vault=vault, standing=standing, audit=audit, admin=admin, clock=clock)
 
@@ -301,8 +306,3 @@ def _checked_path(at: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the path of a file")
     return path
-
-
-def _default_keys(path: Path) -> KeyProvider:
-    """The environment's key where it is set, otherwise a key file beside the database."""
-    return EnvironmentKey() if os.environ.get("ALCOVE_KEY") else KeyFile(path.with_name(path.name + ".key"))

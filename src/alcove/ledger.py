@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,6 +35,8 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if (self.user is None) == (self.memory is None):
             raise ValueError("it names neither a user nor a memory, or both")
+        if self.memory is not None:
+            UUID(self.memory)
 
     @property
     def moment(self) -> int:
@@ -63,8 +66,11 @@ class Ledger:
         """Notes a user's wipe before it happens; it is on the disk when this returns."""
         self._append([Note(wiped_at=to_datetime(moment), user=pseudonym, shared=shared)])
 
-    def record_memory(self, id: str, moment: int, *, place: str) -> None:
-        """Notes that a single memory is about to be taken away, with all that its key held until now."""
+    def record_memory(self, id: str, moment: int, place: str | None = None) -> None:
+        """Notes that a single memory is about to be taken away, with all that its key held until then.
+
+        `place` is the pseudonym of `rows.place`.
+        """
         self._append([Note(wiped_at=to_datetime(moment), memory=id, place=place)])
 
     def include(self, notes: Iterable[Note]) -> None:

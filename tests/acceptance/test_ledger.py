@@ -29,7 +29,7 @@ def test_a_wipe_is_noted_under_a_name_that_only_the_store_can_tell(tmp_path: Pat
         for user in ("al", "alice", "al"):
             memory.wipe(user)
     first, second, third = notes(path)
-    assert first.keys() == {"wiped_at", "user"}
+    assert first.keys() == {"wiped_at", "user", "shared"}
     assert first["user"] == third["user"] != second["user"]
     assert path.with_name("memory.db.wipes").stat().st_mode & 0o077 == 0
 
@@ -51,7 +51,7 @@ def test_a_wipe_that_the_ledger_has_no_room_for_is_refused(tmp_path: Path, room:
     with started(tmp_path / "said", __name__, path, room) as child:
         child.finish()
     assert child.lines == ["refused", "kept", "wiped"]
-    assert {note.keys() == {"wiped_at", "user"} for note in notes(path)} == {True}
+    assert {note.keys() == {"wiped_at", "user", "shared"} for note in notes(path)} == {True}
 
 
 def main(path: Path, room: int) -> None:

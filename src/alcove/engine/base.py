@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from alcove.apikeys import ApiKey
 from alcove.filters import Filter
 from alcove.records import Kind
+
+FOR_EVER = 2**63 - 1
+"""Later than every moment."""
 
 
 class Row(NamedTuple):
@@ -131,6 +135,24 @@ class Wiped(NamedTuple):
     generation: int
 
 
+class Summary(NamedTuple):
+    """A store in figures."""
+
+    memories: int
+    versions: int
+    last_seq: int
+    wipes: int
+    scrubbed: int
+
+
+class Copied(NamedTuple):
+    """How far a copy is, in pages; the last one has the figures of the moment that was copied."""
+
+    done: int
+    total: int
+    summary: Summary | None = None
+
+
 class AuditRow(NamedTuple):
     """One entry of the audit log; `subject` is a pseudonym, `details` JSON without content."""
 
@@ -226,10 +248,39 @@ class Administration(Protocol):
     def keys_by_wrapper(self) -> list[tuple[str, int]]: ...
 
 
+class Erasure(Protocol):
+    """What must be gone; `until` a moment, so that a restored backup keeps what came after a wipe."""
+
+    def wipe(
+        self, user: str, *, subject: str, shared: str, noted: Callable[[int], None], until: int = FOR_EVER
+    ) -> Wiped:
+        """Erases a user. `noted` is told the moment, which is later than all that is erased, before
+        anything can last; if it raises, nothing is erased.
+        """
+        ...
+
+    def clean(self, ns: bytes, key: bytes, *, until: int) -> int:
+        """Takes away what a key held, live or not; how many versions that were."""
+        ...
+
+    def users(self) -> Iterator[str]:
+        """Everybody of whom there is anything."""
+        ...
+
+    def wipes(self) -> int:
+        """How often something was erased."""
+        ...
+
+    def skip(self, numbers: int) -> None:
+        """Leaves sequence numbers out, which a lost future of this store may have used."""
+        ...
+
+
 class Engine(Protocol):
     """A durable, ordered store of versions. Safe to use from many threads."""
 
     admin: Administration
+    erasure: Erasure
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.
     def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Pending: ...
@@ -262,7 +313,6 @@ class Engine(Protocol):
     def expire_older(self, low: bytes, high: bytes, *, than: int, limit: int) -> int: ...
     def purge(self, *, before: int, limit: int) -> int: ...
     def purge_replays(self, *, before: int) -> int: ...
-    def wipe(self, user: str, *, subject: str, shared: str) -> Wiped: ...
     def scrub(self, generation: int | None = None) -> bool: ...
     def scrubbed(self) -> int:
         """The last wipe whose bytes are gone from the file."""
@@ -281,9 +331,17 @@ class Engine(Protocol):
     def remove_api_key(self, id: str) -> bool: ...
 
     # Inspection.
+    def copy(self, to: Path) -> Iterator[Copied]:
+        """Writes one moment of the store into a file, while others go on writing to the store."""
+        ...
+
     def every_version(self) -> Iterator[Row]: ...
     def check(self) -> Iterator[tuple[str, int, list[str]]]:
         """Each structural check: what it compares, how many it compared, and what it found wrong."""
+        ...
+
+    def notices(self) -> Iterator[tuple[str, int, list[str]]]:
+        """The same for what is odd without being wrong."""
         ...
 
     def close(self) -> None: ...

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import apsw
@@ -113,23 +113,20 @@ class Database:
         if db.readonly("main"):
             raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
         db.execute("BEGIN")  # one look: another process may be making it at this moment
-        mark, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+        mark, version = pragma(db, "application_id"), pragma(db, "user_version")
         empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
         db.execute("ROLLBACK")
         if mark == 0 and empty:
             return  # nobody's yet
-        if mark != APPLICATION_ID:
-            raise StoreError(f"{self.path} is another program's database, not an Alcove store")
-        if version > len(statements.migrations()):
-            raise StoreError(f"{self.path} was made by a newer Alcove (schema {version}); upgrade first")
+        refuse_foreign(self.path, mark, version)
 
     def _migrate(self, on_create: Callable[[], None]) -> None:
         """Brings the schema to this program's version; a new file's key is made in the same step."""
         scripts = statements.migrations()
-        if _pragma(self._writer, "user_version") == len(scripts):
+        if pragma(self._writer, "user_version") == len(scripts):
             return
         with self.write() as db:
-            version = _pragma(db, "user_version")
+            version = pragma(db, "user_version")
             if version == 0:
                 on_create()
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -137,13 +134,26 @@ class Database:
                 db.execute(script)
             db.execute(f"PRAGMA user_version = {len(scripts)}")
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into ours."""
-        try:
-            yield
-        except apsw.Error as error:
-            raise _explain(error, self.path) from error
+        return explained(self.path)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns the driver's errors over a file into ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise _explain(error, path) from error
+
+
+def refuse_foreign(path: Path, mark: int, version: int) -> None:
+    """Raises unless these marks are those of a store that this program can read."""
+    if mark != APPLICATION_ID:
+        raise StoreError(f"{path} is another program's database, not an Alcove store")
+    if version > len(statements.migrations()):
+        raise StoreError(f"{path} was made by a newer Alcove (schema {version}); upgrade first")
 
 
 class Reading:
@@ -186,7 +196,7 @@ def _instant(*texts: apsw.SQLiteValue) -> int | None:
     return parse_instant(str(texts[0]))
 
 
-def _pragma(db: apsw.Connection, name: str) -> int:
+def pragma(db: apsw.Connection, name: str) -> int:
     ((value,),) = db.execute(f"PRAGMA {name}")
     return int(value)
 

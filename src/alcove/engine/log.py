@@ -61,7 +61,7 @@ class Transaction:
 
     def __init__(self, db: apsw.Connection, at: int) -> None:
         self._db = db
-        self._at = at
+        self.at = at
 
     @classmethod
     def now(cls, db: apsw.Connection, clock: Clock) -> Transaction:
@@ -71,7 +71,7 @@ class Transaction:
 
     def later(self, microseconds: int) -> Transaction:
         """Another in the same commit, that much later."""
-        return Transaction(self._db, self._at + microseconds)
+        return Transaction(self._db, self.at + microseconds)
 
     def run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
         """Does every operation in order, or raises and has done none of them."""
@@ -87,22 +87,22 @@ class Transaction:
         return outcome
 
     def _run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
-        if replay and (found := self._one("replay", replay.user, replay.token, self._at - DAY)):
+        if replay and (found := self._one("replay", replay.user, replay.token, self.at - DAY)):
             return Replayed._make(found)
         rows = [self._do(operation, position) for position, operation in enumerate(operations)]
         if replay:
             if not self._one("data_key_exists", replay.data_key):
                 raise DataKeyGone
-            answer = (replay.user, replay.token, self._at, replay.data_key, replay.seal(rows))
+            answer = (replay.user, replay.token, self.at, replay.data_key, replay.seal(rows))
             self._db.execute(SQL["add_replay"], answer)
         return rows
 
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
-        self._db.execute(SQL["end"], (self._at, live.seq))
-        tombstone = Row(0, new_id(), live.ns, live.key, kind, live.revision + 1, self._at, None,
+        self._db.execute(SQL["end"], (self.at, live.seq))
+        tombstone = Row(0, new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
                         *writer, None, None, live.attributes, None)  # fmt: skip
-        return self._append(tombstone, live.owner, ended_at=self._at)
+        return self._append(tombstone, live.owner, ended_at=self.at)
 
     def _do(self, operation: RowOperation, position: int) -> Row | None:
         try:
@@ -110,7 +110,7 @@ class Transaction:
                 case PutRow():
                     return self._put(operation)
                 case GetRow(ns, key):
-                    found = self._one("get", ns, key, self._at)
+                    found = self._one("get", ns, key, self.at)
                     return Row._make(found) if found else None
                 case DeleteRow():
                     return self._delete(operation)
@@ -127,12 +127,12 @@ class Transaction:
             raise DataKeyGone
         revision = self._record_lapse(newest)
         if newest.live:
-            self._db.execute(SQL["end"], (self._at, newest.live.seq))
+            self._db.execute(SQL["end"], (self.at, newest.live.seq))
         elif not newest.namespace_known:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
         kind: Kind = "update" if newest.live else "add"
-        expires_at = put.until if put.ttl is None else self._at + put.ttl
-        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self._at, expires_at,
+        expires_at = put.until if put.ttl is None else self.at + put.ttl
+        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at,
                   *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)
 
@@ -146,7 +146,7 @@ class Transaction:
         live = self._newest(touch.ns, touch.key).live
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
-        expires_at = None if touch.ttl is None else self._at + touch.ttl
+        expires_at = None if touch.ttl is None else self.at + touch.ttl
         self._db.execute(SQL["set_expiry"], (expires_at, live.seq))
         return self._do(GetRow(touch.ns, touch.key), 0)
 
@@ -158,7 +158,7 @@ class Transaction:
             return Newest(None, None, 0, namespace_known, data_key_exists)
         last = Live._make(fields)
         live = lapsed = None
-        if ended_at is None and (expires_at is None or expires_at > self._at):
+        if ended_at is None and (expires_at is None or expires_at > self.at):
             live = last
         elif ended_at is None:
             lapsed = last

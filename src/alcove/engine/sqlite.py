@@ -11,11 +11,12 @@ import apsw
 
 from alcove.apikeys import ApiKey
 from alcove.clock import Clock
-from alcove.engine import base, statements
+from alcove.engine import base, copying, statements
 from alcove.engine.administration import Administration
-from alcove.engine.base import DataKey, DataKeyGone, Replay, Row, RowOperation, Scope, Wiped
+from alcove.engine.base import Copied, DataKey, DataKeyGone, Replay, Row, RowOperation, Scope
 from alcove.engine.commit import CommitQueue, Outcome, Submission
 from alcove.engine.database import Database
+from alcove.engine.erasure import Erasure
 from alcove.engine.log import SQL, Live, Transaction
 from alcove.errors import AlcoveError
 from alcove.filters import Params
@@ -42,6 +43,7 @@ class SqliteEngine:
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self.admin: base.Administration = Administration(self._db, clock)
         self._observer = observer or Unobserved()
+        self.erasure: base.Erasure = Erasure(self._db, clock)
         self._queue = CommitQueue(self._commit, self._observer)
         self._scrubbing = threading.Lock()
 
@@ -162,40 +164,6 @@ class SqliteEngine:
             db.execute(SQL["purge_replays"], (before,))
             return db.changes()
 
-    def wipe(self, user: str, *, subject: str, shared: str) -> Wiped:
-        with self._db.write() as db:
-            memories = versions = 0
-            for (ns,) in db.execute(SQL["owned"], (user,)).fetchall():
-                ((live,),) = db.execute(SQL["count_live"], (ns, self._clock()))
-                memories += live
-                versions += _changed(db, "wipe_namespace", ns)
-                db.execute(SQL["drop_namespace"], (ns,))
-            replays = _changed(db, "wipe_replays", user)
-            api_keys = _changed(db, "wipe_api_keys", user)
-            keys = _changed(db, "wipe_key", subject)
-            elsewhere = 0 if shared == "keep" else self._wipe_shared(db, user, remove=shared == "remove")
-            db.execute(SQL["forget_actor"], (user,))
-            db.execute(SQL["forget_document_actor"], (user,))
-            generation = _mark(db, "wipes")
-            if versions or replays or api_keys or keys or elsewhere:
-                generation += 1
-                db.execute(SQL["set_mark"], (generation, "wipes"))
-            return Wiped(memories, versions, replays, api_keys, keys, elsewhere, generation)
-
-    def _wipe_shared(self, db: apsw.Connection, user: str, *, remove: bool) -> int:
-        """Takes the user's name off what they wrote into other rooms, or takes the whole of it away.
-
-        A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it.
-        """
-        transaction = Transaction.now(db, self._clock)
-        authored = db.execute(SQL["authored"], (user,)).fetchall()
-        for *fields, is_live, has_content in authored:
-            live = Live._make(fields)
-            if remove and is_live:
-                transaction.end(live, "delete")  # the count of revisions goes on, and readers are told
-            db.execute(SQL["remove" if remove and has_content else "anonymise"], (live.seq,))
-        return len(authored)
-
     def scrub(self, generation: int | None = None) -> bool:
         """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one."""
         with self._scrubbing:
@@ -255,6 +223,10 @@ class SqliteEngine:
 
     # Inspection
 
+    def copy(self, to: Path) -> Iterator[Copied]:
+        with self._db.read() as db:
+            yield from copying.copy(db, to)
+
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
         seq = 0
@@ -267,10 +239,11 @@ class SqliteEngine:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
-            for name, script in statements.load("checks.sql").items():
-                count, finding = script.split(";")
-                ((compared,),) = db.execute(count)
-                yield name, compared, [str(row[0]) for row in db.execute(finding)]
+            yield from _findings(db, "checks.sql")
+
+    def notices(self) -> Iterator[tuple[str, int, list[str]]]:
+        with self._db.read() as db, db:
+            yield from _findings(db, "notices.sql")
 
     def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with self._db.read() as db:
@@ -292,6 +265,13 @@ def _attempt(transaction: Transaction, submission: Submission) -> Outcome | Exce
         return transaction.run(submission.operations, submission.replay)
     except (AlcoveError, DataKeyGone) as refusal:
         return refusal
+
+
+def _findings(db: apsw.Connection, file: str) -> Iterator[tuple[str, int, list[str]]]:
+    for name, script in statements.load(file).items():
+        count, finding = script.split(";")
+        ((compared,),) = db.execute(count)
+        yield name, compared, [str(row[0]) for row in db.execute(finding)]
 
 
 def _where(scope: Scope, params: Params) -> str:

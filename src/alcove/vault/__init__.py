@@ -1,6 +1,6 @@
 """Envelope encryption: values under data keys, data keys under the operator's key."""
 
-from alcove.vault.providers import EnvironmentKey, KeyFile, KeyProvider, MemoryKey
+from alcove.vault.providers import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, default_keys
 from alcove.vault.vault import Rotation, SubjectKey, Vault, subject_of, user_subject
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Rotation",
     "SubjectKey",
     "Vault",
+    "default_keys",
     "subject_of",
     "user_subject",
 ]

@@ -130,6 +130,11 @@ class MemoryKey:
         self._keys = [Kek.of(secrets.token_bytes(32)), *self._keys]
 
 
+def default_keys(store: Path) -> KeyProvider:
+    """The environment's key where it is set, otherwise a key file beside the database."""
+    return EnvironmentKey() if os.environ.get("ALCOVE_KEY") else KeyFile(store.with_name(store.name + ".key"))
+
+
 def _line() -> str:
     return base64.b64encode(secrets.token_bytes(32)).decode() + "\n"
 

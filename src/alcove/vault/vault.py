@@ -105,6 +105,10 @@ class Vault:
         self._read_keks()
         return self._active.id
 
+    def over(self, store: KeyStore) -> Vault:
+        """The same key-encryption keys over the data keys of another file."""
+        return Vault(store, self._provider)
+
     def check(self) -> None:
         """Raises unless the key-encryption key is there and is the right one."""
         self._read_keks()

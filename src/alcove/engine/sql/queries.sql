@@ -121,38 +121,6 @@ INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed) VALUE
 -- name: purge_replays
 DELETE FROM replays WHERE created_at <= ?
 
--- name: owned
-SELECT ns FROM namespaces WHERE owner = ?
-
--- name: count_live
--- What a user would call their memories: live and not past their expiry.
-SELECT count(*) FROM versions INDEXED BY live
-WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
-
--- name: wipe_namespace
-DELETE FROM versions WHERE ns = ?
-
--- name: drop_namespace
-DELETE FROM namespaces WHERE ns = ?
-
--- name: wipe_key
-DELETE FROM data_keys WHERE subject = ?
-
--- name: wipe_replays
-DELETE FROM replays WHERE user = ?
-
--- name: authored
--- What a user wrote into rooms that are not their own.
-SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL
-FROM versions INDEXED BY authored
-WHERE user = ? AND user IS NOT owner
-
--- name: anonymise
-UPDATE versions SET user = NULL, client = NULL WHERE seq = ?
-
--- name: remove
-DELETE FROM versions WHERE seq = ?
-
 -- name: data_key_exists
 SELECT 1 FROM data_keys WHERE id = ?
 
@@ -183,17 +151,8 @@ SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys ORDER 
 -- name: remove_api_key
 DELETE FROM api_keys WHERE id = ?
 
--- name: wipe_api_keys
-DELETE FROM api_keys WHERE user = ?
-
 -- name: every_version
 SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?
-
--- name: forget_actor
-UPDATE audit SET actor = NULL WHERE actor = ?
-
--- name: forget_document_actor
-UPDATE documents SET actor = NULL WHERE actor = ?
 
 -- name: scan_page
 -- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.

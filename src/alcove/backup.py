@@ -1,0 +1,237 @@
+"""Backup of a store in use into one file, and restore, which never brings back who was forgotten.
+
+What is not in a backup: the key that opens it, and the ledger of wipes. Both stay with the operator,
+away from the backups, and `restore` asks for both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from alcove.clock import system_clock
+from alcove.engine.base import AuditRow, DataKey, Engine, Row
+from alcove.engine.copying import Copy
+from alcove.engine.sqlite import SqliteEngine
+from alcove.errors import StoreError, Unavailable, Unreadable
+from alcove.ledger import Ledger, Note
+from alcove.partial import Partial
+from alcove.rows import Opener, place
+from alcove.vault import KeyProvider, Vault, default_keys, user_subject
+
+T = TypeVar("T")
+Step = Literal["copying", "verifying", "forgetting", "scrubbing", "done"]
+
+_CHUNK = 4 * 1024 * 1024
+_BUSY_TIMEOUT = 10.0
+_LOST_FUTURE = 2**32
+"""Sequence numbers left out after a restore: cursors from the time that was lost stay behind what is
+written from now on, so that who holds one misses nothing."""
+
+
+class Progress(NamedTuple, Generic[T]):
+    """How far a step is; the last one has the result."""
+
+    step: Step
+    done: int
+    total: int
+    result: T | None = None
+
+
+class BackedUp(NamedTuple):
+    """A backup that was verified."""
+
+    path: Path
+    bytes: int
+    memories: int
+    versions: int
+    last_sequence: int
+    unreadable: int
+    """Values that do not open in the store either; `alcove doctor` names them."""
+
+
+class Restored(NamedTuple):
+    """A store that was restored, and what it was made to forget again."""
+
+    path: Path
+    bytes: int
+    memories: int
+    versions: int
+    last_sequence: int
+    unreadable: int
+    users_forgotten: int
+    memories_forgotten: int
+
+
+def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp]]:
+    """Copies one moment of a store into a new file, and gives it its name once all of it was read back.
+
+    Whatever goes wrong, a full disk included, no part of the file is left and the store is as it was.
+    """
+    with Partial(to) as partial:
+        for copied in engine.copy(partial.path):
+            yield Progress("copying", copied.done, copied.total)
+        partial.sync()
+        with Copy(partial.path) as copy:
+            if (summary := copy.summary()) != copied.summary:
+                raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.summary}")
+            copy.refuse_damaged()
+            unreadable: list[Row] = []
+            yield from _opening(copy, vault.over(copy), summary.versions, unreadable)
+        for row in unreadable:
+            _refuse_altered(engine, row, to)
+        partial.complete()
+    size = to.stat().st_size
+    result = BackedUp(to, size, summary.memories, summary.versions, summary.last_seq, len(unreadable))
+    yield Progress("done", 1, 1, result)
+
+
+def restore(
+    backup: Path,
+    at: Path,
+    *,
+    ledger: Path | None = None,
+    without_ledger: bool = False,
+    keys: KeyProvider | None = None,
+) -> Iterator[Progress[Restored]]:
+    """Makes a store of a backup where there is none, and makes it forget again who was wiped since.
+
+    The wipes are those of the ledger beside `at` and of the one that is given. Where a backup speaks
+    of wipes and no ledger is found, `without_ledger` is needed to go on. Nothing stands at `at` before
+    all of it is done.
+    """
+    provider = keys or default_keys(at)
+    with Partial(at) as partial:
+        notes = _notes(at, ledger)
+        with Copy(backup) as copy:
+            Vault(copy, provider)  # a missing or wrong key is refused here
+            held = copy.summary()
+            if notes is None and held.wipes and not without_ledger:
+                raise StoreError(
+                    f"somebody was wiped from the store of {backup}, but there is no ledger "
+                    f"{Ledger.beside(at).path}: give it, or whoever was wiped since the backup would come "
+                    "back; to accept that, say that you restore without a ledger"
+                )
+            copy.refuse_damaged()
+        yield from _copying(backup, partial)
+        engine = SqliteEngine(
+            partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new
+        )
+        try:
+            vault, unreadable = Vault(engine, provider), list[Row]()
+            yield from _opening(engine, vault, held.versions, unreadable)
+            yield Progress("forgetting", 0, len(notes or ()))
+            users, memories = _forget_again(engine, vault, notes or ())
+            _note_restore(engine, users, memories)
+            yield Progress("scrubbing", 0, 1)
+            engine.erasure.skip(_LOST_FUTURE)
+            if not engine.scrub():
+                raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
+        finally:
+            engine.close()
+        with Copy(partial.path) as copy:  # the log beside it is empty and gone
+            summary = copy.summary()
+        Ledger.beside(at).include(notes or ())
+        partial.complete()
+    figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
+    yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
+
+
+class _Contents(Protocol):
+    def data_keys(self) -> list[DataKey]: ...
+    def every_version(self) -> Iterator[Row]: ...
+
+
+def _opening(contents: _Contents, vault: Vault, total: int, unreadable: list[Row]) -> Iterator[Progress[T]]:
+    """Unwraps every data key and opens every value; a key that does not open is an error."""
+    for key in contents.data_keys():
+        vault.key(key.subject)
+    opener = Opener(vault)
+    for number, row in enumerate(contents.every_version()):
+        if number % 1000 == 0:
+            yield Progress("verifying", number, total)
+        if row.sealed is not None:
+            try:
+                opener.value(row)
+            except Unreadable:
+                unreadable.append(row)
+
+
+def _refuse_altered(engine: Engine, row: Row, to: Path) -> None:
+    """A value that does not open may be copied as it is, but must not have become so in the copy."""
+    for original in engine.history(row.ns, row.key):
+        if original.seq == row.seq and original != row:
+            raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
+
+
+def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
+    total, done = source.stat().st_size, 0
+    with source.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            partial.write(chunk)
+            done += len(chunk)
+            yield Progress("copying", done, total)
+    partial.sync()
+
+
+def _notes(at: Path, ledger: Path | None) -> list[Note] | None:
+    """What the ledgers say, oldest first; None where there is none."""
+    beside = Ledger.beside(at)
+    if ledger is not None and not ledger.exists():
+        raise StoreError(f"the ledger {ledger} is not there")
+    ledgers = [each for each in (beside, Ledger(ledger or beside.path)) if each.path.exists()]
+    notes = {note: None for each in ledgers for note in each.read()}
+    return sorted(notes, key=lambda note: note.moment) if ledgers else None
+
+
+def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[int, int]:
+    """Wipes whom and what the ledger names, up to the moment it names; how many that touched.
+
+    Only the store can tell who a pseudonym is, by making that of everybody it knows.
+    """
+    by_user: dict[str, list[Note]] = defaultdict(list)
+    for note in notes:
+        if note.user is not None:
+            by_user[note.user].append(note)
+    users = 0
+    for user in engine.erasure.users() if by_user else ():
+        before = engine.erasure.wipes()
+        for note in by_user.get(vault.pseudonym(user), ()):
+            engine.erasure.wipe(
+                user,
+                subject=user_subject(user),
+                shared=note.shared or "anonymise",
+                noted=lambda _: None,
+                until=note.moment,
+            )
+            vault.forget(user_subject(user))
+        users += engine.erasure.wipes() > before
+    places = _places(engine, vault, notes)
+    return users, sum(engine.erasure.clean(ns, key, until=moment) > 0 for ns, key, moment in places)
+
+
+def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:
+    """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
+    by_id = {bytes.fromhex(note.memory.replace("-", "")): note.moment for note in notes if note.memory}
+    by_place = {note.place: note.moment for note in notes if note.place}
+    found: dict[tuple[bytes, bytes], int] = {}
+    for row in engine.every_version() if by_id else ():
+        name = vault.pseudonym(place(row)) if by_place else ""
+        moment = max(by_id.get(row.id, 0), by_place.get(name, 0))
+        if moment:
+            found[row.ns, row.key] = max(moment, found.get((row.ns, row.key), 0))
+    return [(ns, key, moment) for (ns, key), moment in found.items()]
+
+
+def _note_restore(engine: Engine, users: int, memories: int) -> None:
+    """In the audit log of the restored store, whose last entries are of the time before the backup."""
+    details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
+    engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
+
+
+def _refuse_new() -> None:
+    raise StoreError("this is not a backup: it has no schema")

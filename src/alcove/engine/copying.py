@@ -1,0 +1,156 @@
+"""One moment of a store as a file: writing it, and looking into it without changing a byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self
+from urllib.parse import quote
+
+import apsw
+
+from alcove.engine import statements
+from alcove.engine.base import Copied, DataKey, Row, Summary
+from alcove.engine.database import explained, pragma, refuse_foreign
+from alcove.engine.log import SQL as LOG
+from alcove.errors import StoreError, Unavailable
+
+SQL = statements.load("copying.sql")
+_PAGES = 1024
+"""A step of the copy: 4 MiB, so that progress shows and nothing waits long for its turn."""
+
+
+def copy(source: apsw.Connection, to: Path) -> Iterator[Copied]:
+    """Copies what `source` sees now, however much others write meanwhile.
+
+    The read transaction keeps SQLite from starting again with every foreign commit. There is no
+    journal for the new file: who calls this throws an unfinished one away.
+    """
+    source.execute("BEGIN")
+    try:
+        summary = _summary(source)
+        with explained(to):
+            target = apsw.Connection(os.fspath(to), vfs="unix-none")  # it is locked already, in another way
+            try:
+                yield from _pages(source, target)
+                _finish(target, summary)
+            finally:
+                target.close()
+    finally:
+        source.execute("ROLLBACK")
+    yield Copied(1, 1, summary._replace(scrubbed=summary.wipes))
+
+
+def _pages(source: apsw.Connection, target: apsw.Connection) -> Iterator[Copied]:
+    _set(target, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
+    with target.backup("main", source, "main") as backup:
+        while not backup.done:
+            backup.step(_PAGES)
+            yield Copied(backup.page_count - backup.remaining, backup.page_count)
+
+
+def _finish(target: apsw.Connection, summary: Summary) -> None:
+    """One file without a log beside it, and without the bytes of a wipe that still waits for its scrub."""
+    _set(target, "PRAGMA journal_mode = OFF")
+    if summary.wipes > summary.scrubbed:
+        _set(target, "VACUUM")
+        target.execute(LOG["set_mark"], (summary.wipes, "scrubbed"))
+
+
+def _set(db: apsw.Connection, script: str) -> None:
+    """Runs all of a script; `execute` alone stops at the first statement that answers with a row."""
+    db.execute(script).fetchall()
+
+
+def _summary(db: apsw.Connection) -> Summary:
+    (row,) = db.execute(SQL["summary"])
+    return Summary._make(row)
+
+
+class Copy:
+    """A store's file that nobody writes to, opened so that it stays exactly as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise StoreError(f"{path} is not there, or is no file")
+        _refuse_cut_short(path)
+        uri = f"file:{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1"
+        with explained(path):
+            self._db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            self._refuse_what_is_not_ours()
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_what_is_not_ours(self) -> None:
+        with explained(self.path):
+            refuse_foreign(self.path, pragma(self._db, "application_id"), pragma(self._db, "user_version"))
+        for suffix in ("-wal", "-journal"):
+            log = self.path.with_name(self.path.name + suffix)
+            if log.exists() and log.stat().st_size:
+                raise StoreError(f"{self.path} is a store in use ({log.name} lies beside it), not a backup")
+
+    def refuse_damaged(self) -> None:
+        """Raises unless SQLite finds every page and index in order."""
+        with explained(self.path):
+            wrong = [row[0] for row in self._db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+        if wrong:
+            raise StoreError(f"{self.path} is damaged ({wrong[0]})")
+
+    def summary(self) -> Summary:
+        """What it holds, in figures."""
+        with explained(self.path):
+            return _summary(self._db)
+
+    def every_version(self) -> Iterator[Row]:
+        """Every version, in the order of the log."""
+        with explained(self.path):
+            for row in self._db.execute(LOG["every_version"], (0, -1)):
+                yield Row._make(row)
+
+    # What a vault asks of its store.
+
+    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
+        found = self._all("data_key_of", subject) if id is None else self._all("data_key_by_id", id)
+        return DataKey._make(found[0]) if found else None
+
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
+        return [DataKey._make(row) for row in self._all("data_keys", not_wrapped_by, limit)]
+
+    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> NoReturn:
+        raise StoreError(f"{self.path} is not whole: the data key {subject!r} is missing")
+
+    def rewrap(self, keys: Sequence[DataKey]) -> NoReturn:
+        raise Unavailable(f"{self.path} is not to be changed")
+
+    def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
+        with explained(self.path):
+            return self._db.execute(LOG[name], params).fetchall()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _refuse_cut_short(path: Path) -> None:
+    """By the size that stands in the file's own head; SQLite's word for it would be `malformed`."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        raise StoreError(f"{path} is not a database, or only its first bytes: it is not a backup")
+    page = int.from_bytes(head[16:18], "big")
+    wanted = int.from_bytes(head[28:32], "big") * (65536 if page == 1 else page)
+    if (size := path.stat().st_size) < wanted:
+        raise StoreError(f"{path} is cut short: it has {size:,} of {wanted:,} bytes")
