@@ -116,6 +116,7 @@ def _compiled(bundle: Bundle) -> regorus.Engine:
         try:
             engine.add_policy(f"{name}.rego", text)
         except RuntimeError as error:
+            del engine  # here, and not with the error's frames on whatever thread lets go of those
             raise PolicyError(_first_lines(error)) from None
     for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER):
         # To the engine a rule that no file defines is an error; this makes it merely undefined.
