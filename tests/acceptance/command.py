@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -16,8 +17,10 @@ EMPTY: dict[str, str | None] = dict.fromkeys(["ALCOVE_AT", "ALCOVE_TOKEN", "ALCO
 class Command:
     """`alcove` with its store given, and a room that no other test writes to."""
 
-    def __init__(self, at: str) -> None:
+    def __init__(self, at: str, path: Path | None = None) -> None:
         self.at = at
+        self.path = path or Path(at)
+        """The file, also where a server has it open."""
         self.room = f"user:noop:{uuid.uuid4().hex[:8]}"
 
     @property

@@ -58,4 +58,5 @@ def command(request: pytest.FixtureRequest, path: Path) -> Command:
     if request.param == "file":
         Alcove(path, settings=QUIET).close()
         return Command(str(path))
-    return Command(request.getfixturevalue("service").url)
+    service = request.getfixturevalue("service")
+    return Command(service.url, service.at)

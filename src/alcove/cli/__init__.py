@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from alcove.cli import memories, people, serving, timeline, upkeep
+from alcove.cli import memories, people, serving, timeline, transfer, upkeep
 from alcove.cli.output import plain
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.errors import RateLimited
@@ -50,6 +50,7 @@ GROUPS = {
     "Memories": memories,
     "What was": timeline,
     "People": people,
+    "Moving": transfer,
     "Upkeep": upkeep,
     "Serving": serving,
 }

@@ -14,7 +14,7 @@ from alcove.cli.store import NamespaceType, namespace_argument, on_store, prefix
 from alcove.client import Alcove
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
-from alcove.records import Entry, Memory
+from alcove.records import Memory
 
 T = TypeVar("T")
 
@@ -106,30 +106,24 @@ def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditi
     out.record(deletion, f"{plain(key)} in {namespace}: {said}")
 
 
-_FINDING = [
-    click.option(
-        "--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
-        help="What must hold; pairs may be repeated.",
-    ),
-    click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."),
-    click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
-    click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
-]  # fmt: skip
-
-
 def finding(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_FINDING):
+    """Gives a command what `search` and `list` can be asked."""
+    for option in (
+        click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
+        click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
+        click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most."),
+        click.option("--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
+                     help="What must hold; may be repeated."),
+        prefix_argument,
+    ):  # fmt: skip
         command = option(command)
-    return prefix_argument(command)
+    return command
 
 
 @click.command()
 @on_store()
 @finding
-def search(
-    store: Alcove, out: Output, prefix: Namespace, conditions: tuple[str, ...], limit: int, offset: int,
-    as_of: str | None,
-) -> None:  # fmt: skip
+def search(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -> None:
     """Find memories below a namespace, with their values.
 
     \b
@@ -137,13 +131,8 @@ def search(
       alcove search user:alice
       alcove search user:alice --filter kind=drink --filter '{"cups": {"gte": 3}}' --json
     """
-    filter = given(conditions, "--filter") if conditions else None
-    found = paged(
-        lambda start, most: store.search(prefix, filter=filter, limit=most, offset=start, as_of=as_of),
-        limit, 100, offset,
-    )  # fmt: skip
     out.table(
-        found,
+        _found(store.search, 100, prefix, **asked),
         ["namespace", "key", "rev", "written", "value"],
         lambda m: [m.namespace, m.key, m.revision, m.created_at, m.value],
         empty=f"nothing found below {prefix or 'the root'}",
@@ -153,26 +142,32 @@ def search(
 @click.command(name="list")
 @on_store()
 @finding
-def list_memories(
-    store: Alcove, out: Output, prefix: Namespace, conditions: tuple[str, ...], limit: int, offset: int,
-    as_of: str | None,
-) -> None:  # fmt: skip
+def list_memories(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -> None:
     """List memories below a namespace, without their values.
 
     \b
     Example:  alcove list user:alice --limit 1000
     """
-    filter = given(conditions, "--filter") if conditions else None
-
-    def read(start: int, most: int) -> Sequence[Entry]:
-        return store.list(prefix, filter=filter, limit=most, offset=start, as_of=as_of)
-
     out.table(
-        paged(read, limit, 1000, offset),
+        _found(store.list, 1000, prefix, **asked),
         ["namespace", "key", "rev", "written", "expires"],
         lambda e: [e.namespace, e.key, e.revision, e.created_at, e.expires_at or "never"],
         empty=f"nothing found below {prefix or 'the root'}",
     )
+
+
+def _found(
+    find: Callable[..., Sequence[T]], most: int, prefix: Namespace, conditions: Sequence[str],
+    limit: int, offset: int, as_of: str | None,
+) -> Iterator[T]:  # fmt: skip
+    """As many as are wanted, asked for page by page."""
+    filter = given(conditions, "--filter") if conditions else None
+    while limit > 0:
+        page = find(prefix, filter=filter, limit=min(limit, most), offset=offset, as_of=as_of)
+        yield from page
+        if len(page) < min(limit, most):
+            return
+        limit, offset = limit - len(page), offset + len(page)
 
 
 @click.command()
@@ -226,16 +221,6 @@ def pairs(words: Sequence[str], where: str, *, literal: bool = False) -> Mapping
         except ValueError:
             content[name] = text
     return content
-
-
-def paged(read: Callable[[int, int], Sequence[T]], limit: int, most: int, offset: int = 0) -> Iterator[T]:
-    """As many as are wanted, asked for page by page."""
-    while limit > 0:
-        page = read(offset, min(limit, most))
-        yield from page
-        if len(page) < min(limit, most):
-            return
-        limit, offset = limit - len(page), offset + len(page)
 
 
 COMMANDS = [put, get, delete, search, list_memories, namespaces]

@@ -75,6 +75,12 @@ def plain(text: str, *, keep: str = "") -> str:
     )
 
 
+def count(number: int, what: str) -> str:
+    """So many, in words: 1 memory, 2 memories, 3 keys."""
+    many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{number:,} {what if number == 1 else many}"
+
+
 def aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
     """Lines with their columns under one another; the widest columns give way where it is too narrow."""
     widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]

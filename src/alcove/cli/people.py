@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from alcove.cli.output import Output, confirm, plain, shown, working
+from alcove.cli.output import Output, confirm, count, plain, shown, working
 from alcove.cli.store import on_store
 from alcove.client import Alcove
 from alcove.records import Shared
@@ -77,12 +77,6 @@ def wipe(store: Alcove, out: Output, user: str, shared: Shared, *, wait: bool, y
         f"  scrubbed       {'yes, no byte is left' if receipt.scrubbed else 'not yet; it follows'}",
     ]
     out.record(receipt, "\n".join(lines))
-
-
-def count(number: int, what: str) -> str:
-    """So many, in words: 1 memory, 2 memories, 3 keys."""
-    many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
-    return f"{number:,} {what if number == 1 else many}"
 
 
 COMMANDS = [held, wipe]

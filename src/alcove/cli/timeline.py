@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -43,7 +44,9 @@ def events(
       alcove events --follow --json | jq -r '.kind + " " + .key'
     """
     if follow:
-        _follow(store, out, prefix, kinds or None, after_cursor, times)
+        if any(times.values()):
+            raise click.UsageError("--follow starts now, or with --after-cursor")
+        _follow(store, out, prefix, kinds or None, after_cursor)
         return
     found: list[Event] = []
     while len(found) < limit:
@@ -64,12 +67,11 @@ def events(
         click.echo(f"there may be more: --after-cursor {after_cursor}", err=True)
 
 
-def _follow(
-    store: Alcove, out: Output, prefix: Namespace, kinds: Any, cursor: str | None, times: Any
-) -> None:
-    """Prints each event as it comes; one that this reader was away for comes, too, by its cursor."""
+def _follow(store: Alcove, out: Output, prefix: Namespace, kinds: Any, cursor: str | None) -> None:
+    """Prints each event as it comes, and once."""
+    coming = getattr(store, "follow", partial(_looked_for, store))  # a server tells, a file is looked at
     try:
-        for event in _coming(store, prefix, kinds, cursor, times):
+        for event in coming(prefix, kinds=kinds, after_cursor=cursor):
             words = [event.occurred_at, f"{event.kind:<7}", event.namespace, event.key, event.value]
             out.record(event, "  ".join(shown(word) for word in words))
             sys.stdout.flush()
@@ -77,23 +79,14 @@ def _follow(
         return
 
 
-def _coming(store: Alcove, prefix: Namespace, kinds: Any, cursor: str | None, times: Any) -> Iterator[Event]:
-    if cursor is None and times.get("after") is None:
-        cursor = _end(store, prefix)
+def _looked_for(store: Alcove, prefix: Namespace, *, kinds: Any, after_cursor: str | None) -> Iterator[Event]:
+    cursor = after_cursor or store.memories.end_of_events()
     while True:
-        page = store.events(prefix, kinds=kinds, after_cursor=cursor, limit=_PAGE, **times)
+        page = store.events(prefix, kinds=kinds, after_cursor=cursor, limit=_PAGE)
         yield from page.events
         cursor = page.after_cursor
         if len(page.events) < _PAGE:
             time.sleep(_BETWEEN_LOOKS)
-
-
-def _end(store: Alcove, prefix: Namespace) -> str:
-    """The cursor of now."""
-    page = store.events(prefix, limit=_PAGE)
-    while len(page.events) == _PAGE:
-        page = store.events(prefix, limit=_PAGE, after_cursor=page.after_cursor)
-    return page.after_cursor
 
 
 @click.command()

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from alcove.cli.memories import given
-from alcove.cli.output import Output, compact, plain, progress
-from alcove.cli.people import count
+from alcove.cli.output import Output, compact, count, plain, progress
 from alcove.cli.store import on_store
 from alcove.client import Alcove
 

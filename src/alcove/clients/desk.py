@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import structs
 
 from alcove import checks
 from alcove.apikeys import ApiKey, ApiKeys
 from alcove.client import Desk
-from alcove.clients.wire import Wire, encoded
+from alcove.clients.wire import Wire, encoded, record
 from alcove.clock import checked_moment
 from alcove.doctor import Examination
 from alcove.errors import InvalidRequest
-from alcove.records import Receipt, Shared
-from alcove.reports import AuditPage, Held, Keys, Policies, Stats
+from alcove.http import answers, forms
+from alcove.records import Memory, Receipt, Shared
+from alcove.reports import AuditPage, Held, Keys, Policies, ReviewPage, Stats
 from alcove.vault import Rotation
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -33,6 +33,15 @@ class RemoteDesk(Desk):
 
     def held(self, user: str) -> Held:
         return self._wire.call("GET", _of(user), Held)
+
+    def memories_of(self, user: str, *, limit: int = 100, after_cursor: str | None = None) -> ReviewPage:
+        params = {"limit": limit, "after_cursor": after_cursor}
+        page = self._wire.call("GET", f"{_of(user)}/memories", forms.ReviewAnswer, params=params)
+        return ReviewPage(items=[record(Memory, each) for each in page.items], after_cursor=page.after_cursor)
+
+    def export(self, user: str) -> Iterator[Memory]:
+        for line in self._wire.lines(f"{_of(user)}/export"):
+            yield record(Memory, self._wire.decode(line, answers.MemoryAnswer))
 
     def remove(self, user: str, id: str) -> None:
         self._wire.call("DELETE", f"{_of(user)}/memories/{quote(id, safe='')}", type(None))
@@ -65,7 +74,8 @@ class RemoteDesk(Desk):
         return self._wire.call("GET", f"{_AT}/keys", Keys)
 
     def rotate_keys(self) -> Iterator[Rotation]:
-        yield self._wire.call("POST", f"{_AT}/keys/rotate", Rotation, body=b"{}", patient=True)
+        done = self._wire.call("POST", f"{_AT}/keys/rotate", forms.RotationAnswer, patient=True)
+        yield Rotation(done.active, done.rotated)
 
     def stats(self) -> Stats:
         return self._wire.call("GET", f"{_AT}/stats", Stats)
@@ -74,29 +84,8 @@ class RemoteDesk(Desk):
         return self._wire.call("GET", f"{_AT}/audit", AuditPage, params=conditions)
 
     def doctor(self) -> Iterator[Examination]:
-        answer = self._wire.call("GET", f"{_AT}/doctor", _Examined, patient=True)
-        return (Examination(**each) for each in answer.examinations)
-
-
-class _Examined(Struct):
-    examinations: list[dict[str, Any]]
-
-
-class _Key(Struct):
-    key: str
-
-
-class _KnownKey(Struct):
-    id: str
-    client: str
-    user: str | None
-    roles: list[str]
-    trusted: bool
-    created_at: datetime
-
-
-class _KnownKeys(Struct):
-    api_keys: list[_KnownKey]
+        answer = self._wire.call("GET", f"{_AT}/doctor", forms.DoctorAnswer, patient=True)
+        return (Examination(**structs.asdict(each)) for each in answer.examinations)
 
 
 class RemoteApiKeys(ApiKeys):
@@ -107,13 +96,13 @@ class RemoteApiKeys(ApiKeys):
 
     def create(self, *, client: str, user: str | None, roles: list[str], trusted: bool, now: int) -> str:
         body = encoded(client=client, user=user, roles=roles, trusted=trusted)
-        return self._wire.call("POST", f"{_AT}/apikeys", _Key, body=body).key
+        return self._wire.call("POST", f"{_AT}/apikeys", forms.NewApiKey, body=body).key
 
     def find(self, given: str) -> ApiKey | None:
         raise NotImplementedError("only the server looks a key up")
 
     def list(self) -> List[ApiKey]:
-        answer = self._wire.call("GET", f"{_AT}/apikeys", _KnownKeys)
+        answer = self._wire.call("GET", f"{_AT}/apikeys", forms.ApiKeysAnswer)
         return [
             ApiKey(
                 id=key.id,
@@ -124,7 +113,7 @@ class RemoteApiKeys(ApiKeys):
                 digest=b"",
                 created_at=checked_moment(key.created_at, "created_at") or 0,
             )
-            for key in answer.api_keys
+            for key in answer.keys
         ]
 
     def revoke(self, id: str) -> None:

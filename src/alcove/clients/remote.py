@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from alcove import checks
 from alcove.client import Alcove
 from alcove.clients.desk import RemoteApiKeys, RemoteDesk
-from alcove.clients.wire import Wire, encoded, instant
+from alcove.clients.wire import Wire, encoded, instant, record
 from alcove.doctor import Examination
 from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
@@ -37,10 +36,10 @@ from alcove.records import (
     Version,
 )
 from alcove.service import Address, Memories, Moment
+from alcove.transfer import Imports
 from alcove.vault import Rotation
 
 List: TypeAlias = list  # inside the class, `list` is the method
-R = TypeVar("R")
 
 _AT = "/v1/memories"
 _PAGE = 100
@@ -107,13 +106,13 @@ class Remote(Alcove):
         answer = self._wire.call(
             "PUT", _AT, answers.EntryAnswer, body=encoded(**fields), idempotency_key=idempotency_key
         )
-        return _record(Entry, answer)
+        return record(Entry, answer)
 
     def get(self, namespace: Address, key: str, *, as_of: Moment | None = None) -> Memory | None:
         checks.text(key, "key")
         params = {"ns": _segments(namespace, "namespace"), "key": key, "as_of": instant(as_of, "as_of")}
         try:
-            return _record(Memory, self._wire.call("GET", _AT, answers.MemoryAnswer, params=params))
+            return record(Memory, self._wire.call("GET", _AT, answers.MemoryAnswer, params=params))
         except NotFound:
             return None
 
@@ -173,7 +172,7 @@ class Remote(Alcove):
             as_of=instant(as_of, "as_of"),
         )
         found = self._wire.call("POST", f"{_AT}/search", answers.SearchAnswer, body=body)
-        return [_record(Memory, each) for each in found.items]
+        return [record(Memory, each) for each in found.items]
 
     def list(
         self,
@@ -193,7 +192,7 @@ class Remote(Alcove):
             page = self.search(
                 namespace_prefix, filter=filter, limit=most, offset=offset + len(found), as_of=as_of
             )
-            found += [_record(Entry, each) for each in page]
+            found += [record(Entry, each) for each in page]
             if len(page) < most:
                 break
         return found
@@ -239,7 +238,7 @@ class Remote(Alcove):
         }
         page = self._wire.call("GET", f"{_AT}/events", answers.EventsAnswer, params=params)
         return EventPage(
-            events=[_record(Event, each) for each in page.events],
+            events=[record(Event, each) for each in page.events],
             after_cursor=page.after_cursor,
             truncated_before=page.truncated_before or None,
         )
@@ -248,7 +247,24 @@ class Remote(Alcove):
         checks.text(key, "key")
         params = {"ns": _segments(namespace, "namespace"), "key": key}
         answer = self._wire.call("GET", f"{_AT}/history", answers.HistoryAnswer, params=params)
-        return [_record(Version, each) for each in answer.versions]
+        return [record(Version, each) for each in answer.versions]
+
+    def follow(
+        self, prefix: Address = (), *, kinds: Sequence[Kind] | None = None, after_cursor: str | None = None
+    ) -> Iterator[Event]:
+        """Each event as it happens, from now on or from after a cursor; a lost connection is made again."""
+        params = {"ns": _segments(prefix, "prefix"), "kinds": kinds and [*kinds]}
+        for sent in self._wire.sent_events(f"{_AT}/events/stream", params, after_cursor):
+            yield record(Event, self._wire.decode(sent, answers.EventAnswer))
+
+    def export_memories(self, prefix: Address = ()) -> Iterator[Memory]:
+        params = {"ns": _segments(prefix, "prefix")}
+        for line in self._wire.lines(f"{_AT}/export", params):
+            yield record(Memory, self._wire.decode(line, answers.MemoryAnswer))
+
+    def import_memories(self, lines: Iterable[bytes]) -> Imports:
+        whole = (line.rstrip(b"\n") + b"\n" for line in lines)
+        return self._wire.call("POST", f"{_AT}/import", Imports, lines=whole)
 
     @property
     def admin(self) -> RemoteDesk:
@@ -300,12 +316,6 @@ def _result(operation: Operation, answer: dict[str, Any] | None) -> Result:
             assert answer is not None
             return Deletion(**{**answer, "namespace": Namespace(answer["namespace"])})
         case Get():
-            return None if answer is None else _record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
+            return None if answer is None else record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
         case _:
-            return _record(Entry, msgspec.convert(answer, answers.EntryAnswer))
-
-
-def _record(kind: type[R], answer: Struct) -> R:
-    """One of the library's records, from what went over the wire or from a wider one."""
-    fields = {name: getattr(answer, name) for name in kind.__struct_fields__}  # type: ignore[attr-defined]
-    return kind(**{**fields, "namespace": Namespace(fields["namespace"])})
+            return record(Entry, msgspec.convert(answer, answers.EntryAnswer))

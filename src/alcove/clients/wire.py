@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from alcove import checks
 from alcove.clock import checked_moment, to_datetime
@@ -31,7 +33,9 @@ try:
 except ModuleNotFoundError:  # pragma: no cover
     raise StoreError("a store at a URL needs httpx: pip install 'alcove[client]'") from None
 
+_BEFORE_RECONNECTING = 0.5
 T = TypeVar("T")
+R = TypeVar("R", bound=Struct)
 _PLAIN = {each.code: each for each in (NotFound, Conflict, Unavailable, RateLimited, Unauthenticated)}
 _NARROW = {each.code: each for each in (InvalidRequest, PayloadTooLarge)}
 
@@ -58,15 +62,17 @@ class Wire:
         *,
         params: Mapping[str, object] | None = None,
         body: bytes | None = None,
+        lines: Iterable[bytes] | None = None,
         idempotency_key: str | None = None,
         patient: bool = False,
     ) -> T:
         """One request and its answer, read as this kind of record."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {"Content-Type": "application/x-ndjson" if lines else "application/json"}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
+        content, patient = lines or body, patient or lines is not None
         with self.stream(
-            method, path, params=params, content=body, headers=headers, patient=patient
+            method, path, params=params, content=content, headers=headers, patient=patient
         ) as response:
             return self.decode(b"".join(response.iter_bytes()), kind)
 
@@ -109,6 +115,31 @@ class Wire:
         except httpx.HTTPError as error:
             raise Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
 
+    def lines(self, path: str, params: Mapping[str, object] | None = None) -> Iterator[bytes]:
+        """The lines of an answer, as they come."""
+        with self.stream("GET", path, params=params, patient=True) as response:
+            yield from _lines(response)
+
+    def sent_events(self, path: str, params: Mapping[str, object], last: str | None) -> Iterator[bytes]:
+        """The data of server-sent events; once there was a connection, a lost one is made again."""
+        connected = False
+        while True:
+            headers = {} if last is None else {"Last-Event-ID": last}
+            try:
+                with self.stream("GET", path, params=params, headers=headers, patient=True) as response:
+                    connected, special = True, False
+                    for line in _lines(response):
+                        name, _, text = line.partition(b": ")
+                        if name == b"id":
+                            last = text.decode()
+                        elif name == b"data" and not special:
+                            yield text
+                        special = name == b"event"  # about the stream, and not one of its events
+            except Unavailable:
+                if not connected:
+                    raise
+            time.sleep(_BEFORE_RECONNECTING)
+
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """A body of the server's as a record."""
         try:
@@ -142,6 +173,20 @@ class Wire:
             error = AlcoveError(f"{told.error} (request {told.request_id})")
         error.details = details
         return error
+
+
+def record(kind: type[R], answer: Struct) -> R:
+    """One of the library's records, from what went over the wire or from a wider one."""
+    fields = {name: getattr(answer, name) for name in kind.__struct_fields__}
+    return kind(**{**fields, "namespace": Namespace(fields["namespace"])})
+
+
+def _lines(response: httpx.Response) -> Iterator[bytes]:
+    """Whole lines, ended by a line feed and by nothing else that a text may hold."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
 
 
 def _namespace(kind: type, segments: object) -> object:
