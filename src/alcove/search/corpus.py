@@ -2,172 +2,141 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alcove.search.coherence import coherent
-from alcove.search.embedders import Matrix
+from alcove.search.items import Columns, Item, ReadItem
 from alcove.search.labels import Labels, label_fields
 from alcove.search.postings import Postings, Rows
-from alcove.search.terms import Reader, asks, speaker
+from alcove.search.terms import Reader
+from alcove.search.vectors import Vectors
 
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """What a store knows of a memory that is indexed."""
-
-    id: Hashable
-    namespace: Hashable
-    sequence: int
-    """The order of writing; neighbours are next to each other in it, within one namespace."""
-    fields: Mapping[str, str]
-    """The `index` texts by name."""
-    vectors: Mapping[str, Matrix] = field(default_factory=dict)
-    """By field, a row for each window of its text; none while the item is not embedded."""
-    at: float | None = None
-    """When it was written, in seconds since 1970."""
+SMALL = 256
+"""Rows below which a corpus is always built anew: that takes a few milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """An item after its texts were read once, so that an index can be rebuilt without reading them again."""
-
-    item: Item
-    terms: dict[str, Counter[str]]
-    speaker: str | None
-    asks: bool
-
-    @classmethod
-    def of(cls, item: Item, reader: Reader) -> _Read:
-        longest = max(item.fields.values(), key=len, default="")
-        return cls(
-            item,
-            {name: reader.counts(text) for name, text in item.fields.items()},
-            next((name for name in map(speaker, item.fields.values()) if name), None),
-            asks(longest),
-        )
-
-
+@dataclass(frozen=True, kw_only=True)
 class Corpus:
     """A snapshot of a subtree. A change makes another one, so that a search never sees half a change.
 
-    Removed items leave holes, which `live` tells from items; enough changes, and it is built anew.
+    Removed items leave holes, rows that `columns.live` does not have; after enough changes it is built anew.
     """
 
-    def __init__(
-        self,
-        reads: Sequence[_Read | None],
-        labels: Labels,
-        content: Postings,
-        vectors: Vectors,
-        *,
-        reader: Reader,
-        built: int,
-    ) -> None:
-        self._reads, self.reader, self._built = reads, reader, built
-        self.labels, self.content, self.vectors = labels, content, vectors
+    reader: Reader
+    reads: Sequence[ReadItem | None]
+    rows: Mapping[Hashable, int]
+    """Where each item is, by its id."""
+    columns: Columns
+    content: Postings
+    """The terms of the fields that tell items apart."""
+    labels: Labels
+    vectors: Vectors
+    speakers: Mapping[str, Rows]
+    """Who says which rows."""
+    build: Build
+    namespaces: Mapping[Hashable, int]
 
     @classmethod
-    def of(cls, items: Iterable[Item], *, dimensions: int, reader: Reader = Reader()) -> Corpus:  # noqa: B008
+    def of(cls, items: Iterable[Item], *, dimensions: int, reader: Reader | None = None) -> Corpus:
         """The corpus of these items, in their order of writing."""
-        return cls._build([_Read.of(item, reader) for item in items], dimensions, reader)
+        reader = reader or Reader()
+        return cls._built([ReadItem.of(item, reader) for item in items], dimensions, reader)
 
     @classmethod
-    def _build(cls, reads: list[_Read], dimensions: int, reader: Reader) -> Corpus:
+    def _built(cls, reads: list[ReadItem], dimensions: int, reader: Reader) -> Corpus:
         reads.sort(key=lambda read: read.item.sequence)
-        names = label_fields([read.item.fields for read in reads])
+        fields = [read.item.fields for read in reads]
+        names = label_fields(fields)
+        namespaces: dict[Hashable, int] = {}
+        columns = Columns.of(reads, namespaces)
+        content = Postings.of(read.content(names) for read in reads)
         return cls(
-            reads,
-            Labels.of(
-                names,
-                [read.item.fields for read in reads],
-                [read.item.namespace for read in reads],
-                reader,
-            ),
-            Postings.of(_content(read, names) for read in reads),
-            Vectors.of([read.item.vectors for read in reads], dimensions),
             reader=reader,
-            built=len(reads),
+            reads=reads,
+            rows={read.item.id: row for row, read in enumerate(reads)},
+            columns=columns,
+            content=content,
+            labels=Labels.of(names, fields, [read.item.namespace for read in reads], reader),
+            vectors=Vectors.of([read.item.vectors for read in reads], dimensions),
+            speakers=_speakers({}, reads, 0),
+            build=Build(reads, names, content, columns),
+            namespaces=namespaces,
         )
 
     def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus:
         """With these items, which replace those of the same id, and without those ids."""
-        added = [_Read.of(item, self.reader) for item in add]
-        gone = {*remove, *(read.item.id for read in added)}
-        holes = {row: read for row, read in enumerate(self._reads) if read and read.item.id in gone}
-        changes = len(self._reads) - self._built + len(added) + len(holes)
-        if changes > max(64, self._built // 4) or len(self._reads) < 256:
-            kept = [read for row, read in enumerate(self._reads) if read and row not in holes]
-            return Corpus._build([*kept, *added], self.vectors.dimensions, self.reader)
+        latest = {item.id: item for item in add}
+        added = [ReadItem.of(item, self.reader) for item in latest.values()]
+        holes = {row for id in {*remove, *latest} if (row := self.rows.get(id)) is not None}
+        changes = len(self) - len(self.build.reads) + len(added) + self._holes + len(holes)
+        if len(self) < SMALL or changes > len(self.build.reads) // 4:
+            kept = [read for row, read in enumerate(self.reads) if read and row not in holes]
+            return Corpus._built([*kept, *added], self.vectors.dimensions, self.reader)
         names = self.labels.names
-        reads = [None if row in holes else read for row, read in enumerate(self._reads)]
-        fields = [read.item.fields for read in added]
+        reads = [*self.reads, *added]
+        gone = {row: read.content(names) for row in holes if (read := reads[row])}
+        rows = dict(self.rows)
+        for row in holes:
+            rows.pop(reads[row].item.id)  # type: ignore[union-attr]
+            reads[row] = None
+        rows.update((read.item.id, row) for row, read in enumerate(added, len(self)))
+        namespaces = dict(self.namespaces)
         return Corpus(
-            [*reads, *added],
-            self.labels.extended(fields, [read.item.namespace for read in added], without=holes),
-            self.content.changed(
-                [_content(read, names) for read in added],
-                {row: _content(read, names) for row, read in holes.items()},
-            ),
-            self.vectors.extended([read.item.vectors for read in added]),
             reader=self.reader,
-            built=self._built - len(holes),
+            reads=reads,
+            rows=rows,
+            columns=self.columns.changed(Columns.of(added, namespaces), holes),
+            content=self.content.changed([read.content(names) for read in added], gone),
+            labels=self.labels.changed(
+                [read.item.fields for read in added], [read.item.namespace for read in added], holes
+            ),
+            vectors=self.vectors.extended([read.item.vectors for read in added]),
+            speakers=_speakers(self.speakers, added, len(self)),
+            build=self.build,
+            namespaces=namespaces,
         )
 
     def __len__(self) -> int:
         """Rows, holes included: the length of every column here and of a mask."""
-        return len(self._reads)
+        return len(self.reads)
+
+    @property
+    def _holes(self) -> int:
+        return len(self) - len(self.rows)
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the order of writing means something, as it was when the corpus was last built."""
+        return self.build.coherent
+
+    def id(self, row: int) -> Hashable:
+        """The id of the item at a row that is no hole."""
+        read = self.reads[row]
+        if read is None:
+            raise IndexError(row)
+        return read.item.id
 
     @cached_property
-    def ids(self) -> list[Hashable | None]:
-        return [read.item.id if read else None for read in self._reads]
+    def _order(self) -> tuple[Rows, Rows]:
+        """The live rows by namespace and sequence, and the namespace of each."""
+        rows = np.flatnonzero(self.columns.live).astype(np.int32)
+        spaces = self.columns.namespace[rows]
+        order = np.lexsort((self.columns.sequence[rows], spaces))
+        return rows[order], spaces[order]
 
     @cached_property
-    def live(self) -> Mask:
-        return np.fromiter((read is not None for read in self._reads), dtype=bool, count=len(self))
-
-    @cached_property
-    def asking(self) -> Mask:
-        return np.fromiter((bool(read and read.asks) for read in self._reads), dtype=bool, count=len(self))
-
-    @cached_property
-    def at(self) -> NDArray[np.float64]:
-        """When each was written, NaN where that is not known."""
-        times = [read.item.at if read and read.item.at is not None else np.nan for read in self._reads]
-        return np.array(times, dtype=np.float64)
-
-    @cached_property
-    def speakers(self) -> dict[str, Rows]:
-        """Who says which rows."""
-        found: dict[str, list[int]] = {}
-        for row, read in enumerate(self._reads):
-            if read and read.speaker:
-                found.setdefault(read.speaker, []).append(row)
-        return {name: np.array(rows, dtype=np.int32) for name, rows in found.items()}
-
-    @cached_property
-    def order(self) -> tuple[Rows, Rows]:
-        """The live rows by namespace and sequence, and where each namespace begins in that."""
-        spaces: dict[Hashable, int] = {}
-        rows = [(row, read.item) for row, read in enumerate(self._reads) if read]
-        codes = [spaces.setdefault(item.namespace, len(spaces)) for _, item in rows]
-        sequences = np.array([item.sequence for _, item in rows], dtype=np.int64)
-        order = np.lexsort((sequences, np.array(codes, dtype=np.int64)))
-        ordered = np.array(codes, dtype=np.int32)[order]
-        return np.array([row for row, _ in rows], dtype=np.int32)[order], ordered
+    def _neighbours(self) -> dict[int, Rows]:
+        return {}
 
     def neighbours(self, distance: int) -> Rows:
         """For each row, the row this many places on in its namespace (back, if negative), or -1."""
         found = self._neighbours.get(distance)
         if found is None:
-            rows, spaces = self.order
+            rows, spaces = self._order
             found = np.full(len(self), -1, dtype=np.int32)
             here, there = slice(0, -abs(distance)), slice(abs(distance), None)
             if distance < 0:
@@ -177,61 +146,31 @@ class Corpus:
             self._neighbours[distance] = found
         return found
 
-    @cached_property
-    def _neighbours(self) -> dict[int, Rows]:
-        return {}
+
+@dataclass(frozen=True)
+class Build:
+    """What a corpus was built from, for what is found out once and holds for small changes."""
+
+    reads: Sequence[ReadItem]
+    labels: frozenset[str]
+    content: Postings
+    columns: Columns
 
     @cached_property
     def coherent(self) -> bool:
-        """Whether neighbours are about the same things: only then does a window say more than its items."""
-        rows, spaces = self.order
-        documents = [_content(read, self.labels.names) if read else {} for read in self._reads]
-        return coherent([documents[row] for row in rows], spaces)
-
-
-def _content(read: _Read, labels: Collection[str]) -> Mapping[str, int]:
-    """The terms of the fields that tell items apart."""
-    counts = [terms for name, terms in read.terms.items() if name not in labels]
-    return counts[0] if len(counts) == 1 else sum(counts, Counter())
-
-
-class Vectors:
-    """The vectors of all rows in one matrix, a row's own side by side."""
-
-    def __init__(self, matrix: Matrix, owners: Rows, rows: int) -> None:
-        self.matrix, self._owners, self._rows = matrix, owners, rows
-
-    @property
-    def dimensions(self) -> int:
-        return self.matrix.shape[1]
-
-    @classmethod
-    def of(cls, vectors: Sequence[Mapping[str, Matrix]], dimensions: int) -> Vectors:
-        empty = cls(np.zeros((0, dimensions), dtype=np.float32), np.zeros(0, dtype=np.int32), 0)
-        return empty.extended(vectors)
-
-    def extended(self, vectors: Sequence[Mapping[str, Matrix]]) -> Vectors:
-        parts = [np.atleast_2d(part) for fields in vectors for part in fields.values()]
-        counts = [sum(len(np.atleast_2d(part)) for part in fields.values()) for fields in vectors]
-        owners = np.repeat(np.arange(self._rows, self._rows + len(counts), dtype=np.int32), counts)
-        return Vectors(
-            np.concatenate([self.matrix, *parts]).astype(np.float32, copy=False),
-            np.concatenate([self._owners, owners]),
-            self._rows + len(counts),
+        order = np.lexsort((self.columns.sequence, self.columns.namespace))
+        return coherent(
+            lambda place: self.reads[order[place]].content(self.labels),
+            self.columns.namespace[order],
+            self.content.frequency,
         )
 
-    @cached_property
-    def _starts(self) -> tuple[Rows, Rows]:
-        owners, starts = np.unique(self._owners, return_index=True)
-        return owners, starts.astype(np.int32)
 
-    def cosines(self, query: Matrix) -> Matrix:
-        """The best of each row's vectors against a unit vector, NaN where a row has none."""
-        owners, starts = self._starts
-        every = self.matrix @ query
-        if len(owners) == self._rows == len(every):
-            return every
-        best = np.full(self._rows, np.nan, dtype=np.float32)
-        if len(owners):
-            best[owners] = np.maximum.reduceat(every, starts)
-        return best
+def _speakers(known: Mapping[str, Rows], reads: Sequence[ReadItem], first: int) -> dict[str, Rows]:
+    found: dict[str, list[int]] = {}
+    for row, read in enumerate(reads, first):
+        if read.speaker:
+            found.setdefault(read.speaker, []).append(row)
+    more = {name: np.array(rows, dtype=np.int32) for name, rows in found.items()}
+    joined = {name: np.concatenate([known[name], more[name]]) for name in known.keys() & more.keys()}
+    return {**known, **more, **joined}

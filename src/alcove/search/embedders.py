@@ -75,7 +75,8 @@ def embed_query(embedder: Embedder, text: str) -> Matrix:
     if len(windows) > MAX_QUERY_WINDOWS:
         chosen = np.linspace(0, len(windows) - 1, MAX_QUERY_WINDOWS).round().astype(int)
         windows = [windows[n] for n in chosen]
-    return unit(embedder.embed(windows).mean(axis=0, keepdims=True))[0]
+    middle: Matrix = unit(embedder.embed(windows).mean(axis=0, keepdims=True))[0]
+    return middle
 
 
 def unit(vectors: Matrix) -> Matrix:

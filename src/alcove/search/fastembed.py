@@ -29,7 +29,7 @@ class Fastembed:
 
     @property
     def dimensions(self) -> int:
-        return self.embed(["dimensions"]).shape[1]
+        return int(self.embed(["dimensions"]).shape[1])
 
     def windows(self, text: str) -> list[str]:
         return character_windows(text, size=WINDOW, overlap=OVERLAP)

@@ -59,21 +59,18 @@ class Labels:
         postings = Postings.of(_terms(names, item, reader) for item in items)
         return cls(names, groups, numbers, postings, list(items), reader)
 
-    def extended(
-        self,
-        items: Sequence[Mapping[str, str]],
-        namespaces: Sequence[Hashable],
-        *,
-        without: Collection[int],
+    def changed(
+        self, items: Sequence[Mapping[str, str]], namespaces: Sequence[Hashable], holes: Collection[int]
     ) -> Labels:
+        """With items at the rows after the last, and without those that became holes."""
         numbers = {name: dict(known) for name, known in self._numbers.items()}
         groups = {}
         for name, codes in self.groups.items():
             groups[name] = np.concatenate([codes, _codes(name, items, namespaces, numbers[name])])
-            groups[name][list(without)] = -1
+            groups[name][list(holes)] = -1
         postings = self.postings.changed(
             [_terms(self.names, item, self._reader) for item in items],
-            {row: _terms(self.names, self._texts[row], self._reader) for row in without},
+            {row: _terms(self.names, self._texts[row], self._reader) for row in holes},
         )
         return Labels(self.names, groups, numbers, postings, [*self._texts, *items], self._reader)
 

@@ -73,6 +73,10 @@ class Postings:
     def __contains__(self, term: object) -> bool:
         return term in self._lists
 
+    def frequency(self, term: str) -> int:
+        """How many rows hold a term."""
+        return len(self._lists.get(term, _NONE)[0])
+
     @property
     def lengths(self) -> Matrix:
         """Terms in each row's text."""

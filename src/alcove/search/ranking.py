@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from alcove.search.corpus import Corpus, Mask
+from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
+from alcove.search.items import Mask
 from alcove.search.postings import Rows
 from alcove.search.question import Question
 
@@ -87,7 +88,7 @@ class Search:
 
     def __init__(self, corpus: Corpus, question: Question, mask: Mask | None, ranking: Ranking) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
-        self._passing = corpus.live if mask is None else corpus.live & mask
+        self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.coherent else 0.0
 
     def hits(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
@@ -170,13 +171,14 @@ class Search:
 
     def _context(self) -> dict[str, Matrix]:
         """The signals that look at more than an item's words."""
-        corpus, ranking, found = self._corpus, self._ranking, {}
+        corpus, ranking = self._corpus, self._ranking
+        found: dict[str, Matrix] = {}
         if ranking.names and (said := [corpus.speakers[n] for n in self._named()]):
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
         if ranking.substance:
-            length = np.log1p(np.minimum(corpus.content.lengths, LONG))
-            found["substance"] = ranking.substance * (length - corpus.asking)
+            telling = np.log1p(np.minimum(corpus.content.lengths, LONG)) - corpus.columns.asking
+            found["substance"] = (ranking.substance * telling).astype(np.float32)
         if ranking.labels and corpus.labels.names:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
             for word in self._question.words:
@@ -221,7 +223,7 @@ class Search:
                 reasons[name] = (place, float(values[row]))
         return [
             Hit(
-                id=self._corpus.ids[row],
+                id=self._corpus.id(row),
                 score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
                 fused=float(fused[row]),
                 signals=reasons,

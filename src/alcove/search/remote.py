@@ -46,7 +46,7 @@ class RemoteEmbedder:
     @property
     def dimensions(self) -> int:
         """As asked for, or as the service answers; the first call finds out."""
-        return self._dimensions or self.embed(["dimensions"]).shape[1]
+        return self._dimensions or int(self.embed(["dimensions"]).shape[1])
 
     def windows(self, text: str) -> list[str]:
         return character_windows(text, size=WINDOW, overlap=OVERLAP)

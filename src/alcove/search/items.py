@@ -1,0 +1,89 @@
+"""Memories as ranking takes them in: their texts read once, their plain facts in columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alcove.search.embedders import Matrix
+from alcove.search.postings import Rows
+from alcove.search.terms import Reader, asks, speaker
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """What a store knows of a memory that is indexed."""
+
+    id: Hashable
+    namespace: Hashable
+    sequence: int
+    """The order of writing; neighbours are next to each other in it, within one namespace."""
+    fields: Mapping[str, str]
+    """The `index` texts by name."""
+    vectors: Mapping[str, Matrix] = field(default_factory=dict)
+    """By field, a row for each window of its text; none while the item is not embedded."""
+    at: float | None = None
+    """When it was written, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadItem:
+    """An item whose texts were read, so that an index can be rebuilt without reading them again."""
+
+    item: Item
+    terms: Mapping[str, Counter[str]]
+    speaker: str | None
+    asks: bool
+
+    @classmethod
+    def of(cls, item: Item, reader: Reader) -> ReadItem:
+        longest = max(item.fields.values(), key=len, default="")
+        return cls(
+            item,
+            {name: reader.counts(text) for name, text in item.fields.items()},
+            speaker(longest),
+            asks(longest),
+        )
+
+    def content(self, labels: Collection[str]) -> Mapping[str, int]:
+        """The terms of the fields that tell items apart."""
+        counts = [terms for name, terms in self.terms.items() if name not in labels]
+        return counts[0] if len(counts) == 1 else sum(counts, Counter())
+
+
+class Columns(NamedTuple):
+    """One value a row, holes included."""
+
+    live: Mask
+    asking: Mask
+    at: NDArray[np.float64]
+    """NaN where the time is not known."""
+    sequence: NDArray[np.int64]
+    namespace: Rows
+    """A number for each namespace."""
+
+    @classmethod
+    def of(cls, reads: Sequence[ReadItem], namespaces: dict[Hashable, int]) -> Columns:
+        items = [read.item for read in reads]
+        return cls(
+            np.ones(len(reads), dtype=bool),
+            np.array([read.asks for read in reads], dtype=bool),
+            np.array([np.nan if item.at is None else item.at for item in items], dtype=np.float64),
+            np.array([item.sequence for item in items], dtype=np.int64),
+            np.array(
+                [namespaces.setdefault(item.namespace, len(namespaces)) for item in items], dtype=np.int32
+            ),
+        )
+
+    def changed(self, more: Columns, holes: Collection[int]) -> Columns:
+        """With more rows after the last, and without those that became holes."""
+        changed = Columns(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+        changed.live[list(holes)] = False
+        return changed
