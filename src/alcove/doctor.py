@@ -68,9 +68,10 @@ def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
 
 
 def _text(row: Row, opener: Opener) -> str:
-    """All that a version says: its key, what lies in plain text, and its value."""
+    """All that a version says: its names, what lies in plain text, and its value."""
     value = msgspec.json.encode(opener.value(row)).decode()
-    return "\n".join((row.key.decode(), row.attributes, row.index_text or "", value))
+    names = str(Namespace.decode(row.ns)), row.key.decode()
+    return "\n".join((*names, row.attributes, row.index_text or "", value))
 
 
 def _wiped_since(engine: Engine, row: Row, error: AlcoveError) -> bool:
@@ -106,7 +107,7 @@ def _duplicates(engine: Engine, opener: Opener) -> Examination:
         compared += 1
         first = seen.setdefault(hashlib.sha256(value).digest(), row)
         if first is not row:
-            noticed.append(f"{_place(row)}: the same as {first.key.decode()!r}")
+            noticed.append(f"{_place(row)}: the same as {_place(first)}")
     advice = "agents may be remembering one thing under several keys; delete what is not needed"
     return Examination("no two memories of a namespace are the same", compared, [], noticed, advice)
 
@@ -120,4 +121,6 @@ def _live(engine: Engine) -> Iterator[Row]:
 
 
 def _place(row: Row) -> str:
-    return f"{Namespace.decode(row.ns)} {row.key.decode()!r}"
+    """Where a memory lies, unless the name is itself what must not be shown."""
+    place = f"{Namespace.decode(row.ns)} {row.key.decode()!r}"
+    return f"version {row.seq}" if telltales(place) else place

@@ -138,10 +138,16 @@ def _is_torn(tail: bytes) -> bool:
 def _mended(descriptor: int) -> int:
     """The size, once the last line ends: a torn one goes, a whole one gets the line break it lacks."""
     size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, 4096, max(0, size - 4096)).rpartition(b"\n")[2]
-    if tail and _is_torn(tail):
+    tail = _tail(descriptor, size)
+    while tail and _is_torn(tail):
         size -= len(tail)
         os.ftruncate(descriptor, size)
-    elif tail:
+        tail = _tail(descriptor, size)
+    if tail:
         size += os.write(descriptor, b"\n")
     return size
+
+
+def _tail(descriptor: int, size: int) -> bytes:
+    """What follows the last line break, or as much of it as any line has."""
+    return os.pread(descriptor, 4096, max(0, size - 4096)).rpartition(b"\n")[2]

@@ -56,6 +56,27 @@ def test_a_memory_that_looks_like_a_secret_is_named_and_not_shown(memory: Alcove
     assert_sound(memory)
 
 
+def test_a_secret_that_is_a_name_is_not_shown_either(memory: Alcove) -> None:
+    secret = SECRETS["an AWS key"].split()[2].strip(",")
+    memory.as_user("al").put((*AL, secret), secret, {"n": 1})
+    memory.as_user("al").put((*AL, secret), "other", {"n": 1})
+    assert found(memory, "no memory looks like a secret").noticed == [
+        "version 1: an AWS key",
+        "version 2: an AWS key",
+    ]
+    assert secret not in repr(list(memory.doctor()))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a.", "-eyJ", "a", " ", "://a:", "-----BEGIN ", "password", "password=", "sk-", "A1 ", "eyJaaaaaaaa."],
+)
+def test_no_text_holds_the_doctor_up(piece: str) -> None:
+    """A value of the largest size, made to be tried again and again; patience is the test's time-out."""
+    hints = " private key .eyJ :// password "
+    telltales(piece * (1024 * 1024 // len(piece)) + hints)
+
+
 def test_a_secret_in_the_history_is_still_there(memory: Alcove) -> None:
     for value in ({"password": "hunter22"}, {"password": "hunter23"}, {"n": 1}):
         memory.as_user("al").put(AL, "key", value)
@@ -91,7 +112,7 @@ def test_the_same_value_twice_in_one_namespace_is_noticed(memory: Alcove) -> Non
     al.delete(AL, "gone")
     examination = found(memory, "no two memories of a namespace are the same")
     assert (examination.compared, examination.wrong) == (4, [])
-    assert examination.noticed == ["user:al 'b': the same as 'a'"]
+    assert examination.noticed == ["user:al 'b': the same as user:al 'a'"]
     assert_sound(memory)
 
 

@@ -37,6 +37,7 @@ from tests.acceptance.children import limit_files, say, started, unlimit_files
 from tests.acceptance.inspection import assert_sound, query, raw_bytes, timeline
 from tests.acceptance.test_erasure import PLAIN, POLICY, Markers
 from tests.acceptance.test_erasure import fill as fill_with_markers
+from tests.conftest import ManualClock
 from tests.unit.test_schema import aged
 
 QUIET = Settings(sweep_interval=0)
@@ -206,6 +207,18 @@ def test_what_a_user_wrote_before_a_wipe_goes_even_where_newer_is_kept(
         assert_sound(again)
 
 
+def test_a_wipe_reaches_what_was_written_while_the_clock_was_ahead(
+    path: Path, to: Path, clock: ManualClock
+) -> None:
+    with Alcove(path, settings=QUIET, clock=clock) as memory:
+        memory.as_user("al").put(AL, "key", {"n": 1})
+        list(memory.backup(to))
+        clock.advance(-3600)
+        memory.wipe("al")
+    path.unlink()
+    assert bring_back(to, path).users_forgotten == 1
+
+
 @pytest.mark.parametrize("shared", ["keep", "anonymise", "remove"])
 def test_shared_rooms_are_treated_as_the_wipe_treated_them(
     memory: Alcove, path: Path, to: Path, shared: str
@@ -348,7 +361,7 @@ def test_half_a_line_at_the_end_is_of_a_wipe_that_never_was(memory: Alcove, path
     memory.wipe("al")
     ledger = path.with_name("memory.db.wipes")
     good = ledger.read_bytes()
-    for torn in (b'{"wiped_at":"20', b"\0" * 90, b"{"):
+    for torn in (b'{"wiped_at":"20', b"\0" * 90, b"\0" * 9000, b"{"):
         ledger.write_bytes(good + torn)
         memory.wipe("bob")  # and it does not spoil the next one
         assert next(note.user for note in Ledger(ledger).read()) == json.loads(good)["user"]
