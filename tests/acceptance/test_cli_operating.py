@@ -224,5 +224,34 @@ def test_completion_and_version_and_help(tmp_path: Path) -> None:
     assert command.says("version").startswith("alcove ")
     assert set(command.json("version")) == {"alcove", "python"}
     text = command.says("--help")
-    for name in ("put", "diff", "wipe", "rotate-keys", "policy", "completion"):
+    for name in ("put", "diff", "wipe", "backup", "restore", "rotate-keys", "policy", "completion"):
         assert f"  {name} " in text
+
+
+def test_a_backup_is_restored_and_still_has_forgotten_who_was_wiped(
+    command: Command, user: str, tmp_path: Path
+) -> None:
+    command.run("put", command.room, "kept", "n=1")
+    saved = tmp_path / "saved.db"
+    assert command.says("backup", saved).endswith(" bytes, verified\n")
+    command.run("wipe", user, "--yes")
+    at = tmp_path / "restored.db"
+    for companion in (".key", ".wipes"):
+        Path(f"{at}{companion}").write_bytes(Path(f"{command.path}{companion}").read_bytes())
+    elsewhere = Command(str(at))
+    assert "1 user" in elsewhere.says("restore", saved)
+    assert elsewhere.json("get", command.room, "kept")["value"] == {"n": 1}
+    elsewhere.run("held", user, code=1)
+    assert user.encode() not in raw_bytes(at)
+    assert "already there" in elsewhere.refuses("restore", saved)
+    assert "already there" in command.refuses("backup", saved)
+    assert command.json("backup", tmp_path / "again.db")["unreadable"] == 0
+
+
+def test_restore_refuses_what_is_no_backup_and_a_server(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database, but long enough to have a header of one" * 10)
+    command = Command(str(tmp_path / "memory.db"))
+    command.refuses("restore", tmp_path / "notes.txt")
+    command.refuses("restore", tmp_path / "absent.db")
+    assert "stop it" in Command("http://127.0.0.1:1").refuses("restore", tmp_path / "notes.txt")
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]

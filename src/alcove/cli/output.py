@@ -7,17 +7,25 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from itertools import groupby
 from typing import TypeVar
 
 import click
 import msgspec
 
+from alcove.backup import Progress
+from alcove.errors import AlcoveError
+
 T = TypeVar("T")
 
 _GAP = "  "
 _LEAST = 6
+
+
+class Refused(AlcoveError):
+    """Nobody said yes."""
 
 
 class Output:
@@ -131,10 +139,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Without a terminal to ask at, this needs --yes.")
+        raise Refused(f"{question} There is no terminal to ask at: say so with --yes")
     if not click.confirm(question, err=True):
-        click.echo("Nothing was done.", err=True)
-        sys.exit(2)
+        raise Refused("nothing was done")
 
 
 @contextmanager
@@ -145,6 +152,20 @@ def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], 
         return
     with click.progressbar(length=length or 0, label=label, file=sys.stderr, show_pos=True) as bar:
         yield bar.update
+
+
+def finished(steps: Iterable[Progress[T]]) -> T:
+    """What a long job gives in the end, with a bar for each of its steps."""
+    result = None
+    for name, group in groupby(steps, key=lambda each: each.step):
+        bar, done = None, 0
+        with ExitStack() as stack:
+            for each in group:
+                bar = bar or stack.enter_context(progress(name, each.total))
+                bar(each.done - done)
+                done, result = each.done, each.result
+    assert result is not None
+    return result
 
 
 @contextmanager

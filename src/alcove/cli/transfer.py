@@ -10,8 +10,10 @@ from typing import BinaryIO
 
 import click
 
-from alcove.cli.output import Output, compact, count, plain, progress
-from alcove.cli.store import on_store, prefix_argument
+from alcove.backup import BackedUp, Restored
+from alcove.backup import restore as restored
+from alcove.cli.output import Output, compact, count, finished, plain, progress
+from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.client import Alcove
 from alcove.errors import StoreError
 from alcove.namespace import Namespace
@@ -86,4 +88,52 @@ def _watched(lines: Iterable[bytes], step: Callable[[int], None]) -> Iterator[by
         step(len(line))
 
 
-COMMANDS = [export, import_memories]
+@click.command()
+@on_store()
+@click.argument("file", type=click.Path(path_type=Path))
+def backup(store: Alcove, out: Output, file: Path) -> None:
+    """Copy a store in use into one new file, and verify the copy.
+
+    \b
+    The key (memory.db.key) and the ledger of wipes (memory.db.wipes) are not in it: keep copies of both
+    elsewhere, since a restore needs them.
+    Example:  alcove backup /backups/monday.db
+    """
+    done = finished(store.backup(file))
+    _told(out, done, f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}, "
+                     f"{done.bytes:,} bytes, verified")  # fmt: skip
+    if done.unreadable:
+        click.echo(f"{done.unreadable:,} of them do not open in the store either: alcove doctor", err=True)
+
+
+@click.command()
+@click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--at", envvar="ALCOVE_AT", default="memory.db", show_default=True, help="The file to make.")
+@click.option("--ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A ledger of wipes besides the one at FILE.wipes.")  # fmt: skip
+@click.option("--without-ledger", is_flag=True, help="Accept that who was wiped since may come back.")
+@json_option
+def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool, as_json: bool) -> None:
+    """Make a store of a backup, and make it forget again whoever was wiped since.
+
+    \b
+    Nothing is written over: move a store that is there away. The key must be at FILE.key.
+    Example:  alcove restore /backups/monday.db --at memory.db
+    """
+    if is_url(at):
+        raise click.BadParameter(
+            f"{at} is a server, whose store cannot be replaced while it runs: stop it, restore its file, "
+            "start it again", param_hint="'--at'",
+        )  # fmt: skip
+    done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
+    _told(Output(as_json=as_json), done,
+          f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"
+          f"forgotten again: {count(done.users_forgotten, 'user')}, "
+          f"{count(done.memories_forgotten, 'single memory')}")  # fmt: skip
+
+
+def _told(out: Output, done: BackedUp | Restored, text: str) -> None:
+    out.record({**done._asdict(), "path": str(done.path)}, text)
+
+
+COMMANDS = [export, import_memories, backup, restore]

@@ -11,39 +11,45 @@ from alcove.cli.memories import given
 from alcove.cli.output import Output, compact, count, plain, progress
 from alcove.cli.store import on_store
 from alcove.client import Alcove
+from alcove.doctor import Examination
 
 TEXTS = ("authz", "attributes", "filter")
 
 
 @click.command()
 @on_store()
-def doctor(store: Alcove, out: Output) -> None:
+@click.option("--strict", is_flag=True, help="Exit code 1 also where something was only noticed.")
+def doctor(store: Alcove, out: Output, *, strict: bool) -> None:
     """Check a store: its file, its log against what is current, and that every value opens.
 
     \b
     Exit codes: 0 all is well, 1 something is wrong, 2 the store cannot be opened.
     Example:    alcove doctor --at memory.db
     """
-    ill = 0
-    for examination in store.doctor():
-        ill += bool(examination.wrong)
+    ill = odd = 0
+    for each in store.doctor():
+        ill, odd = ill + bool(each.wrong), odd + bool(each.noticed)
         if out.as_json:
-            click.echo(compact(examination._asdict()))
-            continue
-        mark = click.style("WRONG", fg="red") if examination.wrong else click.style("ok   ", fg="green")
-        click.echo(f"{mark} {examination.compared:>9,}  {examination.name}")
-        for finding in examination.wrong[:10]:
-            click.echo(f"                   at {plain(finding)}")
-        if len(examination.wrong) > 10:
-            click.echo(f"                   and {len(examination.wrong) - 10:,} more")
-    if ill:
-        click.echo(
-            f"{count(ill, 'check')} found something wrong; keep the file, and restore a backup beside it.",
-            err=out.as_json,
-        )
-        sys.exit(1)
+            click.echo(compact(each._asdict()))
+        else:
+            _tell(each)
     if not out.as_json:
-        click.echo("All is well.")
+        noticed = f" {count(odd, 'check')} noticed something to look at." if odd else ""
+        click.echo(f"{count(ill, 'check')} found something wrong." if ill else f"All is well.{noticed}")
+    if ill or (odd and strict):
+        sys.exit(1)
+
+
+def _tell(each: Examination) -> None:
+    mark, colour = ("WRONG", "red") if each.wrong else ("LOOK", "yellow") if each.noticed else ("ok", "green")
+    click.echo(f"{click.style(f'{mark:<5}', fg=colour)} {each.compared:>9,}  {each.name}")
+    findings = [*each.wrong, *each.noticed]
+    for finding in findings[:10]:
+        click.echo(f"                   at {plain(finding)}")
+    if len(findings) > 10:
+        click.echo(f"                   and {len(findings) - 10:,} more")
+    if findings:
+        click.echo(f"                 → {each.advice}")
 
 
 @click.command(name="rotate-keys")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -10,12 +11,15 @@ from msgspec import structs
 
 from alcove import checks
 from alcove.apikeys import ApiKey, ApiKeys
+from alcove.backup import BackedUp, Progress
 from alcove.client import Desk
 from alcove.clients.wire import Wire, encoded, record
 from alcove.clock import checked_moment
 from alcove.doctor import Examination
+from alcove.engine.copying import Copy
 from alcove.errors import InvalidRequest
 from alcove.http import answers, forms
+from alcove.partial import Partial
 from alcove.records import Memory, Receipt, Shared
 from alcove.reports import AuditPage, Held, Keys, Policies, ReviewPage, Stats
 from alcove.vault import Rotation
@@ -85,7 +89,27 @@ class RemoteDesk(Desk):
 
     def doctor(self) -> Iterator[Examination]:
         answer = self._wire.call("GET", f"{_AT}/doctor", forms.DoctorAnswer, patient=True)
-        return (Examination(**structs.asdict(each)) for each in answer.examinations)
+        return (
+            Examination(**{"noticed": [], "advice": "", **structs.asdict(each)})
+            for each in answer.examinations
+        )
+
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+        """The server verifies the values, which only it can open; what arrived is checked again here."""
+        with Partial(to) as partial:
+            with self._wire.stream("GET", f"{_AT}/backup", patient=True) as response:
+                total, done = int(response.headers.get("content-length", 0)), 0
+                for chunk in response.iter_raw():
+                    partial.write(chunk)
+                    done += len(chunk)
+                    yield Progress("copying", done, total)
+            partial.sync()
+            with Copy(partial.path) as copy:
+                copy.refuse_damaged()
+                held = copy.summary()
+            partial.complete()
+        result = BackedUp(to, done, held.memories, held.versions, held.last_seq, 0)
+        yield Progress("done", 1, 1, result)
 
 
 class RemoteApiKeys(ApiKeys):

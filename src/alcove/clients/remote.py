@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import msgspec
+from pathlib import Path
+from typing import TypeAlias
 
 from alcove import checks
+from alcove.backup import BackedUp, Progress
 from alcove.client import Alcove
 from alcove.clients.desk import RemoteApiKeys, RemoteDesk
-from alcove.clients.wire import Wire, encoded, instant, record
+from alcove.clients.wire import Wire, body_of, encoded, fields_of, instant, record, result_of, segments
 from alcove.doctor import Examination
 from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
@@ -24,7 +25,6 @@ from alcove.records import (
     Entry,
     Event,
     EventPage,
-    Get,
     Kind,
     Memory,
     Operation,
@@ -101,16 +101,13 @@ class Remote(Alcove):
             expected_revision=expected_revision,
             create_only=create_only,
         )
-        fields = _fields(put)
-        del fields["op"]
-        answer = self._wire.call(
-            "PUT", _AT, answers.EntryAnswer, body=encoded(**fields), idempotency_key=idempotency_key
-        )
+        body = encoded(**{**fields_of(put), "op": None})
+        answer = self._wire.call("PUT", _AT, answers.EntryAnswer, body=body, idempotency_key=idempotency_key)
         return record(Entry, answer)
 
     def get(self, namespace: Address, key: str, *, as_of: Moment | None = None) -> Memory | None:
         checks.text(key, "key")
-        params = {"ns": _segments(namespace, "namespace"), "key": key, "as_of": instant(as_of, "as_of")}
+        params = {"ns": segments(namespace, "namespace"), "key": key, "as_of": instant(as_of, "as_of")}
         try:
             return record(Memory, self._wire.call("GET", _AT, answers.MemoryAnswer, params=params))
         except NotFound:
@@ -150,10 +147,10 @@ class Remote(Alcove):
             "POST",
             f"{_AT}/batch",
             answers.BatchAnswer,
-            body=b'{"operations":[%s]}' % b",".join(_operation(*each) for each in enumerate(asked)),
+            body=b'{"operations":[%s]}' % b",".join(body_of(*each) for each in enumerate(asked)),
             idempotency_key=idempotency_key,
         )
-        return [_result(operation, given) for operation, given in zip(asked, answer.results, strict=True)]
+        return [result_of(operation, given) for operation, given in zip(asked, answer.results, strict=True)]
 
     def search(
         self,
@@ -165,7 +162,7 @@ class Remote(Alcove):
         as_of: Moment | None = None,
     ) -> List[Memory]:
         body = encoded(
-            namespace_prefix=_segments(namespace_prefix, "namespace_prefix"),
+            namespace_prefix=segments(namespace_prefix, "namespace_prefix"),
             filter=filter,
             limit=limit,
             offset=offset,
@@ -207,8 +204,8 @@ class Remote(Alcove):
         offset: int = 0,
     ) -> List[Namespace]:
         params = {
-            "prefix": _segments(prefix, "prefix"),
-            "suffix": _segments(suffix, "suffix"),
+            "prefix": segments(prefix, "prefix"),
+            "suffix": segments(suffix, "suffix"),
             "max_depth": max_depth,
             "limit": limit,
             "offset": offset,
@@ -229,7 +226,7 @@ class Remote(Alcove):
         if kinds is not None and (isinstance(kinds, str) or not kinds):
             raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
         params = {
-            "ns": _segments(prefix, "prefix"),
+            "ns": segments(prefix, "prefix"),
             "kinds": kinds and [*kinds],
             "after": instant(after, "after"),
             "before": instant(before, "before"),
@@ -245,7 +242,7 @@ class Remote(Alcove):
 
     def history(self, namespace: Address, key: str) -> List[Version]:
         checks.text(key, "key")
-        params = {"ns": _segments(namespace, "namespace"), "key": key}
+        params = {"ns": segments(namespace, "namespace"), "key": key}
         answer = self._wire.call("GET", f"{_AT}/history", answers.HistoryAnswer, params=params)
         return [record(Version, each) for each in answer.versions]
 
@@ -253,12 +250,12 @@ class Remote(Alcove):
         self, prefix: Address = (), *, kinds: Sequence[Kind] | None = None, after_cursor: str | None = None
     ) -> Iterator[Event]:
         """Each event as it happens, from now on or from after a cursor; a lost connection is made again."""
-        params = {"ns": _segments(prefix, "prefix"), "kinds": kinds and [*kinds]}
+        params = {"ns": segments(prefix, "prefix"), "kinds": kinds and [*kinds]}
         for sent in self._wire.sent_events(f"{_AT}/events/stream", params, after_cursor):
             yield record(Event, self._wire.decode(sent, answers.EventAnswer))
 
     def export_memories(self, prefix: Address = ()) -> Iterator[Memory]:
-        params = {"ns": _segments(prefix, "prefix")}
+        params = {"ns": segments(prefix, "prefix")}
         for line in self._wire.lines(f"{_AT}/export", params):
             yield record(Memory, self._wire.decode(line, answers.MemoryAnswer))
 
@@ -283,39 +280,12 @@ class Remote(Alcove):
     def doctor(self) -> Iterator[Examination]:
         return self.admin.doctor()
 
+    def backup(self, to: str | os.PathLike[str]) -> Iterator[Progress[BackedUp]]:
+        return self.admin.backup(Path(to))
+
     def close(self) -> None:
         """Closes the connections, for every handle over them."""
         self._wire.close()
 
     def __repr__(self) -> str:
         return f"<Remote at {self._wire.url}>"
-
-
-def _segments(address: Address, field: str) -> list[str]:
-    return [*Namespace.checked(address, field)]
-
-
-def _fields(operation: Operation) -> dict[str, Any]:
-    """An operation as its body."""
-    fields: dict[str, Any] = {name: getattr(operation, name) for name in operation.__struct_fields__}
-    tag = type(operation).__struct_config__.tag
-    return {"op": tag, **fields, "namespace": _segments(operation.namespace, "namespace")}
-
-
-def _operation(position: int, operation: Operation) -> bytes:
-    try:
-        return encoded(**_fields(operation))
-    except AlcoveError as error:
-        error.details["operation"] = position
-        raise
-
-
-def _result(operation: Operation, answer: dict[str, Any] | None) -> Result:
-    match operation:
-        case Delete():
-            assert answer is not None
-            return Deletion(**{**answer, "namespace": Namespace(answer["namespace"])})
-        case Get():
-            return None if answer is None else record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
-        case _:
-            return record(Entry, msgspec.convert(answer, answers.EntryAnswer))

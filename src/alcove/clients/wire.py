@@ -24,9 +24,12 @@ from alcove.errors import (
     StoreError,
     Unavailable,
 )
+from alcove.http import answers
 from alcove.http.answers import ErrorAnswer
 from alcove.http.errors import RateLimited, Unauthenticated
 from alcove.namespace import Namespace
+from alcove.records import Delete, Deletion, Entry, Get, Memory, Operation, Result
+from alcove.service import Address
 
 try:
     import httpx
@@ -208,6 +211,37 @@ def encoded(**fields: object) -> bytes:
             if field is not None
         }
     )
+
+
+def segments(address: Address, field: str) -> list[str]:
+    """A namespace as the server takes it."""
+    return [*Namespace.checked(address, field)]
+
+
+def fields_of(operation: Operation) -> dict[str, Any]:
+    """An operation as its body."""
+    fields: dict[str, Any] = {name: getattr(operation, name) for name in operation.__struct_fields__}
+    tag = type(operation).__struct_config__.tag
+    return {"op": tag, **fields, "namespace": segments(operation.namespace, "namespace")}
+
+
+def body_of(position: int, operation: Operation) -> bytes:
+    try:
+        return encoded(**fields_of(operation))
+    except AlcoveError as error:
+        error.details["operation"] = position
+        raise
+
+
+def result_of(operation: Operation, answer: dict[str, Any] | None) -> Result:
+    match operation:
+        case Delete():
+            assert answer is not None
+            return Deletion(**{**answer, "namespace": Namespace(answer["namespace"])})
+        case Get():
+            return None if answer is None else record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
+        case _:
+            return record(Entry, msgspec.convert(answer, answers.EntryAnswer))
 
 
 def instant(moment: datetime | str | None, field: str) -> str | None:
