@@ -226,11 +226,11 @@ def test_what_is_stored_cannot_steer_the_terminal(command: Command) -> None:
 
 
 def test_tables_fit_a_terminal_and_keep_what_matters() -> None:
-    rows = [["name", "n", "text"], ["日本", "7", "x" * 50], ["ab", "1,000", "é"]]
+    rows: list[list[object]] = [["name", "n", "text"], ["日本", 7, "x" * 50], ["12", 1000, "é"]]
     assert [*aligned(rows, 30)] == [
         "name      n  text",
         "日本      7  " + "x" * 16 + "…",
-        "ab    1,000  é",
+        "12    1,000  é",
     ]
     assert [*aligned(rows, None)][1].endswith("x" * 50)
     assert max(len(line) for line in aligned([["a" * 90, "b" * 90]], 40)) <= 40

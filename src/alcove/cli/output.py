@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -9,7 +10,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from itertools import groupby
 from typing import TypeVar
 
 import click
@@ -25,7 +25,7 @@ _LEAST = 6
 
 
 class Refused(AlcoveError):
-    """Nobody said yes."""
+    """What a command does not do: nobody said yes, or it would do harm."""
 
 
 class Output:
@@ -51,7 +51,7 @@ class Output:
             for record in records:
                 click.echo(compact(record))
             return
-        rows = [[shown(cell) for cell in cells(record)] for record in records]
+        rows = [cells(record) for record in records]
         for number, line in enumerate(aligned([columns, *rows], _width())):
             click.echo(click.style(line, bold=True) if number == 0 else line)
         if not rows:
@@ -89,15 +89,16 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what if number == 1 else many}"
 
 
-def aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """Lines with their columns under one another; the widest columns give way where it is too narrow."""
+def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+    """Lines with their columns under one another, numbers to the right; the widest columns give way."""
+    rows = [[shown(cell) for cell in row] for row in table]
     widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
     while width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         widest = max(range(len(widths)), key=widths.__getitem__)
         if widths[widest] <= _LEAST:
             break
         widths[widest] -= 1
-    numbers = [all(map(_is_number, column[1:])) for column in zip(*rows, strict=True)]
+    numbers = [all(isinstance(cell, int) for cell in column[1:]) for column in zip(*table, strict=True)]
     for row in rows:
         cells = [_cut(cell, most) for cell, most in zip(row, widths, strict=True)]
         filled = [
@@ -105,10 +106,6 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
             for cell, most, number in zip(cells, widths, numbers, strict=True)
         ]
         yield _GAP.join(filled).rstrip()
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").isdigit()
 
 
 def _cut(text: str, most: int) -> str:
@@ -140,30 +137,42 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Refused(f"{question} There is no terminal to ask at: say so with --yes")
-    if not click.confirm(question, err=True):
-        raise Refused("nothing was done")
+    try:
+        if click.confirm(question, err=True):
+            return
+    except click.Abort:
+        click.echo(err=True)
+    raise Refused("nothing was done")
 
 
 @contextmanager
-def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress(
+    label: str, length: int | None = None, *, hidden: bool = False
+) -> Iterator[Callable[[int], None]]:
     """A bar on the error stream, where that is a terminal; the value is called with each step's size."""
-    if not sys.stderr.isatty():
+    if hidden or not sys.stderr.isatty():
         yield lambda step: None
         return
-    with click.progressbar(length=length or 0, label=label, file=sys.stderr, show_pos=True) as bar:
+    steps = range(length) if length else itertools.count()
+    often = max(1, length // 200) if length else 100
+    with click.progressbar(
+        steps, label=label, file=sys.stderr, show_pos=not length, update_min_steps=often
+    ) as bar:
         yield bar.update
 
 
 def finished(steps: Iterable[Progress[T]]) -> T:
     """What a long job gives in the end, with a bar for each of its steps."""
     result = None
-    for name, group in groupby(steps, key=lambda each: each.step):
-        bar, done = None, 0
+    for name, group in itertools.groupby(steps, key=lambda each: each.step):
+        bar, done, total = None, 0, 0
         with ExitStack() as stack:
             for each in group:
-                bar = bar or stack.enter_context(progress(name, each.total))
+                bar = bar or stack.enter_context(progress(name, each.total, hidden=name == "done"))
                 bar(each.done - done)
-                done, result = each.done, each.result
+                done, total, result = each.done, each.total, each.result
+            if bar:
+                bar(total - done)
     assert result is not None
     return result
 

@@ -35,7 +35,7 @@ def _tell(out: Output, user: str, found: Held) -> None:
     if found.first_written:
         click.echo(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
     click.echo(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
-               f"key: {'yes' if found.key else 'none'}")  # fmt: skip
+               f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
     if found.namespaces:
         out.table(
             found.namespaces,

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from alcove.cli.output import Output
 from alcove.client import Alcove
 from alcove.clients import SCHEMES, connect
-from alcove.errors import InvalidRequest, PermissionDenied
+from alcove.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.namespace import Namespace
 from alcove.settings import Settings
 
@@ -95,7 +95,7 @@ def _check_file(at: str, *, make: bool) -> None:
             raise click.UsageError(f"{flag} is for a server; a file is opened with --as-user")
     if not Path(at).exists():
         if not make:
-            raise click.BadParameter(f"there is no store at {at}", param_hint="'--at'")
+            raise StoreError(f"there is no store at {at}; say where it is with --at or ALCOVE_AT")
         click.echo(f"A new store: {at}, with its key in {at}.key", err=True)
 
 

@@ -12,7 +12,7 @@ import click
 
 from alcove.backup import BackedUp, Restored
 from alcove.backup import restore as restored
-from alcove.cli.output import Output, compact, count, finished, plain, progress
+from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.client import Alcove
 from alcove.errors import StoreError
@@ -121,10 +121,7 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
     Example:  alcove restore /backups/monday.db --at memory.db
     """
     if is_url(at):
-        raise click.BadParameter(
-            f"{at} is a server, whose store cannot be replaced while it runs: stop it, restore its file, "
-            "start it again", param_hint="'--at'",
-        )  # fmt: skip
+        raise Refused(f"{at} is a server: stop it, restore its file, start it again")
     done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
     _told(Output(as_json=as_json), done,
           f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"
