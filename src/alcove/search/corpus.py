@@ -9,12 +9,17 @@ from functools import cached_property
 import numpy as np
 
 from alcove.search.coherence import coherent
+from alcove.search.embedders import Matrix
 from alcove.search.items import Columns, Item, ReadItem
 from alcove.search.labels import Labels, label_fields
 from alcove.search.postings import Postings, Rows
 from alcove.search.terms import Reader
 from alcove.search.vectors import Vectors
 
+K1, B = 0.9, 0.4
+"""BM25's usual settings for passages."""
+LONG = 40
+"""Terms; a text is not more telling for being longer than that."""
 SMALL = 256
 """Rows below which a corpus is always built anew: that takes a few milliseconds."""
 
@@ -53,7 +58,7 @@ class Corpus:
         names = label_fields(fields)
         namespaces: dict[Hashable, int] = {}
         columns = Columns.of(reads, namespaces)
-        content = Postings.of(read.content(names) for read in reads)
+        content = Postings.of((read.content(names) for read in reads), k1=K1, b=B)
         return cls(
             reader=reader,
             reads=reads,
@@ -119,6 +124,12 @@ class Corpus:
         if read is None:
             raise IndexError(row)
         return read.item.id
+
+    @cached_property
+    def substance(self) -> Matrix:
+        """How telling each text is for itself: a few words more, and no question back."""
+        telling = np.log1p(np.minimum(self.content.lengths, LONG)) - self.columns.asking
+        return telling.astype(np.float32)
 
     @cached_property
     def _order(self) -> tuple[Rows, Rows]:

@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import Reader, asks, speaker
+from alcove.search.times import DAY, span
 
 Mask = NDArray[np.bool_]
+
+SHORT = 40
+"""Characters of a field that can be read as a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,8 @@ class ReadItem:
     terms: Mapping[str, Counter[str]]
     speaker: str | None
     asks: bool
+    at: float | None
+    """When it happened, where a short field says so; else when it was written."""
 
     @classmethod
     def of(cls, item: Item, reader: Reader) -> ReadItem:
@@ -50,12 +56,20 @@ class ReadItem:
             {name: reader.counts(text) for name, text in item.fields.items()},
             speaker(longest),
             asks(longest),
+            _date(item),
         )
 
     def content(self, labels: Collection[str]) -> Mapping[str, int]:
         """The terms of the fields that tell items apart."""
         counts = [terms for name, terms in self.terms.items() if name not in labels]
         return counts[0] if len(counts) == 1 else sum(counts, Counter())
+
+
+def _date(item: Item) -> float | None:
+    """A field such as `date` or `when` is short and has a day in it."""
+    short = (text for text in item.fields.values() if len(text) <= SHORT and any(map(str.isdigit, text)))
+    days = (found.start for found in map(span, short) if found and found.end - found.start <= DAY)
+    return next(days, item.at)
 
 
 class Columns(NamedTuple):
@@ -75,7 +89,7 @@ class Columns(NamedTuple):
         return cls(
             np.ones(len(reads), dtype=bool),
             np.array([read.asks for read in reads], dtype=bool),
-            np.array([np.nan if item.at is None else item.at for item in items], dtype=np.float64),
+            np.array([np.nan if read.at is None else read.at for read in reads], dtype=np.float64),
             np.array([item.sequence for item in items], dtype=np.int64),
             np.array(
                 [namespaces.setdefault(item.namespace, len(namespaces)) for item in items], dtype=np.int32

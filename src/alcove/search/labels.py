@@ -56,7 +56,8 @@ class Labels:
     ) -> Labels:
         numbers: dict[str, dict[tuple[Hashable, str], int]] = {name: {} for name in names}
         groups = {name: _codes(name, items, namespaces, numbers[name]) for name in names}
-        postings = Postings.of(_terms(names, item, reader) for item in items)
+        # Labels are names: how long one is says nothing, so lengths do not count.
+        postings = Postings.of((_terms(names, item, reader) for item in items), k1=0.9, b=0)
         return cls(names, groups, numbers, postings, list(items), reader)
 
     def changed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,18 @@ class Postings:
     """A snapshot: a change makes another one, which shares every list that did not change."""
 
     def __init__(
-        self, lists: dict[str, tuple[Rows, Matrix]], lengths: Matrix, documents: int, total: float
+        self,
+        lists: dict[str, tuple[Rows, Matrix]],
+        lengths: Matrix,
+        documents: int,
+        total: float,
+        settings: tuple[float, float],
     ) -> None:
         self._lists, self._lengths, self._documents, self._total = lists, lengths, documents, total
+        self._settings = settings
 
     @classmethod
-    def of(cls, documents: Iterable[Mapping[str, int]]) -> Postings:
+    def of(cls, documents: Iterable[Mapping[str, int]], *, k1: float, b: float) -> Postings:
         """From the term counts of each row; the whole index in one sort."""
         numbers: dict[str, int] = {}
         terms: list[int] = []
@@ -43,7 +50,7 @@ class Postings:
         for term, end in zip(numbers, ends.tolist(), strict=True):
             lists[term] = (rows[start:end], frequencies[start:end])
             start = end
-        return cls(lists, np.array(lengths, dtype=np.float32), len(sizes), float(sum(lengths)))
+        return cls(lists, np.array(lengths, dtype=np.float32), len(sizes), float(sum(lengths)), (k1, b))
 
     def changed(
         self, added: Iterable[Mapping[str, int]], removed: Mapping[int, Mapping[str, int]]
@@ -68,7 +75,8 @@ class Postings:
             more.append(float(sum(document.values())))
         total += sum(more)
         lengths = np.concatenate([self._lengths, np.array(more, dtype=np.float32)])
-        return Postings(lists, lengths, self._documents + len(more) - len(removed), total)
+        documents = self._documents + len(more) - len(removed)
+        return Postings(lists, lengths, documents, total, self._settings)
 
     def __contains__(self, term: object) -> bool:
         return term in self._lists
@@ -82,13 +90,18 @@ class Postings:
         """Terms in each row's text."""
         return self._lengths
 
-    def scores(self, term: str, *, k1: float, b: float) -> tuple[Rows, Matrix]:
+    @cached_property
+    def _norms(self) -> Matrix:
+        """What a term's count in each row is weighed against: long texts need more of it."""
+        k1, b = self._settings
+        average = max(self._total / max(self._documents, 1), 1e-9)
+        return (k1 * (1 - b + b * self._lengths / average)).astype(np.float32)
+
+    def scores(self, term: str) -> tuple[Rows, Matrix]:
         """The rows that hold a term, and its BM25 weight in each."""
         found = self._lists.get(term)
         if found is None:
             return _NONE
-        rows, frequencies = found
+        rows, counts = found
         rarity = math.log(1 + (self._documents - len(rows) + 0.5) / (len(rows) + 0.5))
-        average = self._total / self._documents
-        norm = k1 * (1 - b + b * self._lengths[rows] / max(average, 1e-9))
-        return rows, np.asarray(rarity * frequencies * (k1 + 1) / (frequencies + norm), dtype=np.float32)
+        return rows, counts * np.float32(rarity * (self._settings[0] + 1)) / (counts + self._norms[rows])

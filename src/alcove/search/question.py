@@ -8,6 +8,10 @@ from typing import NamedTuple
 from alcove.search.embedders import Matrix
 from alcove.search.kindred import Lexicon
 from alcove.search.terms import Reader, words
+from alcove.search.times import Span, recent, span
+
+MAX_TIMED = 2000
+"""Characters of a question that are looked at for a date."""
 
 
 class Word(NamedTuple):
@@ -26,6 +30,10 @@ class Question:
     said: frozenset[str]
     """Every word of it, for names."""
     vector: Matrix | None
+    span: Span | None = None
+    """The time it speaks of."""
+    recent: bool = False
+    """Whether it asks for what is newest."""
 
     @classmethod
     def of(
@@ -34,6 +42,7 @@ class Question:
         vector: Matrix | None = None,
         *,
         lexicon: Lexicon | None = None,
+        now: float | None = None,
         reader: Reader = Reader(),  # noqa: B008 - frozen
     ) -> Question:
         asked = reader.question(text)
@@ -46,4 +55,11 @@ class Question:
                 terms.setdefault(reader.term(other), likeness)
             terms.pop(term, None)
             found.setdefault(term, Word(term, tuple(terms.items())))
-        return cls(text=text, words=tuple(found.values()), said=frozenset(words(text)), vector=vector)
+        return cls(
+            text=text,
+            words=tuple(found.values()),
+            said=frozenset(words(text)),
+            vector=vector,
+            span=span(text[:MAX_TIMED], now),
+            recent=recent(text[:MAX_TIMED]),
+        )

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Mask
 from alcove.search.postings import Rows
-from alcove.search.question import Question
+from alcove.search.question import Question, Word
+from alcove.search.times import DAY, Span
 
 Mode = Literal["hybrid", "semantic", "keyword"]
 
-K1, B = 0.9, 0.4
-"""BM25's usual settings for passages."""
+KIN = 5
+"""Words like one of the question's that stand in for it."""
 BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
 """What a word counts that stands one, two or three items before, or after."""
 AROUND = (0.25, 0.1)
 """The same for likeness in meaning, either side."""
-LONG = 40
-"""Terms; a text is not more telling for being longer than that."""
+SPARE = 40
+"""Items beyond the limit that may take the place of near-duplicates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +43,16 @@ class Ranking:
     """The best of the items with the same label: what was said on the same occasion."""
     labels: float = 0.12
     """The question's words in a label, such as a month in a date."""
+    times: float = 0.5
+    """Items of the time the question speaks of."""
+    recency: float = 0.2
+    """The newest items, if the question asks for them."""
     names: float = 0.12
     """What somebody said whom the question names."""
     substance: float = 0.12
     """Texts that tell something: a few words more, and no question back."""
-    breadth: int = 20
-    """Items after which the list goes on with groups it has not shown; 0 for never."""
+    diversity: float = 0.1
+    """What an item loses for being like one before it."""
 
     def without(self, mechanism: str) -> Ranking:
         return replace(self, **{mechanism: 0})
@@ -116,44 +123,31 @@ class Search:
 
     def _words(self) -> Matrix:
         """BM25; each of the question's words counts once, in the best of its spellings and places."""
-        total = np.zeros(len(self._corpus), dtype=np.float32)
-        one = np.zeros_like(total)
-        for word in self._question.words:
-            touched = [self._spelling(one, word.term, 1.0)]
-            kin = [(term, like) for term, like in word.kin if term in self._corpus.content]
-            for term, like in kin[:5] if self._ranking.kindred else ():
-                touched.append(self._spelling(one, term, self._ranking.kindred * like))
-            rows = np.concatenate(touched)
-            if not len(rows):
-                continue
-            if self._windows:
-                rows = self._spread(one, np.unique(rows) if len(touched) > 1 else rows)
-                total += one
-            else:
-                rows = np.unique(rows)
-                total[rows] += one[rows]
-            one[rows] = 0
-        return total
+        content, size = self._corpus.content, len(self._corpus)
+        # One column more than rows: neighbour -1, none, reads the last.
+        scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
+        for score, word in zip(scores, self._question.words, strict=True):
+            rows, weights = content.scores(word.term)
+            score[rows] = weights
+            for term, like in self._kin(word):
+                rows, weights = content.scores(term)
+                score[rows] = np.maximum(score[rows], np.float32(self._ranking.kindred * like) * weights)
+        scores[:, :size] *= self._passing
+        best = scores[:, :size].copy()
+        for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
+            for distance, weight in enumerate(kernel, 1):
+                near = scores.take(self._corpus.neighbours(sign * distance), axis=1)
+                near *= np.float32(self._windows * weight)
+                np.maximum(best, near, out=best)
+        total: Matrix = best.sum(axis=0)
+        return total * self._passing
 
-    def _spelling(self, one: Matrix, term: str, weight: float) -> Rows:
-        rows, scores = self._corpus.content.scores(term, k1=K1, b=B)
-        passing = self._passing[rows]
-        rows, scores = rows[passing], scores[passing]
-        one[rows] = np.maximum(one[rows], weight * scores)
-        return rows
-
-    def _spread(self, one: Matrix, rows: Rows) -> Rows:
-        """A word counts, less, for the items around; answers with all rows it reached."""
-        scores = one[rows]
-        reached = [rows]
-        for sign, weights in ((1, BACK), (-1, AHEAD)):
-            for distance, weight in enumerate(weights, 1):
-                near = self._corpus.neighbours(sign * distance)[rows]
-                there = (near >= 0) & self._passing[near]
-                near = near[there]
-                one[near] = np.maximum(one[near], self._windows * weight * scores[there])
-                reached.append(near)
-        return np.concatenate(reached)
+    def _kin(self, word: Word) -> list[tuple[str, float]]:
+        """The words most like one of the question's that the subtree has."""
+        if not self._ranking.kindred:
+            return []
+        content = self._corpus.content
+        return list(islice((kin for kin in word.kin if kin[0] in content), KIN))
 
     def _meaning(self, cosines: Matrix) -> Matrix:
         """Cosines above or below the average, with some of the neighbours'."""
@@ -177,13 +171,16 @@ class Search:
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
         if ranking.substance:
-            telling = np.log1p(np.minimum(corpus.content.lengths, LONG)) - corpus.columns.asking
-            found["substance"] = (ranking.substance * telling).astype(np.float32)
+            found["substance"] = np.float32(ranking.substance) * corpus.substance
         if ranking.labels and corpus.labels.names:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
             for word in self._question.words:
-                rows, scores = corpus.labels.postings.scores(word.term, k1=K1, b=0)
+                rows, scores = corpus.labels.postings.scores(word.term)
                 found["labels"][rows] += ranking.labels * scores
+        if ranking.times and self._question.span:
+            found["times"] = np.float32(ranking.times) * _nearness(corpus.columns.at, self._question.span)
+        if ranking.recency and self._question.recent:
+            found["recency"] = np.float32(ranking.recency) * _newness(corpus.columns.at)
         return found
 
     def _named(self) -> list[str]:
@@ -199,19 +196,12 @@ class Search:
         return total
 
     def _order(self, fused: Matrix, limit: int) -> Rows:
-        head = self._ranking.breadth
-        names = self._corpus.labels.names
-        if not head or not names or limit <= head:
+        """The best rows, with near-duplicates of better ones put back."""
+        if not self._ranking.diversity:
             return _best(fused, limit)
-        groups = self._corpus.labels.groups[min(names)]
-        order = _best(fused, len(fused))
-        _, firsts = np.unique(groups[order], return_index=True)
-        new = np.zeros(len(order), dtype=bool)
-        new[firsts] = True
-        late = np.arange(len(order)) >= head
-        # The head stands; then the first item of every group not seen yet; then the others.
-        rank_class = np.where(late, np.where(new, 1, 2), 0)
-        return order[np.argsort(rank_class, kind="stable")][:limit]
+        order = _best(fused, limit + SPARE)
+        like = self._corpus.vectors.likeness(order)
+        return _diverse(order, fused[order], self._ranking.diversity * like, limit)
 
     def _told(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         rows = order.tolist()
@@ -236,6 +226,31 @@ def _scaled(values: Matrix) -> Matrix:
     """With the best at 1, so that no signal outweighs another by its unit or by the size of the subtree."""
     top = float(values.max(initial=0))
     return values / np.float32(top) if top > 0 else values
+
+
+def _nearness(at: NDArray[np.float64], span: Span) -> Matrix:
+    """1 inside the span, less the farther outside in terms of its length; 0 where no time is known."""
+    outside = np.maximum(np.maximum(span.start - at, at - span.end), 0)
+    return np.nan_to_num(np.exp(-outside / max(span.end - span.start, 3 * DAY))).astype(np.float32)
+
+
+def _newness(at: NDArray[np.float64]) -> Matrix:
+    """From 0 for the oldest to 1 for the newest by rank, so that a long silence does not decide."""
+    moments, place = np.unique(np.nan_to_num(at, nan=-np.inf), return_inverse=True)
+    return (place / max(len(moments) - 1, 1)).astype(np.float32)
+
+
+def _diverse(rows: Rows, values: Matrix, penalties: Matrix, limit: int) -> Rows:
+    """Again and again the row that is best after what it loses for being like one already chosen."""
+    left = values.copy()
+    worst = np.zeros(len(rows), dtype=np.float32)
+    chosen: list[int] = []
+    for _ in range(min(limit, len(rows))):
+        best = int((left - worst).argmax())
+        chosen.append(best)
+        left[best] = -np.inf
+        np.maximum(worst, penalties[best], out=worst)
+    return rows[chosen]
 
 
 def _best(values: Matrix, limit: int) -> Rows:
