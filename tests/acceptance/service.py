@@ -157,12 +157,14 @@ class Service:
 
 
 @contextmanager
-def serving(folder: Path, *flags: object, env: Mapping[str, str] | None = None) -> Iterator[Service]:
+def serving(
+    folder: Path, *flags: object, env: Mapping[str, str] | None = None, port: int | None = None
+) -> Iterator[Service]:
     """A service for the length of a `with`; it may end before.
 
     No stack may be in its log, except of requests that a second signal cut off.
     """
-    port, at, said = free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
+    port, at, said = port or free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
     process = _popen(["serve", "--port", port, "--at", at, *flags], said, env or {})
     service = Service(process, port, at, said)
     try:

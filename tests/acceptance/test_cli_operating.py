@@ -78,6 +78,22 @@ def test_wipe_at_a_terminal_does_nothing_without_a_yes(command: Command, user: s
         assert command.json("held", user, code=0 if code else 1)["memories"] == (1 if code else 0)
 
 
+def test_what_takes_long_shows_a_bar_at_a_terminal_only(command: Command, tmp_path: Path) -> None:
+    command.run("put", command.room, "k", "n=1")
+    file = tmp_path / "out.jsonl"
+    for words in (["export", command.room, "-o", str(file)], ["import", str(file)], ["rotate-keys"]):
+        ours, theirs = pty.openpty()
+        done = subprocess.run(
+            [*COMMAND, *words, "--at", command.at], stderr=theirs, stdout=subprocess.PIPE, env=environment(),
+            timeout=PATIENCE, check=True,
+        )  # fmt: skip
+        os.close(theirs)
+        assert b"ing  [" in os.read(ours, 100_000)
+        os.close(ours)
+        assert b"[" not in done.stdout
+        assert command.run(*words).stderr == ""
+
+
 def test_doctor_tells_what_it_checked(command: Command) -> None:
     command.run("put", command.room, "k", "n=1")
     text = command.says("doctor")

@@ -18,6 +18,7 @@ from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied, StoreE
 from alcove.clients.remote import Remote
 from alcove.http.errors import Unauthenticated
 from tests.acceptance.crowd import QUIET
+from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, alcove, serving
 
 ROOM = ("user", "noop", uuid.uuid4().hex)
@@ -205,3 +206,30 @@ def test_connect_opens_a_file_or_a_url_as_somebody(tmp_path: Path, service: Serv
         assert store.put(ROOM, "connected", {}).revision == 1
     with pytest.raises(InvalidRequest, match=r"alcove\.connect"):
         Alcove(service.url)
+
+
+def test_follow_goes_on_where_it_was_when_the_server_comes_back(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with serving(tmp_path) as first:
+        store = Remote(first.url)
+        store.put(ROOM, "before", {})
+        start = store.events(ROOM).after_cursor
+
+        def follow() -> None:
+            for event in store.follow(ROOM, after_cursor=start):
+                seen.append(event.key)
+                if event.key == "last":
+                    return
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        store.put(ROOM, "first\u2028line", {"text": "\u2028"})
+        until(lambda: seen == ["first\u2028line"])
+    with Alcove(tmp_path / "memory.db", settings=QUIET) as alone:
+        alone.put(ROOM, "meanwhile", {})
+    with serving(tmp_path, port=first.port):
+        until(lambda: "meanwhile" in seen)
+        store.put(ROOM, "last", {})
+        thread.join(PATIENCE)
+    store.close()
+    assert seen == ["first\u2028line", "meanwhile", "last"]
