@@ -108,7 +108,7 @@ class Alcove:
 
     def as_principal(self, principal: Principal) -> Alcove:
         """The same store, as this principal sees it."""
-        handle = object.__new__(Alcove)
+        handle = object.__new__(type(self))
         handle.__dict__ = {**self.__dict__, "principal": principal}
         return handle
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import inspect
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,8 +21,6 @@ from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, alcove, serving
 
 ROOM = ("user", "noop", uuid.uuid4().hex)
-HERE_ONLY = {"sweep", "reload_policy", "memories", "as_principal", "principal"}
-"""What a process does with its own file."""
 
 
 @pytest.fixture(params=["file", "url"])
@@ -36,14 +33,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Alcove]:
         yield store
 
 
-def test_remote_has_every_method_with_the_same_arguments() -> None:
-    for name, method in inspect.getmembers(Alcove):
-        if name.startswith("_") or name in HERE_ONLY:
-            continue
-        assert name in vars(Remote), f"Remote inherits {name}, which needs a file"
-        if inspect.isfunction(method):
-            ours, theirs = inspect.signature(getattr(Remote, name)), inspect.signature(method)
-            assert list(ours.parameters.values()) == list(theirs.parameters.values()), name
+def test_what_only_the_file_has_is_told(service: Service) -> None:
+    with Remote(service.url) as store:
+        for call in (store.sweep, store.reload_policy):
+            with pytest.raises(AlcoveError, match="only the process that has the file"):
+                call()
+        with pytest.raises(InvalidRequest, match="roles"):
+            store.as_user("alice", roles=["admin"])
 
 
 def test_the_same_calls_give_the_same_records(tmp_path: Path, service: Service) -> None:

@@ -28,6 +28,7 @@ from alcove.http import answers
 from alcove.http.answers import ErrorAnswer
 from alcove.http.errors import RateLimited, Unauthenticated
 from alcove.namespace import Namespace
+from alcove.principal import NOBODY_ELSE, Principal
 from alcove.records import Delete, Deletion, Entry, Get, Memory, Operation, Result
 from alcove.service import Address
 
@@ -44,21 +45,19 @@ _NARROW = {each.code: each for each in (InvalidRequest, PayloadTooLarge)}
 
 
 class Wire:
-    """One server, and how its caller says who they are; connections are kept and shared by threads."""
+    """One server and the credentials for it; connections are kept, and shared by threads.
+
+    A principal other than that of a plain handle is named with X-User-ID, as only a trusted key may.
+    """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(timeout=timeout)
         self._headers = _raw(headers)
 
-    def as_user(self, user: str) -> Wire:
-        """The same connections, for a trusted key that names this user."""
-        twin = object.__new__(Wire)
-        twin.__dict__ = {**self.__dict__, "_headers": {**self._headers, **_raw({"X-User-ID": user})}}
-        return twin
-
     def call(
         self,
+        who: Principal,
         method: str,
         path: str,
         kind: type[T],
@@ -75,13 +74,14 @@ class Wire:
             headers["Idempotency-Key"] = idempotency_key
         content, patient = lines or body, patient or lines is not None
         with self.stream(
-            method, path, params=params, content=content, headers=headers, patient=patient
+            who, method, path, params=params, content=content, headers=headers, patient=patient
         ) as response:
             return self.decode(b"".join(response.iter_bytes()), kind)
 
     @contextmanager
     def stream(
         self,
+        who: Principal,
         method: str,
         path: str,
         *,
@@ -92,6 +92,7 @@ class Wire:
     ) -> Iterator[httpx.Response]:
         """One request whose answer is read by the caller; `patient` waits for it as long as it takes."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
+        named = {} if who is NOBODY_ELSE else _raw({"X-User-ID": who.user_id})
         timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None)
         try:
             request = self._client.build_request(
@@ -99,7 +100,7 @@ class Wire:
                 f"{self.url}{path}",
                 params=given,  # type: ignore[arg-type]
                 content=content,
-                headers={**self._headers, **_raw(headers or {})},
+                headers={**self._headers, **named, **_raw(headers or {})},
                 timeout=timeout if patient else self._client.timeout,
             )
             response = self._client.send(request, stream=True)
@@ -118,18 +119,20 @@ class Wire:
         except httpx.HTTPError as error:
             raise Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
 
-    def lines(self, path: str, params: Mapping[str, object] | None = None) -> Iterator[bytes]:
+    def lines(self, who: Principal, path: str, params: Mapping[str, object] | None = None) -> Iterator[bytes]:
         """The lines of an answer, as they come."""
-        with self.stream("GET", path, params=params, patient=True) as response:
+        with self.stream(who, "GET", path, params=params, patient=True) as response:
             yield from _lines(response)
 
-    def sent_events(self, path: str, params: Mapping[str, object], last: str | None) -> Iterator[bytes]:
+    def sent_events(
+        self, who: Principal, path: str, params: Mapping[str, object], last: str | None
+    ) -> Iterator[bytes]:
         """The data of server-sent events; once there was a connection, a lost one is made again."""
         connected = False
         while True:
             headers = {} if last is None else {"Last-Event-ID": last}
             try:
-                with self.stream("GET", path, params=params, headers=headers, patient=True) as response:
+                with self.stream(who, "GET", path, params=params, headers=headers, patient=True) as response:
                     connected, special = True, False
                     for line in _lines(response):
                         name, _, text = line.partition(b": ")
