@@ -81,7 +81,7 @@ def embed_query(embedder: Embedder, text: str) -> Matrix:
 
 def unit(vectors: Matrix) -> Matrix:
     """The rows brought to length 1; a row with no direction, or with NaN, is no vector."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # no overflow on the way
     if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
         raise EmbedderUnavailable("the embedder answered a vector that has no direction")
     return np.asarray(vectors / lengths, dtype=np.float32)

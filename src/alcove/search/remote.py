@@ -120,7 +120,8 @@ def _rows(answer: bytes, count: int, url: str) -> Matrix:
         in_order = sorted(data, key=lambda each: each["index"])
         if [each["index"] for each in in_order] != list(range(count)):
             raise ValueError
-        rows = np.array([each["embedding"] for each in in_order], dtype=np.float32)
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, and that is checked
+            rows = np.array([each["embedding"] for each in in_order], dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] == 0 or not np.all(np.isfinite(rows)):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

@@ -1,0 +1,263 @@
+"""What each mechanism of ranking is worth: the figures of `recall.py` with it and without it.
+
+    python bench/ablation.py DATA.json            the table, turns in order and shuffled
+    python bench/ablation.py --speed              ranking and changes at 100 to 100,000 items, no data needed
+
+DATA.json is LoCoMo's layout, and is never part of this repository. The ranking module is called directly,
+so that a run takes a minute; `make eval` measures the whole service. Embeddings are kept between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import random
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alcove.search.corpus import Corpus
+from alcove.search.embedders import Matrix
+from alcove.search.items import Item
+from alcove.search.kindred import Lexicon
+from alcove.search.minilm import MiniLM
+from alcove.search.question import Question
+from alcove.search.ranking import Mode, Ranking, rank
+from alcove.search.terms import Reader
+
+SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
+NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Turn:
+    id: str
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    text: str
+    evidence: list[str]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    name: str
+    turns: list[Turn]
+    questions: list[Asked]
+
+
+def conversations(path: Path) -> Iterator[Conversation]:
+    """As recall.py stores them: one memory a turn, its text and its session's date as index fields."""
+    for sample in json.loads(path.read_text()):
+        talk: dict[str, Any] = sample["conversation"]
+        sessions = sorted((k for k in talk if re.fullmatch(r"session_\d+", k)), key=lambda k: int(k[8:]))
+        turns = []
+        for session in sessions:
+            for turn in talk[session]:
+                caption = f" [{turn['blip_caption']}]" if turn.get("blip_caption") else ""
+                text = f"{turn['speaker']}: {turn['text']}{caption}"
+                turns.append(
+                    Turn(turn["dia_id"], {"text": text, "date": talk.get(f"{session}_date_time", "")})
+                )
+        known = {turn.id for turn in turns}
+        asked = []
+        for qa in sample["qa"]:
+            found = [e for text in qa.get("evidence") or [] for e in re.findall(r"D\d+:\d+", text)]
+            if evidence := [e for e in dict.fromkeys(found) if e in known]:
+                asked.append(Asked(qa["question"], evidence))
+        yield Conversation(sample["sample_id"], turns, asked)
+
+
+class Kept:
+    """Embeddings that are computed once and kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model, self._folder = MiniLM(), folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        digest = hashlib.sha256("\0".join([self.model.name, *texts]).encode()).hexdigest()
+        file = self._folder / f"{digest[:32]}.npy"
+        if not file.exists():
+            np.save(file, self.model.embed(texts))
+        kept: Matrix = np.load(file)
+        return kept
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A conversation ready to be asked."""
+
+    name: str
+    corpus: Corpus
+    questions: list[tuple[Question, list[str]]]
+
+
+def load(
+    talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, reader: Reader, shuffle: bool = False
+) -> Loaded:
+    texts = [turn.fields["text"] for turn in talk.turns]
+    dates = sorted({turn.fields["date"] for turn in talk.turns})
+    by_date = dict(zip(dates, kept.embed(dates), strict=True))
+    pairs = list(zip(talk.turns, kept.embed(texts), strict=True))
+    if shuffle:
+        random.Random(talk.name).shuffle(pairs)
+    items = [
+        Item(
+            id=turn.id,
+            namespace=talk.name,
+            sequence=n,
+            fields=turn.fields,
+            vectors={"text": vector[None], "date": by_date[turn.fields["date"]][None]},
+        )
+        for n, (turn, vector) in enumerate(pairs)
+    ]
+    vectors = kept.embed([asked.text for asked in talk.questions])
+    questions = [
+        (Question.of(asked.text, vector, lexicon=lexicon, reader=reader), asked.evidence)
+        for asked, vector in zip(talk.questions, vectors, strict=True)
+    ]
+    return Loaded(talk.name, Corpus.of(items, dimensions=384, reader=reader), questions)
+
+
+def score(ranked: Sequence[str], evidence: Sequence[str]) -> Figures:
+    """recall.py's figures of one question."""
+    out = {}
+    for k in (5, 10, 20):
+        hits = len(set(ranked[:k]) & set(evidence))
+        out[f"any@{k}"], out[f"frac@{k}"] = float(hits > 0), hits / len(evidence)
+    gains = sum(1 / math.log2(n + 2) for n, each in enumerate(ranked[:10]) if each in evidence)
+    out["ndcg@10"] = gains / sum(1 / math.log2(n + 2) for n in range(min(10, len(evidence))))
+    return out
+
+
+def measured(talks: Sequence[Loaded], ranking: Ranking, mode: Mode = "hybrid") -> dict[str, list[Figures]]:
+    """The figures of every question, by conversation."""
+    rows: dict[str, list[Figures]] = {}
+    for talk in talks:
+        for question, evidence in talk.questions:
+            hits = [str(hit.id) for hit in rank(talk.corpus, question, limit=40, mode=mode, ranking=ranking)]
+            sessions = score(_sessions(hits), _sessions(evidence))
+            row = score(hits, evidence) | {f"session {name}": value for name, value in sessions.items()}
+            rows.setdefault(talk.name, []).append(row)
+    return rows
+
+
+def _sessions(ids: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(each.split(":")[0] for each in ids))
+
+
+def show(label: str, rows: dict[str, list[Figures]]) -> None:
+    every = [row for some in rows.values() for row in some]
+    values = " | ".join(f"{100 * statistics.fmean(row[name] for row in every):.1f}" for name in SHOWN)
+    print(f"| {label} | {values} |", flush=True)
+
+
+def table(path: Path, cache: Path) -> None:
+    kept = Kept(cache)
+    lexicon = kept.model.lexicon()
+    talks = list(conversations(path))
+
+    def loaded(*, shuffle: bool = False, reader: Reader | None = None) -> list[Loaded]:
+        return [load(talk, kept, lexicon, reader=reader or Reader(), shuffle=shuffle) for talk in talks]
+
+    ordered, shuffled = loaded(), loaded(shuffle=True)
+    every = Ranking()
+    mechanisms = [each.name for each in fields(Ranking)]
+    print(f"| | {' | '.join(SHOWN)} |\n|---{'|---' * len(SHOWN)}|")
+    show("**everything**", measured(ordered, every))
+    show("keyword mode, nothing else", measured(ordered, NEUTRAL, "keyword"))
+    show("semantic mode", measured(ordered, NEUTRAL, "semantic"))
+    show("words + meaning, nothing else", measured(ordered, NEUTRAL))
+    for name in mechanisms:
+        show(f"− {name}", measured(ordered, every.without(name)))
+    show("− stemming", measured(loaded(reader=Reader(stemming=False)), every))
+    show("− stop words", measured(loaded(reader=Reader(stop_words=False)), every))
+    for name in mechanisms:
+        if name != "meaning":
+            alone = replace(NEUTRAL, **{name: getattr(every, name)})
+            show(f"words + meaning + {name}", measured(ordered, alone))
+    show("shuffled, everything", measured(shuffled, every))
+    show("shuffled, − windows", measured(shuffled, every.without("windows")))
+    for name, rows in measured(ordered, every).items():
+        show(f"{name} alone", {name: rows})
+
+
+def speed() -> None:
+    """Medians with made-up memories; the question's embedding and its kin words are not in them."""
+    chance = np.random.default_rng(1)
+    lexicon = MiniLM().lexicon()
+    vocabulary = [word for word, _ in lexicon.kin(["house"])[0]] if lexicon else []
+    vocabulary += [f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "pe") for b in range(800)]
+    rarity = 1 / np.arange(1, len(vocabulary) + 1)
+
+    def item(n: int) -> Item:
+        words = chance.choice(vocabulary, 25, p=rarity / rarity.sum())
+        vector = chance.normal(size=(1, 384)).astype(np.float32)
+        text = f"{'Ann' if n % 2 else 'Bob'}: {' '.join(words)}"
+        fields = {"text": text, "date": f"{n // 20 % 28 + 1} May {2000 + n // 2000}"}
+        return Item(
+            id=n, namespace="a", sequence=n, fields=fields, vectors={"text": vector / np.linalg.norm(vector)}
+        )
+
+    def median(call: Callable[[], object], count: int) -> str:
+        taken = []
+        for _ in range(count):
+            start = time.perf_counter()
+            call()
+            taken.append(1e3 * (time.perf_counter() - start))
+        return f"{statistics.median(taken):.2f}"
+
+    print("| items | hybrid, ms | semantic | keyword | add one | build, s |\n|---|---|---|---|---|---|")
+    for size in (100, 1_000, 10_000, 100_000):
+        items = [item(n) for n in range(size)]
+        start = time.perf_counter()
+        corpus = Corpus.of(items, dimensions=384)
+        built = time.perf_counter() - start
+        questions = []
+        for n in range(20):
+            text = "Which house did Ann " + " ".join(chance.choice(vocabulary[:400], 5))
+            questions.append(Question.of(text, items[n].vectors["text"][0], lexicon=lexicon))
+
+        def ask(mode: Mode, corpus: Corpus = corpus, questions: list[Question] = questions) -> None:
+            rank(corpus, questions[int(chance.integers(20))], limit=10, mode=mode)
+
+        ask("hybrid")
+        modes: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
+        figures = [median(lambda mode=mode: ask(mode), 100) for mode in modes]  # type: ignore[misc]
+        figures.append(median(lambda n=size, corpus=corpus: corpus.changed(add=[item(n)]), 20))  # type: ignore[misc]
+        print(f"| {size:,} | " + " | ".join(figures) + f" | {built:.2f} |", flush=True)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("data", type=Path, nargs="?")
+    arguments.add_argument("--speed", action="store_true")
+    arguments.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "alcove-ablation", help="for embeddings"
+    )
+    given = arguments.parse_args()
+    if given.speed:
+        speed()
+    elif given.data:
+        table(given.data, given.cache)
+    else:
+        arguments.error("a data file, or --speed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A corpus that changes is the corpus built from what is left; its statistics are a plain count's."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alcove.search.corpus import K1, SMALL, B, Corpus
+from alcove.search.items import Item
+from alcove.search.question import Question
+from alcove.search.ranking import rank
+
+WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
+DIMENSIONS = 6
+
+
+def item(id: int, *, sequence: int | None = None, seed: int | None = None) -> Item:
+    """An item that is always the same for a seed: some have a speaker, no vector or two, a label."""
+    chance = random.Random(id if seed is None else seed)
+    text = " ".join(chance.choices(WORDS, k=chance.randint(1, 12)))
+    fields = {"text": chance.choice(["", "Ann: ", "Bob: "]) + text}
+    if chance.random() < 0.7:
+        fields["day"] = f"{chance.randint(1, 5)} May 2023"
+    vectors = {
+        name: np.array([[chance.gauss(0, 1) for _ in range(DIMENSIONS)]], dtype=np.float32)
+        for name in fields
+        if chance.random() < 0.9
+    }
+    vectors = {name: vector / np.linalg.norm(vector) for name, vector in vectors.items()}
+    namespace = ("a", str(chance.randint(1, 2)))
+    return Item(
+        id=id,
+        namespace=namespace,
+        sequence=id if sequence is None else sequence,
+        fields=fields,
+        vectors=vectors,
+    )
+
+
+def question(seed: int) -> Question:
+    chance = random.Random(seed)
+    vector = np.array([chance.gauss(0, 1) for _ in range(DIMENSIONS)], dtype=np.float32)
+    text = "Ann " + " ".join(chance.sample(WORDS, 3)) + " 3 May 2023"
+    return Question.of(text, vector / np.float32(np.linalg.norm(vector)))
+
+
+changes = st.lists(
+    st.tuples(st.lists(st.integers(0, 400), max_size=6), st.lists(st.integers(0, 400), max_size=6)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(changes)
+def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], list[int]]]) -> None:
+    kept = {n: item(n) for n in range(SMALL + 40)}
+    corpus = Corpus.of(kept.values(), dimensions=DIMENSIONS)
+    for number, (added, removed) in enumerate(steps, 1):
+        new = [item(n, sequence=1000 * number + place, seed=n + number) for place, n in enumerate(added)]
+        corpus = corpus.changed(add=new, remove=removed)
+        for each in removed:
+            kept.pop(each, None)
+        kept.update((each.id, each) for each in new if isinstance(each.id, int))
+    anew = Corpus.of(kept.values(), dimensions=DIMENSIONS)
+    assert set(corpus.rows) == set(kept)
+    assert corpus.labels.names == anew.labels.names
+    for seed in range(3):
+        found, expected = ({h.id: h for h in rank(c, question(seed), limit=999)} for c in (corpus, anew))
+        assert found.keys() == expected.keys()
+        for id, hit in found.items():
+            assert hit.fused == pytest.approx(expected[id].fused, abs=1e-4)
+            assert hit.score == pytest.approx(expected[id].score, abs=1e-6)
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    first = Corpus.of([item(n) for n in range(SMALL)], dimensions=DIMENSIONS)
+    before = [hit.id for hit in rank(first, question(1), limit=50)]
+    one = first.changed(add=[item(1000)], remove=[3, 4])
+    other = first.changed(add=[item(2000)])
+    assert [hit.id for hit in rank(first, question(1), limit=50)] == before
+    assert 1000 in one.rows
+    assert 1000 not in other.rows
+    assert np.allclose(
+        other.vectors.matrix[len(first.vectors.matrix) :],
+        np.concatenate([np.zeros((0, DIMENSIONS)), *item(2000).vectors.values()]),
+    )
+
+
+def test_bm25_is_the_formula_over_the_subtree() -> None:
+    texts = ["tea tea kettle", "kettle", "rose garden garden", "tea rose lamp train harbour"]
+    corpus = Corpus.of(
+        [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
+        dimensions=DIMENSIONS,
+    )
+    rows, scores = corpus.content.scores("tea")
+    average = sum(len(text.split()) for text in texts) / len(texts)
+    for row, found in zip(rows.tolist(), scores.tolist(), strict=True):
+        count, length = texts[row].split().count("tea"), len(texts[row].split())
+        rarity = math.log(1 + (4 - 2 + 0.5) / (2 + 0.5))
+        expected = rarity * count * (K1 + 1) / (count + K1 * (1 - B + B * length / average))
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert rows.tolist() == [0, 3]
+
+
+def test_neighbours_are_next_in_sequence_within_one_namespace() -> None:
+    items = [
+        Item(id=n, namespace=space, sequence=sequence, fields={"t": "tea"})
+        for n, (space, sequence) in enumerate([("a", 30), ("b", 20), ("a", 10), ("b", 40), ("a", 50)])
+    ]
+    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    following = corpus.neighbours(1)
+    pairs = {
+        corpus.id(row): corpus.id(int(following[row])) for row in range(len(corpus)) if following[row] >= 0
+    }
+    assert pairs == {2: 0, 0: 4, 1: 3}
+
+
+def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
+    items = [
+        Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n}", "day": f"{n // 4} May"})
+        for n in range(20)
+    ]
+    assert Corpus.of(items, dimensions=DIMENSIONS).labels.names == {"day"}
+    same = [Item(id=n, namespace=(), sequence=n, fields={"text": "tea"}) for n in range(20)]
+    assert Corpus.of(same, dimensions=DIMENSIONS).labels.names == frozenset()

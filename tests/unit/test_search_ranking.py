@@ -1,0 +1,151 @@
+"""Ranking: exact by meaning, nothing beyond the mask, and windows only where order means something."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alcove.search.corpus import Corpus
+from alcove.search.items import Item
+from alcove.search.kindred import Lexicon
+from alcove.search.question import Question
+from alcove.search.ranking import DEFAULT, Hit, Mode, rank
+from tests.unit.test_search_corpus import DIMENSIONS, item, question
+
+MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
+
+
+def corpus_of(*texts: str) -> Corpus:
+    items = [Item(id=n, namespace=(), sequence=n, fields={"text": text}) for n, text in enumerate(texts)]
+    return Corpus.of(items, dimensions=DIMENSIONS)
+
+
+def ids(hits: list[Hit]) -> list[object]:
+    return [hit.id for hit in hits]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 120), st.integers(0, 1000), st.integers(1, 30))
+def test_semantic_search_equals_brute_force(count: int, seed: int, limit: int) -> None:
+    items = [item(n, seed=n + seed) for n in range(count)]
+    asked = question(seed)
+    assert asked.vector is not None
+    best = {
+        each.id: max(float(rows[0] @ asked.vector) for rows in each.vectors.values())
+        for each in items
+        if each.vectors
+    }
+    expected = sorted(best, key=lambda id: -best[id])[:limit]
+    hits = rank(Corpus.of(items, dimensions=DIMENSIONS), asked, limit=limit, mode="semantic")
+    assert [hit.score for hit in hits] == pytest.approx([max(0, best[id]) for id in expected], abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 120), st.integers(0, 1000), st.sampled_from(MODES), st.data())
+def test_nothing_beyond_the_mask_is_found_or_felt(
+    count: int, seed: int, mode: Mode, data: st.DataObject
+) -> None:
+    """What does not pass may change statistics, which are the subtree's, but lends no neighbour its words."""
+    items = [item(n, seed=n + seed) for n in range(count)]
+    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    hits = rank(corpus, question(seed), limit=count, mask=mask, mode=mode)
+    allowed = {corpus.id(row) for row in np.flatnonzero(mask)}
+    assert set(ids(hits)) <= allowed
+    if mode == "hybrid":
+        assert set(ids(hits)) == allowed
+
+
+def conversation() -> list[str]:
+    """Sixty topics of five turns; each turn shares a word with the one before it."""
+    return [f"topic{t} part{t}x{n} part{t}x{n + 1} filler{t * 5 + n}" for t in range(60) for n in range(5)]
+
+
+def test_a_window_finds_the_answer_beside_the_question_it_answers() -> None:
+    texts = conversation()
+    texts[100:102] = ["Ann: which violin teacher topic20 part20x1", "Bob: the tall lady, part20x1 topic20"]
+    corpus = corpus_of(*texts)
+    assert corpus.coherent
+    asked = Question.of("violin teacher")
+    assert set(ids(rank(corpus, asked, limit=2))) == {100, 101}
+    masked = np.ones(len(texts), dtype=bool)
+    masked[100] = False
+    hits = rank(corpus, asked, limit=5, mask=masked, mode="keyword")
+    assert ids(hits) == []
+
+
+def test_shuffled_items_rank_as_without_windows() -> None:
+    texts = conversation()
+    random.Random(3).shuffle(texts)
+    corpus = corpus_of(*texts)
+    assert not corpus.coherent
+    asked = Question.of("topic7 filler36")
+    assert rank(corpus, asked, limit=20) == rank(corpus, asked, limit=20, ranking=DEFAULT.without("windows"))
+
+
+def test_a_word_like_the_questions_is_found_by_keyword() -> None:
+    near = np.array([[1, 0.1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    lexicon = Lexicon({"kids": 0, "children": 1, "harbour": 2, "lamp": 3}, near)
+    corpus = corpus_of("two children play", "a lamp burns")
+    assert ids(rank(corpus, Question.of("kids", lexicon=lexicon), limit=5, mode="keyword")) == [0]
+    assert rank(corpus, Question.of("kids"), limit=5, mode="keyword") == []
+
+
+def test_what_is_said_by_whom_the_question_names_comes_first() -> None:
+    corpus = corpus_of("Bob: I sold the boat", "Ann: I sold the boat", "Ann: tea", "Bob: tea")
+    assert ids(rank(corpus, Question.of("What did Ann sell or who sold the boat?"), limit=1)) == [1]
+
+
+def test_items_of_the_time_that_is_asked_for_come_first() -> None:
+    items = [
+        Item(id=n, namespace=(), sequence=n, fields={"text": f"we met for tea {n}", "when": when})
+        for n, when in enumerate(["2023-05-01", "2023-05-20", "2024-01-09", "2025-02-02"])
+    ]
+    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    assert ids(rank(corpus, Question.of("tea on 9 January 2024"), limit=1)) == [2]
+    assert ids(rank(corpus, Question.of("where did we most recently meet for tea"), limit=1)) == [3]
+
+
+def test_a_near_duplicate_makes_room() -> None:
+    asked, twin, other = np.eye(DIMENSIONS, dtype=np.float32)[:3]
+    rows = [0.8 * asked + 0.6 * twin, 0.8 * asked + 0.6 * twin, 0.8 * asked + 0.6 * other]
+    items = [
+        Item(id=n, namespace=(), sequence=n, fields={"text": "tea time"}, vectors={"text": row[None]})
+        for n, row in enumerate(rows)
+    ]
+    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    question = Question.of("tea", asked)
+    assert ids(rank(corpus, question, limit=3)) == [0, 2, 1]
+    assert ids(rank(corpus, question, limit=3, ranking=DEFAULT.without("diversity"))) == [0, 1, 2]
+
+
+def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -> None:
+    corpus = corpus_of("tea and kettle", "garden")
+    asked = Question.of("kettle", np.eye(DIMENSIONS, dtype=np.float32)[0])
+    first, second = rank(corpus, asked, limit=5)
+    assert (first.id, first.score, second.score) == (0, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "😀🎉", '"*" NEAR -', "the of and"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_question_of_nothing_is_no_error(text: str, mode: Mode) -> None:
+    corpus = Corpus.of([item(n) for n in range(20)], dimensions=DIMENSIONS)
+    assert rank(corpus, Question.of(text), limit=5, mode="keyword") == []
+    vector = question(1).vector
+    assert len(rank(corpus, Question.of(text, vector), limit=5, mode=mode)) == (0 if mode == "keyword" else 5)
+    assert rank(Corpus.of([], dimensions=DIMENSIONS), Question.of(text, vector), limit=5, mode=mode) == []
+
+
+def test_a_hit_says_why() -> None:
+    corpus = corpus_of("Ann: tea", "Bob: tea", "Bob: garden")
+    hits = rank(
+        corpus, Question.of("Ann tea", np.eye(DIMENSIONS, dtype=np.float32)[0]), limit=3, explain=True
+    )
+    assert hits[0].id == 0
+    assert hits[0].signals["words"] == (1, 1.0)
+    assert hits[0].signals["names"][0] == 1
+    assert hits[0].fused == pytest.approx(sum(score for _, score in hits[0].signals.values()))

@@ -1,0 +1,65 @@
+"""Texts into terms: words of any script, stems, speakers, and questions of nothing but noise."""
+
+from __future__ import annotations
+
+import pytest
+
+from alcove.search.porter import stem
+from alcove.search.terms import MAX_QUERY_TERMS, Reader, asks, speaker, words
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("ponies", "poni"), ("caresses", "caress"), ("cats", "cat"), ("agreed", "agre"),
+        ("motoring", "motor"), ("hopping", "hop"), ("falling", "fall"), ("filing", "file"),
+        ("relational", "relat"), ("hopefulness", "hope"), ("adoption", "adopt"), ("sky", "sky"), ("is", "is"),
+        ("control", "control"), ("rolls", "roll"), ("über", "über"), ("2023", "2023"),
+    ],
+)  # fmt: skip
+def test_words_are_stemmed_as_porter_wrote(word: str, expected: str) -> None:
+    assert stem(word) == expected
+
+
+def test_words_are_found_in_any_script() -> None:
+    assert words("Don't STOP: café №5") == ["don", "t", "stop", "café", "no5"]
+    assert words("東京タワー met ไป") == ["東京", "京タ", "タワ", "ワー", "met", "ไป"]
+
+
+@pytest.mark.parametrize("noise", ["", "   ", '"*" -', "😀🎉", "()"])
+def test_a_question_of_signs_has_no_words(noise: str) -> None:
+    assert Reader().question(noise) == []
+
+
+def test_search_operators_are_plain_words() -> None:
+    assert Reader().question('"cats" NEAR/3 dogs* -mice') == ["cats", "near", "3", "dogs", "mice"]
+
+
+def test_a_question_of_stop_words_keeps_them() -> None:
+    assert Reader().question("who is it") == ["who", "is", "it"]
+
+
+def test_a_very_long_question_is_its_most_frequent_words() -> None:
+    found = Reader().question("tea " * 50 + " ".join(f"word{n}" for n in range(20_000)))
+    assert len(found) == MAX_QUERY_TERMS
+    assert found[0] == "tea"
+
+
+def test_switches_leave_words_as_they_are() -> None:
+    assert Reader().counts("the cats and the cat") == {"cat": 2}
+    assert Reader(stemming=False).counts("the cats") == {"cats": 1}
+    assert Reader(stop_words=False).counts("the cats") == {"the": 1, "cat": 1}
+
+
+def test_a_speaker_is_a_name_at_the_start() -> None:
+    assert speaker("Caroline: hello") == "caroline"
+    assert speaker("Mary Ann O'Neil: hello") == "mary ann o'neil"
+    assert speaker("at 10:30 we met") is None
+    assert speaker("https://example.org is a page") is None
+    assert speaker("") is None
+
+
+def test_a_text_asks_if_it_ends_so() -> None:
+    assert asks("And you?")
+    assert asks("And you? 😀")
+    assert not asks("Who knows? I do.")
