@@ -13,7 +13,7 @@ from alcove.cli.timeline import changed
 from alcove.clients import connect
 from tests.acceptance.command import Command
 from tests.acceptance.patience import PATIENCE, until
-from tests.acceptance.service import COMMAND, Service, alcove, environment
+from tests.acceptance.service import COMMAND, Service, alcove, environment, serving
 
 
 def test_put_takes_json_pairs_and_stdin(command: Command) -> None:
@@ -242,3 +242,22 @@ def test_a_diff_tells_types_apart() -> None:
         ("a", 1, 1.0),
         ("b", True, 1),
     ]
+
+
+def test_a_token_or_a_key_says_who_calls(tmp_path: Path) -> None:
+    secret = "a secret that is long enough for HS256"
+    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", secret) as service:
+        command = Command(service.url, service.at)
+        assert "bearer token" in command.refuses("list", code=2)
+        token = command.says("token", "--user", "alice", "--jwt-secret", secret).strip()
+        command.run("put", "user:alice", "k", "n=1", "--token", token)
+        assert command.says("namespaces", ALCOVE_TOKEN=token) == "user:alice\n"
+        assert "access denied" in command.refuses("get", "user:bob", "k", "--token", token)
+        assert "admin" in command.refuses("doctor", "--token", token)
+        assert "does not hold" in command.refuses("list", "--token", token[:-3])
+    with serving(tmp_path, "--auth", "apikey") as service:
+        command = Command(service.url, service.at)
+        made = alcove("apikey", "create", "--at", service.at, "--client", "app", "--trusted").stdout.strip()
+        assert "X-User-ID" in command.refuses("list", "--api-key", made)
+        found = command.says("list", "--as-user", "alice", "--json", ALCOVE_API_KEY=made)
+        assert '"namespace":["user","alice"]' in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -30,24 +30,19 @@ T = TypeVar("T")
 @click.option("--create-only", is_flag=True, help="Only if it is not there.")
 @click.option("--idempotency-key", help="A repetition with the same key is done once.")
 def put(
-    store: Alcove,
-    out: Output,
-    namespace: Namespace,
-    key: str,
-    value: tuple[str, ...],
-    index: tuple[str, ...],
-    ttl: int | None,
-    **conditions: Any,
-) -> None:
-    """Store a memory: a JSON object, NAME=VALUE pairs, or '-' to read the object from stdin.
+    store: Alcove, out: Output, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str],
+    ttl: int | None, **conditions: Any,
+) -> None:  # fmt: skip
+    """Store a memory.
 
     \b
+    VALUE is a JSON object, NAME=VALUE pairs, or '-' for an object on stdin.
     Examples:
       alcove put user:noop:notes tea text="green tea" cups=2
       alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 3600
       jq .profile me.json | alcove put user:alice:profile me - --as-user alice
     """
-    texts = {name: str(text) for name, text in pairs(index, "--index", literal=True).items()}
+    texts = dict(pair(word, "--index") for word in index)
     content = given(value, "VALUE")
     entry = store.put(namespace, key, content, index=texts or None, ttl_seconds=ttl, **conditions)
     until = f", until {shown(entry.expires_at)}" if entry.expires_at else ""
@@ -60,9 +55,10 @@ def put(
 @click.argument("key")
 @click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z.")
 def get(store: Alcove, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
-    """Show one memory; exit code 1 if it is not there.
+    """Show one memory.
 
     \b
+    Exit code 1 if it is not there.
     Examples:
       alcove get user:noop:notes tea
       alcove get user:noop:notes tea --json | jq .value.cups
@@ -95,10 +91,11 @@ def _page(memory: Memory) -> str:
 @click.option("--expected-revision", type=int, help="Only if this is its revision.")
 @click.option("--idempotency-key", help="A repetition with the same key is done once.")
 def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditions: Any) -> None:
-    """Delete one memory; its history stays for as long as the store keeps it.
+    """Delete one memory.
 
     \b
-    Nothing there is not an error. To erase for good: alcove wipe.
+    Its history stays as long as the store keeps any; to erase a user for good: alcove wipe.
+    Nothing there is not an error.
     Example:  alcove delete user:noop:notes tea
     """
     deletion = store.delete(namespace, key, **conditions)
@@ -195,32 +192,31 @@ def given(words: Sequence[str], where: str) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for word in words:
         if word != "-" and not word.lstrip().startswith("{"):
-            content |= pairs([word], where)
+            name, text = pair(word, where)
+            content[name] = _json(text, otherwise=text)
             continue
-        try:
-            found = json.loads(sys.stdin.read() if word == "-" else word)
-        except ValueError as error:
-            raise click.BadParameter(f"expected a JSON object ({error})", param_hint=f"'{where}'") from None
+        found = _json(sys.stdin.read() if word == "-" else word, otherwise=None)
         if not isinstance(found, dict):
             raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
         content |= found
     return content
 
 
-def pairs(words: Sequence[str], where: str, *, literal: bool = False) -> Mapping[str, Any]:
-    """NAME=VALUE pairs; a value that reads as JSON is JSON, unless taken literally, and otherwise text."""
-    content: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(
-                f"expected a JSON object or NAME=VALUE, not {word!r}", param_hint=f"'{where}'"
-            )
-        try:
-            content[name] = text if literal else json.loads(text)
-        except ValueError:
-            content[name] = text
-    return content
+def pair(word: str, where: str) -> tuple[str, str]:
+    """The two sides of NAME=VALUE."""
+    name, equals, text = word.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(
+            f"expected a JSON object or NAME=VALUE, not {word!r}", param_hint=f"'{where}'"
+        )
+    return name, text
+
+
+def _json(text: str, *, otherwise: object) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return otherwise
 
 
 COMMANDS = [put, get, delete, search, list_memories, namespaces]

@@ -15,9 +15,10 @@ from alcove.reports import Held
 @on_store()
 @click.argument("user")
 def held(store: Alcove, out: Output, user: str) -> None:
-    """Show what is held of a user; exit code 1 if nothing is.
+    """Show what is held of a user.
 
     \b
+    Exit code 1 if nothing is.
     Example:  alcove held alice
     """
     found = store.admin.held(user)
@@ -58,7 +59,7 @@ def _tell(out: Output, user: str, found: Held) -> None:
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until no byte of it is left.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def wipe(store: Alcove, out: Output, user: str, shared: Shared, *, wait: bool, yes: bool) -> None:
-    """Erase everything that belongs to a user, for good, and print the receipt.
+    """Erase a user for good, and print the receipt.
 
     \b
     Every version is removed, the user's key destroyed and the file rebuilt, so that no byte is left.

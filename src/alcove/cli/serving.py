@@ -23,9 +23,10 @@ from alcove.config import ServeConfig
 @click.command()
 @configuration.options
 def serve(**options: Any) -> None:
-    """Serve the REST API; with no options, on this machine only, over memory.db.
+    """Serve the REST API.
 
     \b
+    With no options, on this machine only, over memory.db.
     Each option is also a variable (ALCOVE_PORT) and a name in a YAML file (port).
     Example:  alcove serve --port 8080 --at memory.db --auth jwt --jwt-secret "$SECRET"
     """
@@ -41,7 +42,7 @@ def serve(**options: Any) -> None:
 @json_option
 @click.pass_context
 def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
-    """Print the options that `alcove serve` would use, and where each came from."""
+    """Print what `alcove serve` would use, and why."""
     sources = configuration.sources(context)
     rows = []
     for name, value in options.items():
@@ -62,9 +63,10 @@ def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
 @click.option("--seconds", default=3600, show_default=True, help="How long it is valid.")
 @json_option
 def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, as_json: bool) -> None:
-    """Make a token for a server in HS256 mode, for trying things out.
+    """Make a token, for trying things out.
 
     \b
+    For a server in HS256 mode.
     Example:  alcove token --user alice --role admin --jwt-secret "$SECRET"
     """
     if not user:

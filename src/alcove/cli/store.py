@@ -29,13 +29,14 @@ _OPTIONS = [
     click.option(
         "--at",
         envvar="ALCOVE_AT",
+        show_envvar=True,
         default="memory.db",
         show_default=True,
         metavar="FILE|URL",
         help="The store: its file, or the address of its server.",
     ),
-    click.option("--token", envvar="ALCOVE_TOKEN", help="Bearer token for a server."),
-    click.option("--api-key", envvar="ALCOVE_API_KEY", help="API key for a server."),
+    click.option("--token", envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
+    click.option("--api-key", envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
     click.option("--as-user", metavar="USER", help="Act as this user: on a file, or with a trusted API key."),
     json_option,
 ]

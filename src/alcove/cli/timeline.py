@@ -36,9 +36,10 @@ def events(
     store: Alcove, out: Output, prefix: Namespace, kinds: Sequence[Any], after_cursor: str | None, limit: int,
     *, follow: bool, **times: str | None,
 ) -> None:  # fmt: skip
-    """Show what happened below a namespace, oldest first; with --follow, from now on.
+    """Show what happened below a namespace.
 
     \b
+    Oldest first; with --follow, from now on or after a cursor.
     Examples:
       alcove events user:alice --kind delete --kind expired
       alcove events --follow --json | jq -r '.kind + " " + .key'
@@ -94,7 +95,7 @@ def _looked_for(store: Alcove, prefix: Namespace, *, kinds: Any, after_cursor: s
 @namespace_argument
 @click.argument("key")
 def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
-    """Show every kept version of one memory, newest first.
+    """Show every kept version of one memory.
 
     \b
     Example:  alcove history user:noop:notes tea
@@ -123,9 +124,10 @@ def _versions(store: Alcove, namespace: Namespace, key: str) -> list[Version]:
 def diff(
     store: Alcove, out: Output, namespace: Namespace, key: str, before: str | None, after: str | None
 ) -> None:
-    """Show what changed in one memory: between two revisions or moments, or in its last write.
+    """Show what changed in one memory.
 
     \b
+    In its last write, or between two revisions or moments.
     Examples:
       alcove diff user:noop:notes tea
       alcove diff user:noop:notes tea 1 3

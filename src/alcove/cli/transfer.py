@@ -25,9 +25,10 @@ from alcove.namespace import Namespace
 @click.option("--of-user", metavar="USER", help="Everything held of this user instead (an access request).")
 @click.option("--output", "-o", default="-", metavar="FILE", help="Where to write; stdout without it.")
 def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
-    """Write memories as JSON Lines, one a line, as `alcove import` takes them.
+    """Write memories as JSON Lines.
 
     \b
+    One a line, as `alcove import` takes them.
     Examples:
       alcove export user:alice -o alice.jsonl
       alcove export --of-user alice | gzip > access-request.jsonl.gz
@@ -64,9 +65,10 @@ def _written(path: str) -> Iterator[BinaryIO]:
 @on_store(make=True)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def import_memories(store: Alcove, out: Output, file: str) -> None:
-    """Take memories from JSON Lines ('-' for stdin); what is there already is left as it is.
+    """Take memories from JSON Lines.
 
     \b
+    FILE is '-' for stdin. What is there already is left as it is.
     A broken line is named and left out, and the exit code is 1; the others are taken.
     Example:  alcove import alice.jsonl
     """
@@ -92,7 +94,7 @@ def _watched(lines: Iterable[bytes], step: Callable[[int], None]) -> Iterator[by
 @on_store()
 @click.argument("file", type=click.Path(path_type=Path))
 def backup(store: Alcove, out: Output, file: Path) -> None:
-    """Copy a store in use into one new file, and verify the copy.
+    """Copy a store in use into one file, verified.
 
     \b
     The key (memory.db.key) and the ledger of wipes (memory.db.wipes) are not in it: keep copies of both
@@ -114,9 +116,10 @@ def backup(store: Alcove, out: Output, file: Path) -> None:
 @click.option("--without-ledger", is_flag=True, help="Accept that who was wiped since may come back.")
 @json_option
 def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool, as_json: bool) -> None:
-    """Make a store of a backup, and make it forget again whoever was wiped since.
+    """Make a store of a backup.
 
     \b
+    It forgets again whoever was wiped since the backup.
     Nothing is written over: move a store that is there away. The key must be at FILE.key.
     Example:  alcove restore /backups/monday.db --at memory.db
     """

@@ -20,9 +20,10 @@ TEXTS = ("authz", "attributes", "filter")
 @on_store()
 @click.option("--strict", is_flag=True, help="Exit code 1 also where something was only noticed.")
 def doctor(store: Alcove, out: Output, *, strict: bool) -> None:
-    """Check a store: its file, its log against what is current, and that every value opens.
+    """Check a store, and say what to do.
 
     \b
+    Its file, its log against what is current, its ledger, that every value opens, and what looks odd.
     Exit codes: 0 all is well, 1 something is wrong, 2 the store cannot be opened.
     Example:    alcove doctor --at memory.db
     """
@@ -55,9 +56,10 @@ def _tell(each: Examination) -> None:
 @click.command(name="rotate-keys")
 @on_store()
 def rotate_keys(store: Alcove, out: Output) -> None:
-    """Wrap every data key with a new key-encryption key; values are not touched.
+    """Wrap every data key with a new key.
 
     \b
+    Values are not touched.
     Killed half-way, it goes on where it was when it is started again.
     Example:  alcove rotate-keys
     """
@@ -73,7 +75,7 @@ def rotate_keys(store: Alcove, out: Output) -> None:
 
 @click.group()
 def policy() -> None:
-    """Show the policies in force, and try what they would decide."""
+    """Show policies, and try what they would decide."""
 
 
 @policy.command()
@@ -107,9 +109,10 @@ def show(store: Alcove, out: Output, name: str | None) -> None:
     help="Try the *.rego files of this folder instead of those in force.",
 )
 def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
-    """Show what the policies would say to an input; nothing is changed. '-' reads it from stdin.
+    """Show what the policies would say to an input.
 
     \b
+    INPUT is a JSON object, or '-' for one on stdin. Nothing is changed.
     Exit code 1 if authz would deny it.
     Example:
       alcove policy test '{"operation": "read", "namespace": ["user", "bob"], "key": "k",
