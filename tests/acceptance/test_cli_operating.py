@@ -91,6 +91,8 @@ def test_what_takes_long_shows_a_bar_at_a_terminal_only(command: Command, tmp_pa
         assert b"ing  [" in os.read(ours, 100_000)
         os.close(ours)
         assert b"[" not in done.stdout
+        if words[0] == "export":
+            file.unlink()
         assert command.run(*words).stderr == ""
 
 
@@ -195,13 +197,31 @@ def test_import_names_broken_lines_takes_the_others_and_is_1(command: Command, t
     command.refuses("import", tmp_path / "absent.jsonl")
 
 
-def test_export_leaves_no_half_file_and_says_why(command: Command, tmp_path: Path) -> None:
+def test_export_writes_over_nothing_and_leaves_no_half_file(command: Command, tmp_path: Path) -> None:
     command.run("put", command.room, "k", "n=1")
     assert "cannot be written" in command.refuses("export", "-o", tmp_path / "absent" / "out")
     (tmp_path / "kept").write_text("old")
-    assert "user" in command.refuses("export", "--of-user", "", "-o", tmp_path / "kept")
+    os.mkfifo(tmp_path / "pipe")
+    for there in ("kept", "pipe"):
+        assert "already there" in command.refuses("export", "-o", tmp_path / there)
+    assert "user" in command.refuses("export", "--of-user", "", "-o", tmp_path / "new")
     assert (tmp_path / "kept").read_text() == "old"
-    assert not [*tmp_path.glob("*.part")]
+    assert (tmp_path / "pipe").is_fifo()
+    assert not [*tmp_path.glob("*.partial")]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", ["export", "list", "doctor"])
+def test_a_full_disk_under_the_output_is_told(command: Command, words: str) -> None:
+    command.run("put", command.room, "k", "n=1")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, words, "--at", command.at], stdout=full, stderr=subprocess.PIPE, env=environment(),
+            text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_export_of_a_user_is_everything_of_theirs(command: Command, user: str) -> None:

@@ -23,13 +23,18 @@ class Explained(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            return super().invoke(context)
+            answer = super().invoke(context)
+            sys.stdout.flush()
         except AlcoveError as error:
             click.echo("alcove: " + plain(error.message, keep="\n"), err=True)
             sys.exit(exit_code(error))
         except BrokenPipeError:  # `alcove export | head`: the reader has had enough
             sys.stderr.close()
             sys.exit(0)
+        except OSError as error:  # of a file that was named, or of where the output goes
+            click.echo(f"alcove: {error}", err=True)
+            sys.exit(2)
+        return answer
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for title, module in GROUPS.items():

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -15,15 +14,15 @@ from alcove.backup import restore as restored
 from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.client import Alcove
-from alcove.errors import StoreError
 from alcove.namespace import Namespace
+from alcove.partial import Partial
 
 
 @click.command()
 @on_store()
 @prefix_argument
 @click.option("--of-user", metavar="USER", help="Everything held of this user instead (an access request).")
-@click.option("--output", "-o", default="-", metavar="FILE", help="Where to write; stdout without it.")
+@click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
 def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
     """Write memories as JSON Lines.
 
@@ -35,9 +34,9 @@ def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, o
     """
     found = store.export_memories(prefix) if of_user is None else store.admin.export(of_user)
     done = 0
-    with _written(output) as file, progress("exporting") as step:
+    with _writing(output) as write, progress("exporting") as step:
         for memory in found:
-            file.write(compact(memory).encode() + b"\n")
+            write(compact(memory).encode() + b"\n")
             done += 1
             step(1)
     if output != "-":
@@ -45,20 +44,14 @@ def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, o
 
 
 @contextmanager
-def _written(path: str) -> Iterator[BinaryIO]:
-    """A file that is there only once it is whole, or the standard output."""
+def _writing(path: str) -> Iterator[Callable[[bytes], object]]:
+    """Writes to the standard output, or to a new file that is there only once it is whole."""
     if path == "-":
-        yield sys.stdout.buffer
-        return
-    part = Path(f"{path}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        part.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
+        yield sys.stdout.buffer.write
+    else:
+        with Partial(Path(path)) as partial:
+            yield partial.write
+            partial.complete()
 
 
 @click.command(name="import")
