@@ -5,14 +5,14 @@ Beside the one road for memories this is the other one; it asks for a role befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from alcove import checks, cursor, rows
-from alcove.apikeys import ApiKeys
+from alcove.apikeys import ApiKey, ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress, backup
 from alcove.clock import Clock, to_datetime
@@ -56,6 +56,8 @@ class Admin:
         self._audit = audit
         self._clock = clock
         self._opener = rows.Opener(vault)
+        self.wake: Callable[[], None] = lambda: None
+        """Called when something is to be scrubbed in the background."""
 
     # People
 
@@ -111,6 +113,7 @@ class Admin:
                 self._ledger.record_memory(id, moment, place=self._vault.pseudonym(rows.place(row)))
                 if self._rows.remove(row.seq):
                     self._audit.record(principal, "memory.remove", user=user, memory=id)
+                    self.wake()
                     return
         raise NotFound("this user has no such memory")
 
@@ -143,12 +146,15 @@ class Admin:
         }
         actor = None if principal.user_id == user else principal
         self._audit.record(actor, "user.wipe", user=user, removed=removed, shared=shared)
+        scrubbed = self.scrub(wiped.generation) if wait else False
+        if not scrubbed:
+            self.wake()
         return Receipt(
             user=user,
             removed=removed,
             key_destroyed=wiped.keys > 0,
             shared={shared: wiped.shared},
-            scrubbed=self.scrub(wiped.generation) if wait else False,
+            scrubbed=scrubbed,
         )
 
     def scrub(self, generation: int | None = None) -> bool:
@@ -244,6 +250,11 @@ class Admin:
         """The API keys of this store."""
         self._require(principal)
         return ApiKeys(self._engine, lambda action, id: self._audit.record(principal, action, key=id))
+
+    def list_api_keys(self, principal: Principal) -> list[ApiKey]:
+        """What is known of the API keys, for an auditor too."""
+        self._require(principal, reading=True)
+        return self._engine.api_keys()
 
     # Figures
 

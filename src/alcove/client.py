@@ -42,6 +42,7 @@ from alcove.service import Address, Memories, Moment
 from alcove.settings import Settings
 from alcove.standing import Standing
 from alcove.sweeper import Sweeper
+from alcove.transfer import Importer, Imports, in_bundles
 from alcove.vault import KeyProvider, Rotation, Vault, default_keys
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -83,6 +84,9 @@ class Alcove:
         self._memories = _road(engine, vault, policy, path, self._settings, clock)
         interval = self._settings.sweep_interval
         self._sweeper = Sweeper(self._memories, interval) if interval else None
+        if self._sweeper:
+            self._memories.admin.wake = self._sweeper.wake
+        self._clock = clock
         self.principal = NOBODY_ELSE
 
     @property
@@ -227,16 +231,24 @@ class Alcove:
             limit=limit,
         )
 
+    def export_memories(self, prefix: Address = ()) -> Iterator[Memory]:
+        """Every memory below a prefix that may be seen, page by page."""
+        return self._memories.export(self.principal, prefix)
+
+    def import_memories(self, lines: Iterable[bytes]) -> Imports:
+        """Writes those of the lines of an export that differ from what is there."""
+        importer = Importer(self._memories, self.principal, self._clock)
+        for bundle in in_bundles(lines):
+            importer.take(bundle)
+        return importer.report
+
     def history(self, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""
         return self._memories.history(self.principal, namespace, key)
 
     def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
         """Erases everything that belongs to a user and destroys their key."""
-        receipt = self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait)
-        if not receipt.scrubbed and self._sweeper:
-            self._sweeper.wake()
-        return receipt
+        return self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait)
 
     def sweep(self) -> Swept:
         """Does now what the background sweep does at its interval."""

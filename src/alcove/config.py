@@ -176,7 +176,7 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
         if isinstance(value, list):
             raise click.UsageError(f"{path}: {name}: expected one value, not a list")
         if value is not None:
-            values[option] = str(value)  # as on the command line, where 5.5 is no whole number and true is none
+            values[option] = str(value)  # read as if typed: 5.5 is no whole number
     context.default_map = values
 
 

@@ -345,9 +345,13 @@ class Memories:
                     yield self._opener.memory(row)
             after = page[-1].ns, page[-1].key
 
+    def last_event(self) -> int:
+        """The position of the newest event, whoever may see it."""
+        return self._engine.last_seq()
+
     def end_of_events(self) -> str:
         """The cursor after everything that has happened."""
-        return cursor.encode(self._engine.last_seq())
+        return cursor.encode(self.last_event())
 
     def events(
         self,

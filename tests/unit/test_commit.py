@@ -80,3 +80,12 @@ def test_an_interrupt_of_the_leader_leaves_the_lead_to_the_next() -> None:
     with pytest.raises(KeyboardInterrupt):
         queue.submit([], None).result()
     assert queue.submit([], None).result() == [None]
+
+
+def test_who_attends_after_another_has_led_is_told_at_once() -> None:
+    queue, told = CommitQueue(commit), list[str]()
+    late, leader = queue.submit([GetRow(b"", b"")], None), queue.submit([GetRow(b"", b"")], None)
+    leader.wait()
+    late.attend(lambda: told.append("done"))
+    assert told
+    assert late.done

@@ -88,6 +88,15 @@ class EventsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
+class StreamQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    ns: Segments = []
+    kinds: list[Kind] | None = None
+
+
+class ExportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    ns: Segments = []
+
+
 class NoQuery(Struct, forbid_unknown_fields=True):
     pass
 

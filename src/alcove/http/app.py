@@ -11,20 +11,21 @@ import logging
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
-from starlette.routing import Route, Router
+from starlette.routing import Router
 
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.answers import ErrorAnswer
 from alcove.http.auth import Authenticator, on_this_machine
 from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
 from alcove.http.limits import Limits, RateLimiter
-from alcove.http.resource import Call, Resource, too_large
+from alcove.http.resource import Call, Resource, expect, path_parameter, path_pattern, too_large
+from alcove.http.streaming import Stream, pour
 from alcove.logs import AccessLine, AccessLog
 from alcove.principal import NOBODY_ELSE, Principal
 
@@ -38,7 +39,7 @@ UNKNOWN = "unknown"
 METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"))
 """Methods that are told apart where requests are counted: a caller must not be able to make up series."""
 
-Answered = tuple[int, bytes, list[tuple[bytes, bytes]]]
+Answered = tuple[int, bytes | Stream, list[tuple[bytes, bytes]]]
 """Status, body and headers."""
 
 
@@ -83,16 +84,29 @@ def application(
 
 
 class Directory(Router):
-    """Starlette's router, which a path without a parameter need not ask: it is compared with all routes."""
+    """Finds the place of a path.
+
+    Starlette's own routes compare each path with all of them, and decode it first, so that a slash inside
+    a parameter is lost. What is left to it is the start and the end of the server's life.
+    """
 
     def __init__(self, places: dict[str, Place], *, default: Place, lifespan: Any) -> None:
-        routes = [Route(path, place) for path, place in places.items()]
-        super().__init__(routes, default=default, redirect_slashes=False, lifespan=lifespan)
-        self._places = places
+        super().__init__(default=default, lifespan=lifespan)
+        self._exact = {path: place for path, place in places.items() if "{" not in path}
+        self._patterns = [(path_pattern(path), place) for path, place in places.items() if "{" in path]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        place = self._places.get(scope.get("path"))
+        place = self._exact.get(scope.get("path"))
+        if place is None and scope["type"] == "http":
+            place = self._matching(scope)
         await (place or super().__call__)(scope, receive, send)
+
+    def _matching(self, scope: Any) -> Place | None:
+        for pattern, place in self._patterns:
+            if match := pattern.fullmatch(scope["raw_path"]):
+                scope["path_params"] = match.groupdict()
+                return place
+        return None
 
 
 class Place:
@@ -121,6 +135,7 @@ class Edge:
         self._rate = RateLimiter(limits.rate_per_second)
         self._log = log
         self._in_flight = 0
+        self._streams = 0
 
     async def serve(self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any) -> None:
         """One request, from its headers to its line in the log."""
@@ -135,18 +150,34 @@ class Edge:
             for watcher in self._watchers:
                 watcher.ended(exchange)
         head = [(b"x-request-id", exchange.id.encode()), *headers]
-        if status != 204:
-            head.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": head})
-        await send({"type": "http.response.body", "body": body})
+        if isinstance(body, Stream):
+            await send({"type": "http.response.start", "status": status, "headers": head})
+            await self._stream(exchange, body, receive, send)
+        else:
+            if status != 204:
+                head.append((b"content-length", b"%d" % len(body)))
+            await send({"type": "http.response.start", "status": status, "headers": head})
+            await send({"type": "http.response.body", "body": body})
         self._tell(exchange)
+
+    async def _stream(self, exchange: Exchange, stream: Stream, receive: Any, send: Any) -> None:
+        """Pours an answer out; one that fails half-way breaks off, which the client can tell from its end."""
+        self._streams += 1
+        try:
+            await pour(stream, receive, send, self._limits.request_seconds)
+        except (AlcoveError, TimeoutError) as error:
+            trouble.warning("stream %s was broken off: %s", exchange.id, error or "its reader is too slow")
+        finally:
+            self._streams -= 1
 
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
             resource = _chosen(exchange, methods)
             if self._in_flight > self._limits.most_in_flight and not (resource.open or resource.local):
                 raise Unavailable("the server has more to do than it can; try again in a moment")
-            if resource.quick:
+            if resource.streams and self._streams >= self._limits.most_in_flight:
+                raise Unavailable("too many streams are open already; try again in a moment")
+            if resource.quick or resource.takes_lines:
                 answer = await self._act(exchange, resource, receive)
             else:
                 async with asyncio.timeout(self._limits.request_seconds):
@@ -164,6 +195,8 @@ class Edge:
             return 204, b"", []
         if isinstance(answer, Page):
             return answer.status, answer.body, [(b"content-type", answer.media_type)]
+        if isinstance(answer, Stream):
+            return 200, answer, [(b"content-type", answer.media_type), (b"cache-control", b"no-store")]
         return 200, _encode(answer), [_JSON]
 
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
@@ -171,15 +204,21 @@ class Edge:
         if not (resource.open or (resource.local and _local(exchange))):
             principal = exchange.principal = await self._authenticate(exchange.headers)
             self._rate.take(principal)
+            resource.admit(principal)
+        path = {
+            name: path_parameter(name, raw) for name, raw in exchange.scope.get("path_params", {}).items()
+        }
         query = resource.parse_query(exchange.scope["query_string"])
-        body = None
-        if resource.body is not None:
+        body = pieces = None
+        if resource.takes_lines:
+            expect(exchange.headers.get(b"content-type", b""), b"application/x-ndjson")
+            pieces = self._pieces(receive)
+        elif resource.body is not None:
             raw = await self._read(exchange, receive)
             body = resource.parse_body(raw, exchange.headers.get(b"content-type", b""))
         key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
-        return await resource.handler(
-            Call(principal, query, body, key if key is None else key.decode("latin-1"))
-        )
+        token = key if key is None else key.decode("latin-1")
+        return await resource.handler(Call(principal, query, body, exchange.headers, path, pieces, token))
 
     def _tell(self, exchange: Exchange) -> None:
         who = exchange.principal
@@ -195,6 +234,17 @@ class Edge:
                 client=who.client_id if who else None,
             )
         )
+
+    async def _pieces(self, receive: Any) -> AsyncIterator[bytes]:
+        """The body as it comes, as long as it comes."""
+        more = True
+        while more:
+            async with asyncio.timeout(self._limits.request_seconds):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Unavailable("the client went away")
+            yield message.get("body", b"")
+            more = message.get("more_body", False)
 
     async def _read(self, exchange: Exchange, receive: Any) -> bytes:
         """The body, refused as soon as it is known to be too large."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, get_type_hints
@@ -13,11 +14,13 @@ from alcove.http.answers import ErrorAnswer
 from alcove.http.app import Page
 from alcove.http.errors import STATUS
 from alcove.http.resource import Call, Resource
+from alcove.namespace import Namespace
 
 _ASSETS = {
     "swagger-ui.css": b"text/css",
     "swagger-ui-bundle.js": b"text/javascript",
 }
+_TEXT = {"type": "string"}
 _PAGE = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Alcove API</title>
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
@@ -30,7 +33,9 @@ def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
     """The OpenAPI 3.0 document of these resources, with every error they answer."""
     records = {r for each in resources for r in (each.body, each.answer, ErrorAnswer) if r}
     ordered = sorted(records, key=lambda record: record.__name__)
-    refs, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    refs, components = msgspec.json.schema_components(
+        ordered, ref_template="#/components/schemas/{name}", schema_hook=_of_ours
+    )
     schema = dict(zip(ordered, refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in resources:
@@ -53,6 +58,13 @@ def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
         "security": [{"token": []}, {"key": []}, {}],
     }
     return _as_3_0(document)  # type: ignore[no-any-return]
+
+
+def _of_ours(kind: type) -> dict[str, Any]:
+    """How a type that only we know goes over the wire."""
+    if kind is Namespace:
+        return {"type": "array", "items": {"type": "string"}}
+    raise NotImplementedError(kind)
 
 
 class DocsApi:
@@ -88,12 +100,20 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
     operation: dict[str, Any] = {
         "operationId": resource.handler.__name__,
         "summary": resource.summary,
-        "parameters": [*_parameters(resource.query), *_headers(resource)],
+        "parameters": [*_in_path(resource.path), *_parameters(resource.query), *_headers(resource)],
         "responses": {},
     }
     if resource.body:
-        operation["requestBody"] = {"required": True, "content": _json(schema[resource.body])}
-    if resource.answer:
+        content = _json(schema[resource.body])
+        operation["requestBody"] = {"required": not resource.body_optional, "content": content}
+    if resource.takes_lines:
+        operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
+    if resource.streams:
+        operation["responses"]["200"] = {
+            "description": "It streams.",
+            "content": {resource.streams: {"schema": _TEXT}},
+        }
+    elif resource.answer:
         operation["responses"]["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
     elif resource.media_type:
         text = {resource.media_type: {"schema": {"type": "string"}}}
@@ -108,6 +128,14 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
     if resource.open:
         operation["security"] = []
     return operation
+
+
+def _in_path(path: str) -> list[dict[str, Any]]:
+    schema = {"type": "string", "minLength": 1}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
 
 
 def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
@@ -161,4 +189,7 @@ def _as_3_0(node: Any) -> Any:
         return {**node, "anyOf": rest, "nullable": True}
     if "const" in node:
         node["enum"] = [node.pop("const")]
+    for bound in ("Minimum", "Maximum"):
+        if isinstance(node.get(f"exclusive{bound}"), int | float):
+            node[bound.lower()], node[f"exclusive{bound}"] = node[f"exclusive{bound}"], True
     return node

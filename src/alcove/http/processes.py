@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -33,6 +35,21 @@ async def stop_with(parent: int) -> None:
     while os.getppid() == parent:
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def when_stopping(call: Callable[[], None]) -> None:
+    """Calls when this process is told to stop, before the server waits for its requests to end."""
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sig, _after(call, signal.getsignal(sig)))
+
+
+def _after(call: Callable[[], None], then: Any) -> Any:
+    def handle(sig: int, frame: FrameType | None) -> None:
+        call()
+        if callable(then):
+            then(sig, frame)
+
+    return handle
 
 
 class One(uvicorn.Server):

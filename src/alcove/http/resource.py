@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin, get_type_hints
-from urllib.parse import unquote_plus
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import unquote, unquote_plus
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields
 
-from alcove.errors import InvalidRequest, PayloadTooLarge
+from alcove.errors import InvalidRequest, PayloadTooLarge, PermissionDenied
 from alcove.http.answers import NoQuery
 from alcove.http.errors import UnsupportedMediaType
 from alcove.principal import Principal
@@ -26,6 +27,11 @@ class Call:
     principal: Principal
     query: Any
     body: Any
+    headers: Mapping[bytes, bytes]
+    path: Mapping[str, str]
+    """The parameters in the path."""
+    pieces: Any = None
+    """The body as it comes, for a resource that takes lines."""
     idempotency_key: str | None = None
 
 
@@ -41,6 +47,12 @@ class Resource:
     body: type[Struct] | None = None
     answer: type[Struct] | None = None
     errors: tuple[int, ...] = (400, 401, 403)
+    role: Literal["admin", "auditor"] | None = None
+    """Who may call it, whatever the policy says; what an auditor may, an admin may too."""
+    streams: str | None = None
+    """The media type of an answer that is sent piece by piece."""
+    takes_lines: bool = False
+    """Whether the body is lines of JSON, read as they come and however many they are."""
     idempotent: bool = False
     """Whether an `Idempotency-Key` is taken."""
     quick: bool = False
@@ -56,6 +68,17 @@ class Resource:
         object.__setattr__(self, "_query", _Query(self.query))
         object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.body) if self.body else None)
 
+    @property
+    def body_optional(self) -> bool:
+        """Whether nothing need be sent, because nothing in the body is required."""
+        return self.body is not None and not any(field.required for field in fields(self.body))
+
+    def admit(self, principal: Principal) -> None:
+        """Refuses who does not have the role, before anything they sent is looked at."""
+        if self.role is None or principal.is_admin or (self.role == "auditor" and principal.is_auditor):
+            return
+        raise PermissionDenied(f"this needs the role admin{' or auditor' * (self.role == 'auditor')}")
+
     def parse_query(self, raw: bytes) -> Struct:
         """The query parameters as a record; an unknown one, or one given twice, is an error."""
         return self._query.parse(raw)  # type: ignore[attr-defined,no-any-return]
@@ -64,14 +87,38 @@ class Resource:
         """The body as a record; an error names the field."""
         if self.body is None:
             return None
-        if content_type.partition(b";")[0].strip().lower() != b"application/json":
-            raise UnsupportedMediaType("expected a body of application/json")
+        if not raw and self.body_optional:
+            return self.body()
+        expect(content_type, b"application/json")
         try:
             return self._decoder.decode(raw)  # type: ignore[attr-defined,no-any-return]
         except msgspec.ValidationError as error:
             raise _named(error, "body") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
+
+
+def expect(content_type: bytes, media_type: bytes) -> None:
+    """Refuses a body of another kind."""
+    if content_type.partition(b";")[0].strip().lower() != media_type:
+        raise UnsupportedMediaType(f"expected a body of {media_type.decode()}")
+
+
+def path_pattern(path: str) -> re.Pattern[bytes]:
+    """What an undecoded path looks like, each `{parameter}` being one segment of it."""
+    parts = re.split(r"\{(\w+)\}", path)
+    escaped = [
+        f"(?P<{part}>[^/]+)" if position % 2 else re.escape(part) for position, part in enumerate(parts)
+    ]
+    return re.compile("".join(escaped).encode())
+
+
+def path_parameter(name: str, raw: bytes) -> str:
+    """One segment of a path, which may hold any character once decoded."""
+    try:
+        return unquote(raw.decode("ascii"), errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRequest(name, "percent-encoded UTF-8") from None
 
 
 class _Query:

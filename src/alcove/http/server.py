@@ -18,6 +18,7 @@ from alcove import logs
 from alcove.client import Alcove
 from alcove.config import ServeConfig
 from alcove.errors import InvalidRequest
+from alcove.http.admin import AdminApi
 from alcove.http.app import Watcher, application
 from alcove.http.auth import (
     Authenticator,
@@ -33,8 +34,10 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
-from alcove.http.processes import One, Several, listening, stop_with
+from alcove.http.processes import One, Several, listening, stop_with, when_stopping
 from alcove.http.protocol import Protocol
+from alcove.http.streaming import Tail
+from alcove.http.streams import StreamsApi
 from alcove.http.tallies import FOLDER, shared_folder
 from alcove.observer import Observer
 
@@ -87,10 +90,12 @@ def build(config: ServeConfig) -> Router:
     store = _store(config, metrics)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
     memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
+    tail = Tail(memories.last_event)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         orphaned = asyncio.create_task(stop_with(os.getppid())) if config.workers > 1 else None
+        when_stopping(tail.stop)
         async with metrics.sampling():
             yield
         if orphaned:
@@ -103,6 +108,8 @@ def build(config: ServeConfig) -> Router:
 
     resources = [
         *MemoriesApi(memories, offload).resources(),
+        *StreamsApi(memories, offload, tail, most_line=config.max_body_bytes).resources(),
+        *AdminApi(memories.admin, offload).resources(),
         *HealthApi(memories, offload).resources(),
         *metrics.resources(),
     ]

@@ -1,0 +1,89 @@
+"""Answers and bodies that come in pieces: pouring an answer out, and waiting for the log to grow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from msgspec import Struct
+
+_POLL_SECONDS = 0.05
+
+
+class Stream(Struct):
+    """An answer that is sent piece by piece."""
+
+    pieces: AsyncIterator[bytes]
+    media_type: bytes
+
+
+async def pour(stream: Stream, receive: Any, send: Any, patience: float) -> bool:
+    """Sends every piece; whether it came to its end, and not to the end of the client or its patience.
+
+    A reader that does not take a piece in time is cut off and may resume. Nothing is read ahead for it,
+    so a slow one costs no memory.
+    """
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        async for piece in stream.pieces:
+            async with asyncio.timeout(patience):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if gone.done():
+                return False
+        await send({"type": "http.response.body", "body": b""})
+        return True
+    finally:
+        gone.cancel()
+        await stream.pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def _disconnected(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Tail:
+    """The end of the log, as every reader in this process waits for it to move.
+
+    It is asked for rather than told, because another process may have written; once for all readers.
+    """
+
+    def __init__(self, last: Callable[[], int]) -> None:
+        self._last = last
+        self._end = 0
+        self._asked = 0.0
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Ends every stream, so that a server that is told to stop can."""
+        self.stopping = True
+
+    def end(self) -> int:
+        """The highest sequence number, as it was a moment ago at most."""
+        now = time.monotonic()
+        if now - self._asked >= _POLL_SECONDS:
+            self._end, self._asked = self._last(), now
+        return self._end
+
+    async def beyond(self, position: int, seconds: float) -> bool:
+        """Waits until the log goes beyond a position; False where it did not within that time."""
+        deadline = time.monotonic() + seconds
+        while not self.stopping and time.monotonic() < deadline:
+            if self.end() > position:
+                return True
+            await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+
+async def lines(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
+    """The lines of a body that comes in pieces; one longer than `most` comes cut, and so fails alone."""
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line
+        rest = rest[: most + 1]
+    if rest:
+        yield rest
