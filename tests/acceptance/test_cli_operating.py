@@ -100,8 +100,19 @@ def test_doctor_tells_what_it_checked(command: Command) -> None:
     command.run("put", command.room, "k", "n=1")
     text = command.says("doctor")
     assert "every value opens under its key" in text
-    assert text.endswith("All is well.\n")
+    assert text.splitlines()[-1].startswith("All is well.")
     assert all(each["wrong"] == [] for each in command.lines("doctor"))
+
+
+def test_doctor_shows_what_it_noticed_with_advice_and_is_0_unless_strict(command: Command) -> None:
+    for key in ("one", "two"):
+        command.run("put", command.room, key, "text=the same")
+    text = command.says("doctor")
+    assert "LOOK " in text
+    assert f"at {command.room} 'two': the same as {command.room} 'one'" in text
+    assert "→ agents may be remembering one thing under several keys" in text
+    assert text.splitlines()[-1].startswith("All is well. ")
+    assert command.says("doctor", "--strict", code=1) == text
 
 
 @pytest.mark.parametrize("served", [False, True])

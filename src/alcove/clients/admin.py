@@ -100,10 +100,7 @@ class RemoteAdmin:
 
     def doctor(self, who: Principal) -> Iterator[Examination]:
         answer = self._wire.call(who, "GET", f"{_AT}/doctor", forms.DoctorAnswer, patient=True)
-        return (
-            Examination(**{"noticed": [], "advice": "", **structs.asdict(each)})
-            for each in answer.examinations
-        )
+        return (Examination(**structs.asdict(each)) for each in answer.examinations)
 
     def backup(self, who: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
         """The server verifies the values, which only it can open; what arrived is checked again here."""
