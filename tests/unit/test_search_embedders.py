@@ -86,17 +86,14 @@ def test_every_word_is_in_a_window_and_every_window_fits(model: MiniLM) -> None:
     assert all(len(tokenizer.encode(window).ids) <= minilm.WINDOW + 8 for window in windows)
 
 
-@given(st.text(max_size=400), st.integers(1, 60), st.integers(0, 20))
-def test_character_windows_lose_nothing_but_spaces(text: str, size: int, overlap: int) -> None:
+@given(st.lists(st.booleans(), max_size=400), st.integers(1, 60), st.integers(0, 20))
+def test_character_windows_lose_nothing_but_spaces(spaces: list[bool], size: int, overlap: int) -> None:
+    # No character twice, so that the place of a window is known.
+    text = "".join(" " if space else chr(0x4E00 + n) for n, space in enumerate(spaces))
     windows = character_windows(text, size=size, overlap=overlap)
     assert all(len(window) <= size for window in windows)
-    position = 0
-    for window in windows:
-        found = text.find(window, max(0, position - size))
-        assert found >= 0
-        assert not text[position:found].strip()
-        position = max(position, found + len(window))
-    assert not text[position:].strip()
+    assert set("".join(windows)) | {" "} == set(text) | {" "}
+    assert all(window in text for window in windows)
 
 
 def test_a_question_of_a_hundred_kilobytes_has_one_vector() -> None:

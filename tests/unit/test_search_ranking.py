@@ -54,7 +54,7 @@ def test_nothing_beyond_the_mask_is_found_or_felt(
     corpus = Corpus.of(items, dimensions=DIMENSIONS)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     hits = rank(corpus, question(seed), limit=count, mask=mask, mode=mode)
-    allowed = {corpus.id(row) for row in np.flatnonzero(mask)}
+    allowed = {corpus.id(row) for row in np.flatnonzero(mask).tolist()}
     assert set(ids(hits)) <= allowed
     if mode == "hybrid":
         assert set(ids(hits)) == allowed
@@ -149,3 +149,18 @@ def test_a_hit_says_why() -> None:
     assert hits[0].signals["words"] == (1, 1.0)
     assert hits[0].signals["names"][0] == 1
     assert hits[0].fused == pytest.approx(sum(score for _, score in hits[0].signals.values()))
+
+
+def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> None:
+    def lift(group: int) -> float:
+        """What an item gains from a better one with the same label, in groups of this size."""
+        items = [
+            Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n} lamp", "day": f"day {n // group}"})
+            for n in range(4 * group)
+        ]
+        hits = rank(Corpus.of(items, dimensions=DIMENSIONS), Question.of("word3"), limit=9, explain=True)
+        assert hits[0].id == 3
+        return {hit.id: hit.signals["company"][1] for hit in hits}[3] / (hits[0].fused)
+
+    assert lift(20) > 0.2
+    assert lift(500) < 0.05

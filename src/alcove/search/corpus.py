@@ -18,9 +18,9 @@ from alcove.search.vectors import Vectors
 
 K1, B = 0.9, 0.4
 """BM25's usual settings for passages."""
-LONG = 40
+LONG = 30
 """Terms; a text is not more telling for being longer than that."""
-SMALL = 256
+SMALL = 64
 """Rows below which a corpus is always built anew: that takes a few milliseconds."""
 
 
@@ -54,8 +54,7 @@ class Corpus:
     @classmethod
     def _built(cls, reads: list[ReadItem], dimensions: int, reader: Reader) -> Corpus:
         reads.sort(key=lambda read: read.item.sequence)
-        fields = [read.item.fields for read in reads]
-        names = label_fields(fields)
+        names = label_fields([read.item.fields for read in reads])
         namespaces: dict[Hashable, int] = {}
         columns = Columns.of(reads, namespaces)
         content = Postings.of((read.content(names) for read in reads), k1=K1, b=B)
@@ -65,7 +64,7 @@ class Corpus:
             rows={read.item.id: row for row, read in enumerate(reads)},
             columns=columns,
             content=content,
-            labels=Labels.of(names, fields, [read.item.namespace for read in reads], reader),
+            labels=Labels.of(names, reads),
             vectors=Vectors.of([read.item.vectors for read in reads], dimensions),
             speakers=_speakers({}, reads, 0),
             build=Build(reads, names, content, columns),
@@ -76,17 +75,17 @@ class Corpus:
         """With these items, which replace those of the same id, and without those ids."""
         latest = {item.id: item for item in add}
         added = [ReadItem.of(item, self.reader) for item in latest.values()]
-        holes = {row for id in {*remove, *latest} if (row := self.rows.get(id)) is not None}
+        gone = [row for id in {*remove, *latest} if (row := self.rows.get(id)) is not None]
+        holes = {row: read for row in gone if (read := self.reads[row])}
         changes = len(self) - len(self.build.reads) + len(added) + self._holes + len(holes)
         if len(self) < SMALL or changes > len(self.build.reads) // 4:
             kept = [read for row, read in enumerate(self.reads) if read and row not in holes]
             return Corpus._built([*kept, *added], self.vectors.dimensions, self.reader)
         names = self.labels.names
         reads = [*self.reads, *added]
-        gone = {row: read.content(names) for row in holes if (read := reads[row])}
         rows = dict(self.rows)
-        for row in holes:
-            rows.pop(reads[row].item.id)  # type: ignore[union-attr]
+        for row, read in holes.items():
+            del rows[read.item.id]
             reads[row] = None
         rows.update((read.item.id, row) for row, read in enumerate(added, len(self)))
         namespaces = dict(self.namespaces)
@@ -95,10 +94,11 @@ class Corpus:
             reads=reads,
             rows=rows,
             columns=self.columns.changed(Columns.of(added, namespaces), holes),
-            content=self.content.changed([read.content(names) for read in added], gone),
-            labels=self.labels.changed(
-                [read.item.fields for read in added], [read.item.namespace for read in added], holes
+            content=self.content.changed(
+                [read.content(names) for read in added],
+                {row: read.content(names) for row, read in holes.items()},
             ),
+            labels=self.labels.changed(added, holes),
             vectors=self.vectors.extended([read.item.vectors for read in added]),
             speakers=_speakers(self.speakers, added, len(self)),
             build=self.build,

@@ -61,7 +61,11 @@ class ReadItem:
 
     def content(self, labels: Collection[str]) -> Mapping[str, int]:
         """The terms of the fields that tell items apart."""
-        counts = [terms for name, terms in self.terms.items() if name not in labels]
+        return self.terms_of(self.terms.keys() - labels)
+
+    def terms_of(self, names: Collection[str]) -> Mapping[str, int]:
+        """The terms of some fields together."""
+        counts = [terms for name, terms in self.terms.items() if name in names]
         return counts[0] if len(counts) == 1 else sum(counts, Counter())
 
 
@@ -98,6 +102,12 @@ class Columns(NamedTuple):
 
     def changed(self, more: Columns, holes: Collection[int]) -> Columns:
         """With more rows after the last, and without those that became holes."""
-        changed = Columns(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
-        changed.live[list(holes)] = False
-        return changed
+        live = np.concatenate([self.live, more.live])
+        live[list(holes)] = False
+        return Columns(
+            live,
+            np.concatenate([self.asking, more.asking]),
+            np.concatenate([self.at, more.at]),
+            np.concatenate([self.sequence, more.sequence]),
+            np.concatenate([self.namespace, more.namespace]),
+        )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
 from alcove.search.embedders import Matrix
+from alcove.search.items import ReadItem
 from alcove.search.postings import Postings, Rows
-from alcove.search.terms import Reader
 
+Numbers = dict[tuple[Hashable, str], int]
+"""A number for each label in each namespace."""
+
+OCCASION = 50
+"""Items of a group that counts in full."""
 MAX_LABEL = 200
 """Characters; a longer text is content, however often it is repeated."""
 
@@ -35,69 +40,54 @@ class Labels:
     """For each label field, the group that each row is in: the same text in the same namespace."""
 
     def __init__(
-        self,
-        names: frozenset[str],
-        groups: Mapping[str, Rows],
-        numbers: Mapping[str, dict[tuple[Hashable, str], int]],
-        postings: Postings,
-        texts: list[Mapping[str, str]],
-        reader: Reader,
+        self, groups: Mapping[str, Rows], numbers: Mapping[str, Numbers], postings: Postings
     ) -> None:
-        self.names, self.groups, self.postings = names, groups, postings
-        self._numbers, self._texts, self._reader = numbers, texts, reader
+        self.groups, self._numbers, self.postings = groups, numbers, postings
 
     @classmethod
-    def of(
-        cls,
-        names: frozenset[str],
-        items: Sequence[Mapping[str, str]],
-        namespaces: Sequence[Hashable],
-        reader: Reader,
-    ) -> Labels:
-        numbers: dict[str, dict[tuple[Hashable, str], int]] = {name: {} for name in names}
-        groups = {name: _codes(name, items, namespaces, numbers[name]) for name in names}
+    def of(cls, names: frozenset[str], reads: Sequence[ReadItem]) -> Labels:
+        numbers: dict[str, Numbers] = {name: {} for name in names}
+        groups = {name: _codes(name, reads, numbers[name]) for name in names}
         # Labels are names: how long one is says nothing, so lengths do not count.
-        postings = Postings.of((_terms(names, item, reader) for item in items), k1=0.9, b=0)
-        return cls(names, groups, numbers, postings, list(items), reader)
+        return cls(groups, numbers, Postings.of((read.terms_of(names) for read in reads), k1=0.9, b=0))
 
-    def changed(
-        self, items: Sequence[Mapping[str, str]], namespaces: Sequence[Hashable], holes: Collection[int]
-    ) -> Labels:
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.groups)
+
+    def changed(self, added: Sequence[ReadItem], holes: Mapping[int, ReadItem]) -> Labels:
         """With items at the rows after the last, and without those that became holes."""
         numbers = {name: dict(known) for name, known in self._numbers.items()}
         groups = {}
         for name, codes in self.groups.items():
-            groups[name] = np.concatenate([codes, _codes(name, items, namespaces, numbers[name])])
+            groups[name] = np.concatenate([codes, _codes(name, added, numbers[name])])
             groups[name][list(holes)] = -1
         postings = self.postings.changed(
-            [_terms(self.names, item, self._reader) for item in items],
-            {row: _terms(self.names, self._texts[row], self._reader) for row in holes},
+            [read.terms_of(self.names) for read in added],
+            {row: read.terms_of(self.names) for row, read in holes.items()},
         )
-        return Labels(self.names, groups, numbers, postings, [*self._texts, *items], self._reader)
+        return Labels(groups, numbers, postings)
 
     def best(self, name: str, values: Matrix) -> Matrix:
-        """For each row, the highest value in its group; its own where it is in none."""
+        """For each row, the highest value in its group, and 0 in none; less in a group of very many.
+
+        What was said on one occasion belongs together; what is filed under one word often does not.
+        """
         codes = self.groups[name]
         inside = codes >= 0
-        highest = np.full(len(self._numbers[name]), -np.inf, dtype=values.dtype)
-        np.maximum.at(highest, codes[inside], values[inside])
-        found = values.copy()
-        found[inside] = highest[codes[inside]]
+        members = codes[inside]
+        highest = np.full(len(self._numbers[name]), -np.inf, dtype=np.float32)
+        np.maximum.at(highest, members, values[inside])
+        highest *= np.minimum(1, OCCASION / np.maximum(np.bincount(members, minlength=len(highest)), 1))
+        found = np.zeros(len(values), dtype=np.float32)
+        found[inside] = highest[members]
         return found
 
 
-def _codes(
-    name: str,
-    items: Sequence[Mapping[str, str]],
-    namespaces: Sequence[Hashable],
-    numbers: dict[tuple[Hashable, str], int],
-) -> Rows:
-    pairs = zip(items, namespaces, strict=True)
+def _codes(name: str, reads: Sequence[ReadItem], numbers: Numbers) -> Rows:
     codes = [
-        numbers.setdefault((space, item[name]), len(numbers)) if name in item else -1 for item, space in pairs
+        numbers.setdefault((read.item.namespace, text), len(numbers)) if text is not None else -1
+        for read in reads
+        for text in (read.item.fields.get(name),)
     ]
     return np.array(codes, dtype=np.int32)
-
-
-def _terms(names: Collection[str], fields: Mapping[str, str], reader: Reader) -> Mapping[str, int]:
-    return reader.counts(" ".join(text for name, text in fields.items() if name in names))

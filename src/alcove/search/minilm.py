@@ -36,8 +36,10 @@ WORD_TABLE = (30522, 384)
 WINDOW = 256
 """Tokens of a window, the length the model was made for."""
 OVERLAP = 32
+SLACK = 16
+"""A window that is tokenised by itself may come out a little longer than it was cut."""
 POSITIONS = 512
-"""What the network can take at most: a window cut inside a word may tokenise a little longer."""
+"""What the network can take at most."""
 BATCH = 32
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -80,19 +82,16 @@ class MiniLM:
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """One row a text; a text longer than a window gets the middle of its windows."""
-        parts = [self.windows(text) for text in texts]
         tokenizer, session = self._model()
-        encodings = tokenizer.encode_batch([part for windows in parts for part in windows])
-        tokens = [encoding.ids[:POSITIONS] for encoding in encodings]
-        rows = np.zeros((len(tokens), self.dimensions), dtype=np.float32)
-        # Texts of like length go together: what pads a batch is computed for nothing.
-        order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]))
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            rows[batch] = _pooled(session, [tokens[n] for n in batch])
-        if len(tokens) == len(texts):
+        parts = [[each.ids] for each in tokenizer.encode_batch(list(texts))]
+        for n, part in enumerate(parts):
+            if len(part[0]) > WINDOW + SLACK:
+                windows = tokenizer.encode_batch(self.windows(texts[n]))
+                parts[n] = [each.ids[:POSITIONS] for each in windows]
+        rows = _embedded(session, [ids for part in parts for ids in part])
+        if len(rows) == len(texts):
             return rows
-        first = np.cumsum([0, *(len(windows) for windows in parts)])[:-1]
+        first = np.cumsum([0, *map(len, parts)])[:-1]
         return unit(np.add.reduceat(rows, first, axis=0))
 
     def lexicon(self) -> Lexicon | None:
@@ -163,6 +162,16 @@ class MiniLM:
         if missing := {"tokenizer.json", "onnx/model.onnx"} - set(listed):
             raise EmbedderUnavailable(f"{self._folder / SUMS} does not list {' and '.join(sorted(missing))}")
         return listed
+
+
+def _embedded(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
+    rows = np.zeros((len(tokens), MiniLM.dimensions), dtype=np.float32)
+    # Texts of like length go together: what pads a batch is computed for nothing.
+    order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]))
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
+        rows[batch] = _pooled(session, [tokens[n] for n in batch])
+    return rows
 
 
 def _pooled(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
