@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from alcove import checks, cursor, rows
+from alcove import checks, cursor, reports, rows
 from alcove.apikeys import ApiKey, ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress, backup
@@ -35,6 +35,9 @@ from alcove.reports import (
     Root,
     Stats,
 )
+from alcove.search.embedders import Embedder
+from alcove.search.indexer import Indexer
+from alcove.search.recall import reindex
 from alcove.settings import Settings
 from alcove.standing import ADJUSTABLE, Standing
 from alcove.vault import Rotation, Vault, user_subject
@@ -46,7 +49,16 @@ class Admin:
     """A store as its operators see it. Auditors may read, admins may do everything."""
 
     def __init__(
-        self, *, engine: Engine, vault: Vault, standing: Standing, ledger: Ledger, audit: Audit, clock: Clock
+        self,
+        *,
+        engine: Engine,
+        vault: Vault,
+        standing: Standing,
+        ledger: Ledger,
+        audit: Audit,
+        embedder: Embedder | None,
+        indexer: Indexer | None,
+        clock: Clock,
     ) -> None:
         self._engine = engine
         self._rows = engine.admin
@@ -54,6 +66,8 @@ class Admin:
         self._standing = standing
         self._ledger = ledger
         self._audit = audit
+        self._embedder = embedder
+        self._indexer = indexer
         self._clock = clock
         self._opener = rows.Opener(vault)
         self.wake: Callable[[], None] = lambda: None
@@ -221,6 +235,49 @@ class Admin:
     @property
     def _policy(self) -> Policy:
         return self._standing.current().policy
+
+    # The index
+
+    def index(self, principal: Principal) -> reports.Index:
+        """Whether everything that should be found by meaning can be, and what is in the way."""
+        self._require(principal, reading=True)
+        serving = self._engine.index.serving()
+        status = self._engine.index.status(serving or "")
+        return reports.Index(
+            embedder=self._embedder.name if self._embedder else None,
+            serving=serving,
+            indexed=status.indexed,
+            waiting=status.waiting,
+            oldest_waiting=None if status.oldest is None else to_datetime(status.oldest),
+            parked=status.parked,
+            parked_items=[
+                reports.ParkedItem(
+                    namespace=Namespace.decode(each.ns),
+                    key=each.key.decode(),
+                    tries=each.tries,
+                    error=each.error or "",
+                )
+                for each in self._engine.index.parked()
+            ],
+        )
+
+    def trigger_index(self, principal: Principal) -> reports.Index:
+        """Tries at once whatever waits or was parked."""
+        self._require(principal)
+        if self._indexer is None:
+            raise Unavailable("no embedder is configured, so nothing is indexed")
+        self._engine.index.retry()
+        self._audit.record(principal, "index.trigger")
+        self._indexer.wake()
+        return self.index(principal)
+
+    def reindex(self, principal: Principal) -> Iterator[int]:
+        """Embeds every text with the embedder that is configured now, then searches its vectors."""
+        self._require(principal)
+        if self._embedder is None:
+            raise Unavailable("no embedder is configured, so there is nothing to index with")
+        self._audit.record(principal, "index.reindex", embedder=self._embedder.name)
+        return reindex(self._engine.index, self._embedder, _PAGE)
 
     # Keys
 

@@ -38,6 +38,11 @@ from alcove.records import (
     Touch,
     Version,
 )
+from alcove.records import Memories as Found
+from alcove.search.embedders import Embedder, embedder_for
+from alcove.search.indexer import Indexer
+from alcove.search.ranking import Mode
+from alcove.search.recall import Recall
 from alcove.service import Address, Memories, Moment
 from alcove.settings import Settings
 from alcove.standing import Standing
@@ -64,8 +69,10 @@ class Alcove:
         policy_dir: str | os.PathLike[str] | None = None,
         clock: Clock = system_clock,
         observer: Observer | None = None,
+        embedder: str | Embedder | None = "minilm",
     ) -> None:
         path = _checked_path(at)
+        model = embedder_for(embedder) if isinstance(embedder, str) else embedder
         self._settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or default_keys(path)
@@ -81,7 +88,7 @@ class Alcove:
         except BaseException:
             engine.close()
             raise
-        self._memories = _road(engine, vault, policy, path, self._settings, clock)
+        self._memories = _road(engine, vault, policy, path, self._settings, clock, model)
         interval = self._settings.sweep_interval
         self._sweeper = Sweeper(self._memories, interval) if interval else None
         if self._sweeper:
@@ -127,8 +134,12 @@ class Alcove:
         expected_revision: int | None = None,
         create_only: bool = False,
         idempotency_key: str | None = None,
+        wait_for_index: bool = False,
     ) -> Entry:
-        """Stores a JSON object at a key, replacing what was there; the answer does not echo the value."""
+        """Stores a JSON object at a key, replacing what was there; the answer does not echo the value.
+
+        With `wait_for_index` it comes when the memory can be found by meaning, too.
+        """
         put = Put(
             namespace=namespace,
             key=key,
@@ -138,7 +149,9 @@ class Alcove:
             expected_revision=expected_revision,
             create_only=create_only,
         )
-        return self._memories.put(self.principal, put, idempotency_key=idempotency_key)
+        return self._memories.put(
+            self.principal, put, idempotency_key=idempotency_key, wait_for_index=wait_for_index
+        )
 
     def get(self, namespace: Address, key: str, *, as_of: Moment | None = None) -> Memory | None:
         """The memory at a key, or None; what was there at a past moment with `as_of`."""
@@ -172,14 +185,25 @@ class Alcove:
         self,
         namespace_prefix: Address = (),
         *,
+        query: str | None = None,
+        mode: Mode = "hybrid",
         filter: Mapping[str, object] | None = None,
         limit: int = 10,
         offset: int = 0,
         as_of: Moment | None = None,
-    ) -> List[Memory]:
-        """Memories below a prefix that fit a filter, in order of namespace and key."""
+        explain: bool = False,
+    ) -> Found:
+        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key."""
         return self._memories.search(
-            self.principal, namespace_prefix, filter=filter, limit=limit, offset=offset, as_of=as_of
+            self.principal,
+            namespace_prefix,
+            query=query,
+            mode=mode,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            as_of=as_of,
+            explain=explain,
         )
 
     def list(
@@ -298,15 +322,50 @@ class Desk:
 
 
 def _road(
-    engine: SqliteEngine, vault: Vault, policy: Policy, path: Path, settings: Settings, clock: Clock
+    engine: SqliteEngine,
+    vault: Vault,
+    policy: Policy,
+    path: Path,
+    settings: Settings,
+    clock: Clock,
+    embedder: Embedder | None,
 ) -> Memories:
     """The one road into a store, with everything that stands beside it."""
     audit = Audit(engine.admin, vault, clock)
     policy.on_denied = audit.denied
     standing = Standing(engine.admin, policy, settings)
     ledger = Ledger.beside(path)
-    admin = Admin(engine=engine, vault=vault, standing=standing, ledger=ledger, audit=audit, clock=clock)
-    return Memories(engine=engine, vault=vault, standing=standing, audit=audit, admin=admin, clock=clock)
+    indexer = None
+    if embedder and settings.indexing_interval:
+        indexer = Indexer(
+            engine.index,
+            embedder,
+            clock,
+            interval=settings.indexing_interval,
+            batch=settings.indexing_batch,
+        )
+        if settings.sweep_interval and engine.index.next_due() is not None:  # what an earlier process left
+            indexer.wake()
+    admin = Admin(
+        engine=engine,
+        vault=vault,
+        standing=standing,
+        ledger=ledger,
+        audit=audit,
+        embedder=embedder,
+        indexer=indexer,
+        clock=clock,
+    )
+    return Memories(
+        engine=engine,
+        vault=vault,
+        standing=standing,
+        audit=audit,
+        admin=admin,
+        recall=Recall(engine.index, embedder, clock),
+        indexer=indexer,
+        clock=clock,
+    )
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

@@ -68,11 +68,19 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     busy_timeout: Annotated[
         float, _about("Seconds a write waits for another process.", least=0.001, most=3600)
     ] = 10.0
-    indexing_batch_size: Annotated[
-        int, _about("Memories indexed at a time (no search by meaning yet).", least=1, most=10000)
-    ] = 100
+    embedder: Annotated[
+        str, _about("minilm, none, fastembed:MODEL, or http(s)://HOST/v1#MODEL for an OpenAI-compatible one.")
+    ] = "minilm"
+    embedder_key: Annotated[str | None, _about("Key of an embedder behind a URL.")] = None
+    model_dir: Annotated[str | None, _about("Folder with other weights for minilm.")] = None
+    indexing_batch_size: Annotated[int, _about("Texts embedded at a time.", least=1, most=10000)] = 100
     indexing_interval: Annotated[
-        float, _about("Seconds between two looks for what to index.", least=0.001, most=86400)
+        float,
+        _about(
+            "Seconds between two looks for what to index, beside those at each write.",
+            least=0.001,
+            most=86400,
+        ),
     ] = 30.0
     tracing: Annotated[
         bool, _about("Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
@@ -87,6 +95,8 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
             retention_days=self.retention_days,
             sweep_interval=self.sweep_interval,
             busy_timeout=self.busy_timeout,
+            indexing_batch=self.indexing_batch_size,
+            indexing_interval=self.indexing_interval,
         )
 
 
@@ -97,7 +107,7 @@ ALIASES = {
 }
 """Names of settings that other programs' configurations use."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
-SECRETS = ("jwt_secret",)
+SECRETS = ("jwt_secret", "embedder_key")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

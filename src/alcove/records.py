@@ -43,6 +43,13 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     expires_at: datetime | None
 
 
+class Signal(Struct, frozen=True, gc=False):
+    """What one mechanism of ranking made of an item: its place by that alone, and what it added."""
+
+    rank: int
+    score: float
+
+
 class Memory(Entry, frozen=True, kw_only=True, gc=False):
     """A memory as it is read: opened, with its index text and who wrote it."""
 
@@ -50,6 +57,14 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
     index: dict[str, str]
     written_by: Author
     score: float | None = None
+    """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
+    explain: dict[str, Signal] | None = None
+
+
+class Memories(list[Memory]):
+    """What a search found, best first; `degraded` says why it is less than it could be, if it is."""
+
+    degraded: str | None = None
 
 
 class Deletion(Struct, frozen=True, kw_only=True):
@@ -147,6 +162,10 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
 
 class Get(Operation, frozen=True, kw_only=True, tag="get"):
     pass
+
+
+class Exported(Get, frozen=True, kw_only=True, tag="exported"):
+    """A get of what an import may have to replace."""
 
 
 class Delete(Operation, frozen=True, kw_only=True, tag="delete"):

@@ -51,6 +51,27 @@ class Policies(Struct, frozen=True, kw_only=True):
     stored: list[str]
 
 
+class ParkedItem(Struct, frozen=True, kw_only=True):
+    """A memory whose text could not be embedded again and again."""
+
+    namespace: Namespace
+    key: str
+    tries: int
+    error: str
+
+
+class Index(Struct, frozen=True, kw_only=True):
+    """The state of search by meaning; `serving` is the model whose vectors are searched."""
+
+    embedder: str | None
+    serving: str | None
+    indexed: int
+    waiting: int
+    oldest_waiting: datetime | None
+    parked: int
+    parked_items: list[ParkedItem]
+
+
 class KeyInUse(Struct, frozen=True, kw_only=True):
     id: str
     active: bool

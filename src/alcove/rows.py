@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from alcove import cursor
 from alcove.clock import to_datetime
@@ -14,7 +15,8 @@ from alcove.engine.base import Row
 from alcove.errors import KeyDestroyed, Unreadable
 from alcove.namespace import Namespace
 from alcove.principal import JSON
-from alcove.records import Author, Deletion, Entry, Event, Memory, Version
+from alcove.records import Author, Deletion, Entry, Event, Memory, Signal, Version
+from alcove.search.ranking import Hit
 from alcove.vault import Vault
 
 T = TypeVar("T")
@@ -77,6 +79,11 @@ class Opener:
             index=index(row),
             written_by=_author(row),
         )
+
+    def hit(self, row: Row, hit: Hit) -> Memory:
+        """A memory that a search found, with its score and why."""
+        explain = {name: Signal(*why) for name, why in hit.signals.items()} or None
+        return structs.replace(self.memory(row), score=hit.score, explain=explain)
 
     def version(self, row: Row) -> Version:
         """An entry of one memory's history."""

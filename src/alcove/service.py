@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from alcove import checks, cursor, rows
 from alcove.admin import Admin
@@ -42,6 +42,7 @@ from alcove.records import (
     Deletion,
     Entry,
     EventPage,
+    Exported,
     Get,
     Imported,
     Kind,
@@ -54,7 +55,11 @@ from alcove.records import (
     Version,
     new_id,
 )
+from alcove.records import Memories as Found
 from alcove.replay import Replays
+from alcove.search.indexer import Indexer
+from alcove.search.ranking import Mode
+from alcove.search.recall import Recall
 from alcove.standing import InForce, Standing
 from alcove.vault import Vault, subject_of, user_subject
 
@@ -68,6 +73,7 @@ Moment = datetime | str
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
+MODES = get_args(Mode)
 _SWEEP_BATCH = 500
 _MOST_RESEALS = 10
 _MOST_OFFSET = 10**9
@@ -85,6 +91,8 @@ class Memories:
         standing: Standing,
         audit: Audit,
         admin: Admin,
+        recall: Recall,
+        indexer: Indexer | None,
         clock: Clock,
     ) -> None:
         self._engine = engine
@@ -93,16 +101,33 @@ class Memories:
         self._audit = audit
         self._clock = clock
         self.admin = admin
+        self._recall = recall
+        self._indexer = indexer
         self._opener = rows.Opener(vault)
         self._replays = Replays(vault)
 
     # Writing
 
-    def put(self, principal: Principal, put: Put, *, idempotency_key: str | None = None) -> Entry:
+    def put(
+        self,
+        principal: Principal,
+        put: Put,
+        *,
+        idempotency_key: str | None = None,
+        wait_for_index: bool = False,
+    ) -> Entry:
         """Stores a value at a key, whatever was there, and answers without echoing it."""
         result = self._write_one(principal, put, idempotency_key)
         assert isinstance(result, Entry)
+        if wait_for_index:
+            self.wait_for_index(result)
         return result
+
+    def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> bool:
+        """Waits until an entry that was just written can be found by meaning, if it ever can."""
+        place = checks.address(entry.namespace, entry.key, self._standing.current().settings)
+        row = self._engine.get(place.ns, place.key, now=self._clock())
+        return row is not None and self._indexer is not None and self._indexer.wait(row.seq, seconds)
 
     def delete(self, principal: Principal, delete: Delete, *, idempotency_key: str | None = None) -> Deletion:
         """Deletes what is at a key; nothing there is not an error."""
@@ -163,6 +188,8 @@ class Memories:
                     self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
                 continue
             stored = self._replays.answer(principal, operations, idempotency_key, outcome)
+            if self._indexer and any(isinstance(op, Put) and op.index for op in operations):
+                self._indexer.wake()
             return [self._result(op, row) for op, row in zip(operations, stored, strict=True)]
         raise Unavailable("this user is being wiped again and again; try later")
 
@@ -178,7 +205,8 @@ class Memories:
                 case Put():
                     return self._prepare_put(standing, principal, operation, place, writer)
                 case Get():
-                    policy.authorise(principal, "read", place.namespace, operation.key)
+                    if not (isinstance(operation, Exported) and principal.is_admin):
+                        policy.authorise(principal, "read", place.namespace, operation.key)
                     return GetRow(place.ns, place.key)
                 case Delete():
                     expected = checks.revision(operation.expected_revision)
@@ -202,7 +230,8 @@ class Memories:
         index = checks.index(put.index, settings)
         ttl = checks.ttl(put.ttl_seconds)
         expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        policy.authorise_write(principal, place.namespace, put.key, value, index)
+        if not (isinstance(put, Imported) and principal.is_admin):  # an admin may move what they may see
+            policy.authorise_write(principal, place.namespace, put.key, value, index)
         attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         data_key = self._vault.key(subject_of(place.namespace))
@@ -262,15 +291,40 @@ class Memories:
         principal: Principal,
         namespace_prefix: Address = (),
         *,
+        query: str | None = None,
+        mode: Mode = "hybrid",
         filter: Mapping[str, object] | None = None,
         limit: int = 10,
         offset: int = 0,
         as_of: Moment | None = None,
-    ) -> List[Memory]:
-        """Memories below a prefix that fit a filter, in order of namespace and key."""
+        explain: bool = False,
+    ) -> Found:
+        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key."""
         limit = checks.whole(limit, "limit", 1, 100)
-        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
-        return rows.undisturbed(lambda: [self._opener.memory(row) for row in find()])
+        if query is None:
+            find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+            return Found(rows.undisturbed(lambda: [self._opener.memory(row) for row in find()]))
+        if mode not in MODES:
+            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
+        if not checks.text(query, "query").strip():
+            raise InvalidRequest("query", "something to look for")
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        at = checked_moment(as_of, "as_of")
+        scope = self._scope(principal, Namespace.checked(namespace_prefix, "namespace_prefix"), filter)
+        how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
+
+        def find_best() -> Found:
+            if at is None:
+                best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
+            else:
+                then = [*self._scanned(scope, at)]
+                self._refuse_forgotten(at)
+                best = self._recall.search_past(scope, then, query, **how)
+            found = Found(self._opener.hit(row, hit) for row, hit in best.hits)
+            found.degraded = best.degraded
+            return found
+
+        return rows.undisturbed(find_best)
 
     def list(
         self,
@@ -299,12 +353,14 @@ class Memories:
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
         scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter)
-        found = self._engine.scan(scope, now=self._clock(), at=at)
-        if scope.filter.conditions:  # SQL narrowed; a field that only the value has is decided here
-            found = (row for row in found if self._fits(scope.filter, row))
-        matching = [*islice(found, offset, offset + limit)]
+        matching = [*islice(self._scanned(scope, at), offset, offset + limit)]
         self._refuse_forgotten(at)
         return matching
+
+    def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
+        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
+        found = self._engine.scan(scope, now=self._clock(), at=at)
+        return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
 
     def _fits(self, filter: Filter, row: Row) -> bool:
         return filter.matches(rows.attributes(row), rows.index(row), lambda: self._opener.value(row))
@@ -431,6 +487,8 @@ class Memories:
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""
+        if self._indexer:
+            self._indexer.stop()
         with contextlib.suppress(AlcoveError):
             self._audit.flush()
         self._engine.close()

@@ -32,6 +32,10 @@ class Settings:
     """How long superseded versions and tombstones stay."""
     retention_max_age: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Days after which live memories under a root segment expire, by root; none by default."""
+    indexing_batch: int = 100
+    """Texts embedded at a time."""
+    indexing_interval: float = 30.0
+    """Seconds between two looks for texts to index, beside those at each write; 0 indexes nothing here."""
     audit_days: float = 365.0
     """How long entries of the audit log stay."""
     busy_timeout: float = 10.0
@@ -46,7 +50,11 @@ class Settings:
                 for root, days in value.items():
                     Namespace.checked([root], each.name)
                     _positive(f"retention_max_age.{root}", days, float)
-            elif each.name == "sweep_interval" and value == 0 and type(value) is not bool:
+            elif (
+                each.name in ("sweep_interval", "indexing_interval")
+                and value == 0
+                and type(value) is not bool
+            ):
                 continue
             else:
                 _positive(each.name, value, type(each.default))

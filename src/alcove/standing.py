@@ -14,9 +14,8 @@ from alcove.errors import InvalidRequest
 from alcove.policy import Policy
 from alcove.settings import Settings
 
-ADJUSTABLE = tuple(
-    each.name for each in fields(Settings) if each.name not in ("sweep_interval", "busy_timeout")
-)
+_OF_A_PROCESS = ("sweep_interval", "busy_timeout", "indexing_batch", "indexing_interval")
+ADJUSTABLE = tuple(each.name for each in fields(Settings) if each.name not in _OF_A_PROCESS)
 """The settings that can be put while the store runs; the others belong to a process."""
 
 

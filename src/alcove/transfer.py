@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from alcove.clock import Clock, checked_moment
 from alcove.errors import AlcoveError
 from alcove.principal import Principal
-from alcove.records import Author, Get, Imported, Memory
+from alcove.records import Author, Exported, Imported, Memory
 from alcove.service import Memories
 
 AT_A_TIME = 200
@@ -65,7 +65,7 @@ class Importer:
                     wanted.append((self._lines, self._parsed(line)))
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     self._fail(self._lines, str(error))
-        found = self._done(wanted, [Get(namespace=put.namespace, key=put.key) for _, put in wanted])
+        found = self._done(wanted, [Exported(namespace=put.namespace, key=put.key) for _, put in wanted])
         changed = [each for each in wanted if each[0] in found and self._differs(each[1], found[each[0]])]
         written = self._done(changed, [put for _, put in changed])
         self.report.imported += len(written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -44,7 +45,8 @@ def put(
     """
     texts = dict(pair(word, "--index") for word in index)
     content = given(value, "VALUE")
-    entry = store.put(namespace, key, content, index=texts or None, ttl_seconds=ttl, **conditions)
+    entry = store.put(namespace, key, content, index=texts or None, ttl_seconds=ttl,
+                      wait_for_index=bool(texts), **conditions)  # fmt: skip
     until = f", until {shown(entry.expires_at)}" if entry.expires_at else ""
     out.record(entry, f"{plain(key)} in {namespace}: revision {entry.revision}{until}")
 
@@ -120,20 +122,51 @@ def finding(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @on_store()
 @finding
-def search(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -> None:
-    """Find memories below a namespace, with their values.
+@click.argument("query", required=False)
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "semantic", "keyword"]),
+    default="hybrid",
+    help="How a query ranks.",
+)
+@click.option("--explain", is_flag=True, help="Show each signal's place and share.")
+def search(
+    store: Alcove, out: Output, prefix: Namespace, query: str | None, mode: str, *, explain: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
+    """Find memories below a namespace, with their values; by meaning and words with a QUERY.
 
     \b
     Examples:
-      alcove search user:alice
+      alcove search user:alice "what does she like to drink?" --limit 5
       alcove search user:alice --filter kind=drink --filter '{"cups": {"gte": 3}}' --json
     """
-    out.table(
-        _found(store.search, 100, prefix, **asked),
-        ["namespace", "key", "rev", "written", "value"],
-        lambda m: [m.namespace, m.key, m.revision, m.created_at, m.value],
-        empty=f"nothing found below {prefix or 'the root'}",
+    columns, cells = ["namespace", "key", "rev", "written", "value"], _cells
+    find: Callable[..., Sequence[Memory]] = store.search
+    if query is not None:
+        columns, cells = ["score", *columns, *(["why"] if explain else [])], _scored
+        find = partial(_asked, store, query=query, mode=mode, explain=explain)
+    out.table(_found(find, 100, prefix, **asked), columns, cells,
+              empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
+
+
+def _asked(store: Alcove, prefix: Namespace, **asked: Any) -> Sequence[Memory]:
+    found = store.search(prefix, **asked)
+    if found.degraded:
+        click.echo(f"alcove: {found.degraded}", err=True)
+    return found
+
+
+def _cells(memory: Memory) -> list[object]:
+    return [memory.namespace, memory.key, memory.revision, memory.created_at, memory.value]
+
+
+def _scored(memory: Memory) -> list[object]:
+    score = "" if memory.score is None else f"{memory.score:.3f}"
+    why = memory.explain and ", ".join(
+        f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in memory.explain.items()
     )
+    return [score, *_cells(memory), *([why] if why else [])]
 
 
 @click.command(name="list")

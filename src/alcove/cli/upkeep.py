@@ -53,6 +53,42 @@ def _tell(each: Examination) -> None:
         click.echo(f"                 → {each.advice}")
 
 
+@click.command()
+@on_store()
+def reindex(store: Alcove, out: Output) -> None:
+    """Make every vector anew, as after a change of the embedder.
+
+    \b
+    The old vectors are searched until the last of the new ones is there.
+    Killed half-way, it goes on where it was when it is started again.
+    Example:  ALCOVE_EMBEDDER=minilm alcove reindex
+    """
+    done = 0
+    status = store.admin.index()
+    with progress("indexing", status.indexed + status.waiting) as step:
+        for now in store.admin.reindex():
+            step(now - done)
+            done = now
+    out.record(store.admin.index(), f"{count(done, 'memory')} indexed")
+
+
+@click.command()
+@on_store()
+@click.option("--retry", is_flag=True, help="Try again what was parked.")
+def index(store: Alcove, out: Output, *, retry: bool) -> None:
+    """Show how far indexing has come, and what is in its way.
+
+    \b
+    Example:  alcove index
+    """
+    status = store.admin.trigger_index() if retry else store.admin.index()
+    lines = [f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"]
+    lines += [
+        f"parked: {plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items
+    ]
+    out.record(status, "\n".join(lines))
+
+
 @click.command(name="rotate-keys")
 @on_store()
 def rotate_keys(store: Alcove, out: Output) -> None:
@@ -127,4 +163,4 @@ def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None
         sys.exit(1)
 
 
-COMMANDS: list[click.Command] = [doctor, rotate_keys, policy]
+COMMANDS: list[click.Command] = [doctor, index, reindex, rotate_keys, policy]

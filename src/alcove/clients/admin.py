@@ -21,7 +21,7 @@ from alcove.http import answers, forms
 from alcove.partial import Partial
 from alcove.principal import Principal
 from alcove.records import Memory, Receipt, Shared
-from alcove.reports import AuditPage, Held, Keys, Policies, ReviewPage, Stats
+from alcove.reports import AuditPage, Held, Index, Keys, Policies, ReviewPage, Stats
 from alcove.vault import Rotation
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -74,6 +74,12 @@ class RemoteAdmin:
     ) -> dict[str, Any]:
         body = encoded(input=question, **texts)
         return self._wire.call(who, "POST", f"{_AT}/policies/test", dict[str, Any], body=body)
+
+    def index(self, who: Principal) -> Index:
+        return self._wire.call(who, "GET", f"{_AT}/index", Index)
+
+    def trigger_index(self, who: Principal) -> Index:
+        return self._wire.call(who, "POST", f"{_AT}/index/trigger", Index)
 
     def settings(self, who: Principal) -> dict[str, Any]:
         return self._wire.call(who, "GET", f"{_AT}/settings", dict[str, Any])

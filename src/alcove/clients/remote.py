@@ -27,6 +27,7 @@ from alcove.records import (
     Touch,
     Version,
 )
+from alcove.records import Memories as Found
 from alcove.service import Address, Memories, Moment
 from alcove.transfer import Imports
 
@@ -91,8 +92,10 @@ class RemoteMemories:
 
     __getattr__ = not_here
 
-    def put(self, who: Principal, put: Put, *, idempotency_key: str | None) -> Entry:
-        body = encoded(**{**fields_of(put), "op": None})
+    def put(
+        self, who: Principal, put: Put, *, idempotency_key: str | None, wait_for_index: bool = False
+    ) -> Entry:
+        body = encoded(**{**fields_of(put), "op": None}, wait_for_index=wait_for_index or None)
         answer = self._wire.call(
             who, "PUT", _AT, answers.EntryAnswer, body=body, idempotency_key=idempotency_key
         )
@@ -130,14 +133,14 @@ class RemoteMemories:
             result_of(operation, given) for operation, given in zip(operations, answer.results, strict=True)
         ]
 
-    def search(
-        self, who: Principal, prefix: Address, *, as_of: Moment | None, **asked: object
-    ) -> List[Memory]:
+    def search(self, who: Principal, prefix: Address, *, as_of: Moment | None, **asked: object) -> Found:
         body = encoded(
             namespace_prefix=segments(prefix, "namespace_prefix"), as_of=instant(as_of, "as_of"), **asked
         )
-        found = self._wire.call(who, "POST", f"{_AT}/search", answers.SearchAnswer, body=body)
-        return [record(Memory, each) for each in found.items]
+        answer = self._wire.call(who, "POST", f"{_AT}/search", answers.SearchAnswer, body=body)
+        found = Found(record(Memory, each) for each in answer.items)
+        found.degraded = answer.degraded or None
+        return found
 
     def list(
         self,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from alcove import checks
 from alcove.clock import checked_moment, to_datetime
@@ -184,6 +184,7 @@ class Wire:
 def record(kind: type[R], answer: Struct) -> R:
     """One of the library's records, from what went over the wire or from a wider one."""
     fields = {name: getattr(answer, name) for name in kind.__struct_fields__}
+    fields = {name: None if value is UNSET else value for name, value in fields.items()}
     return kind(**{**fields, "namespace": Namespace(fields["namespace"])})
 
 

@@ -276,10 +276,90 @@ class Erasure(Protocol):
         ...
 
 
+class TextToIndex(NamedTuple):
+    """A version whose `index` text wants vectors, and how often that was tried."""
+
+    seq: int
+    ns: bytes
+    index_text: str
+    tries: int
+
+
+class Text(NamedTuple):
+    """A live version's text as it is searched; `vectors` is None while it waits for them."""
+
+    seq: int
+    ns: bytes
+    created_at: int
+    index_text: str
+    vectors: bytes | None
+
+
+class IndexState(NamedTuple):
+    """How far a store has come; two equal states mean that nothing a search can see has changed."""
+
+    seq: int
+    vectors: int
+    wipes: int
+    touches: int
+    serving: str | None
+
+
+class Change(NamedTuple):
+    """What happened to a subtree's texts since a state."""
+
+    state: IndexState
+    came: list[Text] | None
+    """Those that came or got their vectors; None where too much happened to tell."""
+    live: list[int] | None
+    """All that are live, where anything happened at all."""
+
+
+class IndexStatus(NamedTuple):
+    waiting: int
+    parked: int
+    indexed: int
+    oldest: int | None
+    """When the text was written that has waited longest."""
+
+
+class Parked(NamedTuple):
+    """A text that could not be indexed again and again."""
+
+    seq: int
+    ns: bytes
+    key: bytes
+    tries: int
+    error: str | None
+
+
+class Index(Protocol):
+    """What indexing and searching ask of an engine; each method is told of beside its implementation."""
+
+    def claim(self, *, now: int, until: int, limit: int) -> list[TextToIndex]: ...
+    def next_due(self) -> int | None: ...
+    def store(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None: ...
+    def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None: ...
+    def postpone(self, seqs: Sequence[int], due: int | None, error: str) -> None: ...
+    def retry(self) -> int: ...
+    def waits(self, seq: int) -> tuple[bool, str | None]: ...
+    def status(self, embedder: str) -> IndexStatus: ...
+    def parked(self) -> list[Parked]: ...
+    def serving(self, first: str | None = None) -> str | None: ...
+    def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]: ...
+    def switch(self, embedder: str) -> bool: ...
+    def state(self) -> IndexState: ...
+    def texts(self, low: bytes, high: bytes, embedder: str) -> tuple[IndexState, list[Text]]: ...
+    def changes(self, low: bytes, high: bytes, embedder: str, since: IndexState) -> Change: ...
+    def allowed(self, scope: Scope, now: int) -> list[tuple[int, int | None]]: ...
+    def found(self, seqs: Sequence[int], now: int) -> Iterator[Row]: ...
+
+
 class Engine(Protocol):
     """A durable, ordered store of versions. Safe to use from many threads."""
 
     admin: Administration
+    index: Index
     erasure: Erasure
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.

@@ -17,7 +17,9 @@ from alcove.engine.base import Copied, DataKey, DataKeyGone, Replay, Row, RowOpe
 from alcove.engine.commit import CommitQueue, Outcome, Submission
 from alcove.engine.database import Database
 from alcove.engine.erasure import Erasure
+from alcove.engine.index import Index
 from alcove.engine.log import SQL, Live, Transaction
+from alcove.engine.scopes import predicate
 from alcove.errors import AlcoveError
 from alcove.filters import Params
 from alcove.observer import Observer, Unobserved
@@ -41,6 +43,7 @@ class SqliteEngine:
     ) -> None:
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
+        self.index: base.Index = Index(self._db)
         self.admin: base.Administration = Administration(self._db, clock)
         self._observer = observer or Unobserved()
         self.erasure: base.Erasure = Erasure(self._db, clock)
@@ -74,19 +77,19 @@ class SqliteEngine:
     def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]:
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
         params: Params = [scope.low, scope.high, moment]
-        return map(Row._make, self._stream(statement, _where(scope, params), params))
+        return map(Row._make, self._stream(statement, predicate(scope, params), params))
 
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
-        statement = SQL["scan_page"].format(where=_where(scope, params))
+        statement = SQL["scan_page"].format(where=predicate(scope, params))
         with self._db.read() as db:
             return [Row._make(row) for row in db.execute(statement, [*params, limit])]
 
     def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]:
         params: Params = [scope.low, scope.high, now]
-        for (ns,) in self._stream("namespaces", _where(scope, params), params):
+        for (ns,) in self._stream("namespaces", predicate(scope, params), params):
             yield ns
 
     def history(self, ns: bytes, key: bytes) -> list[Row]:
@@ -103,7 +106,7 @@ class SqliteEngine:
         limit: int,
     ) -> list[Row]:
         params: Params = [position, scope.low, scope.high]
-        where = [_where(scope, params)]
+        where = [predicate(scope, params)]
         if set(kinds) != set(KINDS):
             where.append(f"kind IN ({', '.join('?' * len(kinds))})")
             params.extend(kinds)
@@ -272,16 +275,6 @@ def _findings(db: apsw.Connection, file: str) -> Iterator[tuple[str, int, list[s
         count, finding = script.split(";")
         ((compared,),) = db.execute(count)
         yield name, compared, [str(row[0]) for row in db.execute(finding)]
-
-
-def _where(scope: Scope, params: Params) -> str:
-    """What of the subtree may be seen, and was asked for; every part of it runs in SQL."""
-    parts = [scope.policy.policy_sql("v", params)]
-    if scope.owner is not None:
-        parts.append("(v.owner IS NULL OR v.owner = ?)")
-        params.append(scope.owner)
-    parts.append(scope.filter.sql("v", params))
-    return " AND ".join(parts)
 
 
 def _api_key(row: tuple[Any, ...]) -> ApiKey:

@@ -54,6 +54,9 @@ class AdminApi:
                      body=forms.PoliciesBody, answer=reports.Policies, errors=changed),
             _changes("POST", f"{_AT}/policies/test", self.test_policies, "Ask policies without a consequence",
                      body=forms.PolicyTestBody, answer=forms.PolicyTestAnswer, errors=changed),
+            _reads(f"{_AT}/index", self.index, "How far indexing has come", answer=reports.Index),
+            _changes("POST", f"{_AT}/index/trigger", self.trigger_index, "Index what waits or was parked",
+                     answer=reports.Index),
             _reads(f"{_AT}/keys", self.keys, "The key-encryption keys in use", answer=reports.Keys),
             _changes("POST", f"{_AT}/keys/rotate", self.rotate, "Wrap every data key anew",
                      answer=forms.RotationAnswer),
@@ -108,6 +111,12 @@ class AdminApi:
         texts = msgspec.structs.asdict(call.body)
         said = await self._do(self._admin.test_policies, call, texts.pop("input"), texts)
         return forms.PolicyTestAnswer(**said)
+
+    async def index(self, call: Call) -> Any:
+        return await self._do(self._admin.index, call)
+
+    async def trigger_index(self, call: Call) -> Any:
+        return await self._do(self._admin.trigger_index, call)
 
     async def keys(self, call: Call) -> Any:
         return await self._do(self._admin.keys, call)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.errors import AlcoveError
-from alcove.records import Author, Entry, Kind, Memory
+from alcove.records import Author, Entry, Kind, Memory, Signal
+from alcove.search.ranking import Mode
 
 Segments = Annotated[list[str], Meta(description="A namespace, segment by segment.")]
 Value = Annotated[dict[str, Any], Meta(description="A JSON object.")]
@@ -28,13 +29,19 @@ class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
     create_only: bool = False
 
 
+class PutOneBody(PutBody, kw_only=True):
+    wait_for_index: bool = False
+
+
 class SearchBody(Struct, forbid_unknown_fields=True, kw_only=True):
     namespace_prefix: Segments
-    query: str | None = None
+    query: Annotated[str, Meta(min_length=1)] | None = None
+    mode: Mode = "hybrid"
     filter: dict[str, Any] | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     offset: Annotated[int, Meta(ge=0)] = 0
     as_of: Instant | None = None
+    explain: bool = False
 
 
 class PutOperation(PutBody, tag_field="op", tag="put", kw_only=True):
@@ -135,6 +142,7 @@ class MemoryAnswer(EntryAnswer, kw_only=True):
     index: dict[str, str]
     written_by: Author
     score: float | None = None
+    explain: dict[str, Signal] | UnsetType = UNSET
 
     @classmethod
     def of_memory(cls, memory: Memory) -> Self:
@@ -144,11 +152,13 @@ class MemoryAnswer(EntryAnswer, kw_only=True):
             index=memory.index,
             written_by=memory.written_by,
             score=memory.score,
+            explain=memory.explain or UNSET,
         )
 
 
 class SearchAnswer(Struct):
     items: list[MemoryAnswer]
+    degraded: str | UnsetType = UNSET
 
 
 class NamespacesAnswer(Struct):

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from alcove import records
-from alcove.errors import AlcoveError, NotFound, Unavailable
+from alcove.errors import AlcoveError, NotFound
 from alcove.http import answers
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
@@ -30,16 +30,17 @@ class MemoriesApi:
     may read many rows goes to the pool.
     """
 
-    def __init__(self, memories: Memories, offload: Offload) -> None:
+    def __init__(self, memories: Memories, offload: Offload, *, patience: float) -> None:
         self._memories = memories
         self._offload = offload
+        self._patience = patience
 
     def resources(self) -> list[Resource]:
         at = "/v1/memories"
         return [
             Resource(
                 method="PUT", path=at, handler=self.put, summary="Store a memory",
-                body=answers.PutBody, answer=answers.EntryAnswer, idempotent=True,
+                body=answers.PutOneBody, answer=answers.EntryAnswer, idempotent=True,
                 errors=(400, 401, 403, 409, 413, 415),
             ),
             Resource(
@@ -77,8 +78,11 @@ class MemoriesApi:
         ]  # fmt: skip
 
     async def put(self, call: Call) -> Struct:
-        put = _record(Put, call.body)
-        return answers.EntryAnswer.of(await self._write_one(call, put))  # type: ignore[arg-type]
+        entry = await self._write_one(call, _record(Put, call.body))
+        assert isinstance(entry, Entry)
+        if call.body.wait_for_index and call.body.index:
+            await self._offload(lambda: self._memories.wait_for_index(entry, self._patience))
+        return answers.EntryAnswer.of(entry)
 
     async def get(self, call: Call) -> Struct:
         query = call.query
@@ -101,19 +105,21 @@ class MemoriesApi:
 
     async def search(self, call: Call) -> Struct:
         body = call.body
-        if body.query is not None:
-            raise Unavailable("query: no embedder is configured, so there is no search by meaning")
         found = await self._offload(
             lambda: self._memories.search(
                 call.principal,
                 body.namespace_prefix,
+                query=body.query,
+                mode=body.mode,
+                explain=body.explain,
                 filter=body.filter,
                 limit=body.limit,
                 offset=body.offset,
                 as_of=body.as_of,
             )
         )
-        return answers.SearchAnswer([answers.MemoryAnswer.of_memory(each) for each in found])
+        items = [answers.MemoryAnswer.of_memory(each) for each in found]
+        return answers.SearchAnswer(items, found.degraded or UNSET)
 
     async def namespaces(self, call: Call) -> Struct:
         query = call.query

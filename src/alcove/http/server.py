@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +44,7 @@ from alcove.observer import Observer
 
 if TYPE_CHECKING:
     from alcove.http.tracing import Tracing
+from alcove.search.embedders import embedder_for
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -107,7 +109,7 @@ def build(config: ServeConfig) -> Router:
             tracing.close()
 
     resources = [
-        *MemoriesApi(memories, offload).resources(),
+        *MemoriesApi(memories, offload, patience=config.request_seconds / 2).resources(),
         *StreamsApi(memories, offload, tail, most_line=config.max_body_bytes).resources(),
         *AdminApi(memories.admin, offload).resources(),
         *HealthApi(memories, offload).resources(),
@@ -127,7 +129,14 @@ def build(config: ServeConfig) -> Router:
 
 
 def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
-    return Alcove(config.at, settings=config.settings(), policy_dir=config.policy_dir, observer=observer)
+    folder = Path(config.model_dir) if config.model_dir else None
+    return Alcove(
+        config.at,
+        settings=config.settings(),
+        policy_dir=config.policy_dir,
+        observer=observer,
+        embedder=embedder_for(config.embedder, folder=folder, key=config.embedder_key),
+    )
 
 
 def check(config: ServeConfig) -> None:

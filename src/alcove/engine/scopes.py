@@ -1,0 +1,16 @@
+"""What a reader may see, as SQL."""
+
+from __future__ import annotations
+
+from alcove.engine.base import Scope
+from alcove.filters import Params
+
+
+def predicate(scope: Scope, params: Params) -> str:
+    """What of the subtree may be seen, and was asked for; every part of it runs in SQL."""
+    parts = [scope.policy.policy_sql("v", params)]
+    if scope.owner is not None:
+        parts.append("(v.owner IS NULL OR v.owner = ?)")
+        params.append(scope.owner)
+    parts.append(scope.filter.sql("v", params))
+    return " AND ".join(parts)

@@ -1,0 +1,100 @@
+-- What indexing and searching ask of a store. `{where}` is a predicate compiled by filters.py.
+
+-- name: serving
+SELECT embedder FROM serving
+
+-- name: serve
+INSERT INTO serving (only, embedder) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET embedder = excluded.embedder
+
+-- name: serve_first
+INSERT OR IGNORE INTO serving (only, embedder) VALUES (1, ?)
+
+-- name: claim
+-- Takes some that are due, until a moment at which they are due again.
+UPDATE to_index SET due = ?1, tries = tries + 1
+WHERE seq IN (SELECT seq FROM to_index INDEXED BY to_index_by_due WHERE due <= ?2 ORDER BY due, seq LIMIT ?3)
+RETURNING seq, tries
+
+-- name: texts
+SELECT seq, ns, index_text FROM versions WHERE seq = ? AND ended_at IS NULL
+
+-- name: add_vectors
+-- Only while the version is live: it may have ended while its text was embedded.
+INSERT OR REPLACE INTO vectors (ns, seq, embedder, body)
+SELECT ns, seq, ?2, ?3 FROM versions WHERE seq = ?1 AND ended_at IS NULL
+
+-- name: indexed
+DELETE FROM to_index WHERE seq = ?
+
+-- name: postpone
+UPDATE to_index SET due = ?, error = ? WHERE seq = ?
+
+-- name: retry
+UPDATE to_index SET due = 0, tries = 0, error = NULL WHERE due IS NULL OR tries > 0
+
+-- name: waits
+SELECT error FROM to_index WHERE seq = ?
+
+-- name: next_due
+SELECT min(due) FROM to_index INDEXED BY to_index_by_due WHERE due IS NOT NULL
+
+-- name: status
+SELECT (SELECT count(*) FROM to_index WHERE due IS NOT NULL), (SELECT count(*) FROM to_index WHERE due IS NULL),
+       (SELECT count(*) FROM vectors WHERE embedder = ?1),
+       (SELECT min(created_at) FROM versions WHERE seq = (SELECT min(seq) FROM to_index WHERE due IS NOT NULL))
+
+-- name: parked
+SELECT t.seq, v.ns, v.key, t.tries, t.error FROM to_index t JOIN versions v USING (seq)
+WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
+
+-- name: unembedded
+-- Live texts that have no vectors of an embedder yet, in order.
+SELECT seq, ns, index_text FROM versions v
+WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?1)
+ORDER BY seq LIMIT ?3
+
+-- name: drop_other_vectors
+DELETE FROM vectors WHERE embedder != ?
+
+-- name: state
+-- How far the log and the vectors go, and what changes without going on: wipes and touches.
+SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(id), 0) FROM vectors),
+       (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'touches'),
+       (SELECT embedder FROM serving)
+
+-- name: corpus
+-- Every live text of a subtree, with its vectors if it has them.
+SELECT v.seq, v.ns, v.created_at, v.index_text, x.body FROM versions v INDEXED BY live
+LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?3
+WHERE v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL
+
+-- name: came_by_seq
+-- Live texts of a subtree that came after a position, read along the log.
+SELECT v.seq, v.ns, v.created_at, v.index_text, x.body FROM versions v NOT INDEXED
+LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?3
+WHERE v.seq > ?4 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL
+
+-- name: changed_by_seq
+-- Whether anything happened in a subtree after a position, whatever it was.
+SELECT 1 FROM versions NOT INDEXED WHERE seq > ?3 AND ns >= ?1 AND ns < ?2 LIMIT 1
+
+-- name: changed_by_subtree
+SELECT 1 FROM versions INDEXED BY history WHERE ns >= ?1 AND ns < ?2 AND seq > ?3 LIMIT 1
+
+-- name: vectors_since
+SELECT x.seq, x.ns, v.created_at, v.index_text, x.body FROM vectors x JOIN versions v USING (seq)
+WHERE x.id > ?4 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?3 AND v.ended_at IS NULL
+
+-- name: live_texts
+SELECT seq FROM versions INDEXED BY live
+WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL AND index_text IS NOT NULL
+
+-- name: allowed
+-- What of a subtree's texts may be seen and was asked for, and when each expires.
+SELECT seq, expires_at FROM versions v INDEXED BY live
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND index_text IS NOT NULL
+  AND (expires_at IS NULL OR expires_at > ?) AND {where}
+
+-- name: found
+SELECT {columns} FROM versions v WHERE seq = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
