@@ -113,18 +113,16 @@ class Index:
 
     def texts(self, low: bytes, high: bytes, embedder: str) -> tuple[IndexState, list[Text]]:
         """Every live text of a subtree, as of one state."""
-        with self._db.read() as db:
-            with db:  # one snapshot
-                state = IndexState._make(db.execute(SQL["state"]).fetchall()[0])
-                found = [Text._make(row) for row in db.execute(SQL["corpus"], (low, high, embedder))]
-            return state, found
+        with self._db.read() as db, db:  # one snapshot
+            state = IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+            found = [Text._make(row) for row in db.execute(SQL["corpus"], (low, high, embedder))]
+        return state, found
 
     def changes(self, low: bytes, high: bytes, embedder: str, since: IndexState) -> Change:
         """What happened to a subtree's texts since a state."""
-        with self._db.read() as db:
-            with db:  # one snapshot
-                change = _change(db, low, high, embedder, since)
-            return change
+        with self._db.read() as db, db:  # one snapshot
+            change = _change(db, low, high, embedder, since)
+        return change
 
     def allowed(self, scope: Scope, now: int) -> list[tuple[int, int | None]]:
         """Which of a subtree's texts may be seen and were asked for, as far as SQL can tell; until when."""

