@@ -348,6 +348,10 @@ class Admin:
         limit = checks.whole(limit, "limit", 1, 1000)
         return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
 
+    def denied(self, principal: Principal, operation: str) -> None:
+        """Counts that somebody was turned away for want of a role."""
+        self._audit.denied(principal, operation)
+
     def doctor(self, principal: Principal) -> Iterator[Examination]:
         """Compares the log with what it says is current and opens every value."""
         self._require(principal, reading=True)

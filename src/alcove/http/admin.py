@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from alcove import reports
 from alcove.admin import Admin
 from alcove.apikeys import ApiKeys
 from alcove.clock import system_clock
-from alcove.errors import InvalidRequest
+from alcove.errors import AlcoveError, InvalidRequest
 from alcove.http import answers, forms
+from alcove.http.app import Exchange
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streaming import Stream
@@ -182,6 +184,21 @@ class AdminApi:
 
     async def _do(self, method: Any, call: Call, *args: Any, **options: Any) -> Any:
         return await self._offload(partial(method, call.principal, *args, **options))
+
+
+class Denials:
+    """Tells the audit log who called here without the role; the policy tells it of its own denials."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def began(self, exchange: Exchange) -> None:
+        pass
+
+    def ended(self, exchange: Exchange) -> None:
+        if exchange.status == 403 and exchange.principal and exchange.path.startswith(_AT):
+            with suppress(AlcoveError):  # a store that cannot take it now has still refused them
+                self._admin.denied(exchange.principal, f"{exchange.scope['method']} {exchange.path}")
 
 
 def _reads(path: str, handler: Any, summary: str, **more: Any) -> Resource:

@@ -19,7 +19,7 @@ from alcove import logs
 from alcove.client import Alcove
 from alcove.config import ServeConfig
 from alcove.errors import InvalidRequest
-from alcove.http.admin import AdminApi
+from alcove.http.admin import AdminApi, Denials
 from alcove.http.app import Watcher, application
 from alcove.http.auth import (
     Authenticator,
@@ -122,7 +122,7 @@ def build(config: ServeConfig) -> Router:
         most_in_flight=config.most_in_flight,
         rate_per_second=config.rate_limit,
     )
-    watchers: list[Watcher] = [metrics]
+    watchers: list[Watcher] = [metrics, Denials(memories.admin)]
     if tracing:
         watchers.append(tracing)
     return application(resources, _authenticator(config, store), limits, access, lifespan, watchers)
