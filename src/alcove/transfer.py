@@ -74,16 +74,24 @@ class Importer:
     def _done(self, numbered: list[tuple[int, Imported]], operations: Sequence[Any]) -> dict[int, Any]:
         """The results by line, of all that can be done: what is refused is told of and left out."""
         left = [(number, operation) for (number, _), operation in zip(numbered, operations, strict=True)]
+        done: dict[int, Any] = {}
+        at_once = len(left)
         while left:
+            some = left[:at_once]
             try:
-                results = self._memories.batch(self._principal, [operation for _, operation in left])
-                return {number: result for (number, _), result in zip(left, results, strict=True)}
+                results = self._memories.batch(self._principal, [operation for _, operation in some])
             except AlcoveError as error:
                 position = error.details.get("operation")
-                if not isinstance(position, int):
+                if isinstance(position, int):
+                    self._fail(left.pop(position)[0], error.message)
+                elif error.details.get("field") == "operations" and at_once > 1:
+                    at_once //= 2  # a batch may be set to take fewer than we do
+                else:
                     raise
-                self._fail(left.pop(position)[0], error.message)
-        return {}
+            else:
+                done.update((number, result) for (number, _), result in zip(some, results, strict=True))
+                del left[:at_once]
+        return done
 
     def _differs(self, put: Imported, now: Memory | None) -> bool:
         """Whether it is to be written: what has expired is gone, and stays so."""
