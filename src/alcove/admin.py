@@ -155,6 +155,7 @@ class Admin:
         removed = {
             "memories": wiped.memories,
             "versions": wiped.versions,
+            "vectors": wiped.vectors,
             "replays": wiped.replays,
             "api_keys": wiped.api_keys,
         }

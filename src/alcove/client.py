@@ -22,6 +22,7 @@ from alcove.observer import Observer
 from alcove.operations import parse
 from alcove.policy import Policy
 from alcove.principal import NOBODY_ELSE, Principal
+from alcove.reading import Address, Moment
 from alcove.records import (
     Delete,
     Deletion,
@@ -43,7 +44,7 @@ from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
 from alcove.search.ranking import Mode
 from alcove.search.recall import Recall
-from alcove.service import Address, Memories, Moment
+from alcove.service import Memories
 from alcove.settings import Settings
 from alcove.standing import Standing
 from alcove.sweeper import Sweeper

@@ -20,6 +20,8 @@ class Grant:
 
     namespace: Namespace
     operations: tuple[str, ...] = ("read", "write", "delete")
+    written_by: tuple[str | None, ...] | None = None
+    """Where it is set, only what these wrote may be found, and nothing be read by its key; None is nobody."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,11 @@ class Principal:
     @functools.cached_property
     def context(self) -> msgspec.Raw:
         """`input.context` of every policy decision, as JSON."""
-        grants = [{"namespace": list(g.namespace), "operations": g.operations} for g in self.grants]
+        grants = [
+            {"namespace": list(g.namespace), "operations": g.operations}
+            | ({} if g.written_by is None else {"written_by": g.written_by})
+            for g in self.grants
+        ]
         return msgspec.Raw(
             msgspec.json.encode(
                 {

@@ -13,6 +13,7 @@ from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
 from alcove.namespace import Namespace
 from alcove.principal import NOBODY_ELSE, Principal
+from alcove.reading import Address, Moment
 from alcove.records import (
     KINDS,
     Delete,
@@ -28,7 +29,7 @@ from alcove.records import (
     Version,
 )
 from alcove.records import Memories as Found
-from alcove.service import Address, Memories, Moment
+from alcove.service import Memories
 from alcove.transfer import Imports
 
 List: TypeAlias = list  # inside the class, `list` is the method

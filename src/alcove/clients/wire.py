@@ -29,8 +29,8 @@ from alcove.http.answers import ErrorAnswer
 from alcove.http.errors import RateLimited, Unauthenticated
 from alcove.namespace import Namespace
 from alcove.principal import NOBODY_ELSE, Principal
+from alcove.reading import Address
 from alcove.records import Delete, Deletion, Entry, Get, Memory, Operation, Result
-from alcove.service import Address
 
 try:
     import httpx

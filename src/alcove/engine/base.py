@@ -120,6 +120,8 @@ class Scope:
     policy: Filter = field(default_factory=Filter)
     owner: str | None = None
     """When set, rooms that belong to anybody else are left out."""
+    written_by: tuple[str | None, ...] | None = None
+    """When set, only what one of these wrote; None among them is nobody."""
     filter: Filter = field(default_factory=Filter)
 
 
@@ -128,6 +130,7 @@ class Wiped(NamedTuple):
 
     memories: int
     versions: int
+    vectors: int
     replays: int
     api_keys: int
     keys: int
@@ -263,6 +266,10 @@ class Erasure(Protocol):
         """Takes away what a key held, live or not; how many versions that were."""
         ...
 
+    def clear(self, ns: bytes) -> int:
+        """Takes everything out of one namespace without a trace: revisions start again at 1."""
+        ...
+
     def users(self) -> Iterator[str]:
         """Everybody of whom there is anything."""
         ...
@@ -383,6 +390,7 @@ class Engine(Protocol):
         before: int | None,
         limit: int,
     ) -> list[Row]: ...
+    def count(self, scope: Scope, *, now: int) -> int: ...
     def last_seq(self) -> int: ...
     def horizon(self) -> tuple[int, int]:
         """The earliest moment and the highest removed sequence that retention has left behind."""

@@ -29,10 +29,11 @@ class Erasure:
         with self._db.write() as db:
             transaction = Transaction.now(db, self._clock)
             noted(transaction.at)
-            memories = versions = 0
+            memories = versions = vectors = 0
             for (ns,) in db.execute(SQL["owned"], (user,)).fetchall():
                 ((live,),) = db.execute(SQL["count_live"], (ns, self._clock(), until))
-                memories += live
+                ((embedded,),) = db.execute(SQL["count_vectors"], (ns,))
+                memories, vectors = memories + live, vectors + embedded
                 versions += _changed(db, "wipe_namespace", ns, until)
                 db.execute(LOG["forget_namespace"], (ns,))
             replays = _changed(db, "wipe_replays", user, until)
@@ -42,7 +43,7 @@ class Erasure:
             keys = _changed(db, "wipe_key", subject, user)
             touched = versions or replays or api_keys or keys or elsewhere or named
             generation = _scrub_wanted(db) if touched else _wipes(db)
-            return Wiped(memories, versions, replays, api_keys, keys, elsewhere, generation)
+            return Wiped(memories, versions, vectors, replays, api_keys, keys, elsewhere, generation)
 
     def clean(self, ns: bytes, key: bytes, *, until: int) -> int:
         with self._db.write() as db:
@@ -51,6 +52,13 @@ class Erasure:
             removed = _changed(db, "clean", ns, key, until)
             if removed:
                 _scrub_wanted(db)
+            return removed
+
+    def clear(self, ns: bytes) -> int:
+        with self._db.write() as db:
+            removed = _changed(db, "wipe_namespace", ns, FOR_EVER)
+            db.execute(LOG["forget_namespace"], (ns,))
+            db.execute(SQL["touched"])
             return removed
 
     def users(self) -> Iterator[str]:

@@ -122,7 +122,7 @@ class Index:
         """What happened to a subtree's texts since a state."""
         with self._db.read() as db, db:  # one snapshot
             change = _change(db, low, high, embedder, since)
-        return change
+        return change  # noqa: RET504  the snapshot may swallow nothing, but mypy cannot know
 
     def allowed(self, scope: Scope, now: int) -> list[tuple[int, int | None]]:
         """Which of a subtree's texts may be seen and were asked for, as far as SQL can tell; until when."""

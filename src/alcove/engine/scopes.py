@@ -12,5 +12,10 @@ def predicate(scope: Scope, params: Params) -> str:
     if scope.owner is not None:
         parts.append("(v.owner IS NULL OR v.owner = ?)")
         params.append(scope.owner)
+    if scope.written_by is not None:
+        authors = [author for author in scope.written_by if author is not None]
+        nobody = " OR v.user IS NULL" * (None in scope.written_by)
+        parts.append(f"(v.user IN ({', '.join('?' * len(authors))}){nobody})")
+        params.extend(authors)
     parts.append(scope.filter.sql("v", params))
     return " AND ".join(parts)

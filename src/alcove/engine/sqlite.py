@@ -121,6 +121,13 @@ class SqliteEngine:
             statement = SQL["events_by_seq" if near else "events_by_subtree"]
             return [Row._make(row) for row in db.execute(statement.format(where=" AND ".join(where)), params)]
 
+    def count(self, scope: Scope, *, now: int) -> int:
+        params: Params = [scope.low, scope.high, now]
+        statement = SQL["count"].format(where=predicate(scope, params))
+        with self._db.read() as db:
+            ((found,),) = db.execute(statement, params)
+        return int(found)
+
     def last_seq(self) -> int:
         ((last,),) = self._all("last_seq")
         return int(last)

@@ -162,6 +162,8 @@ class Edge:
 
     async def _stream(self, exchange: Exchange, stream: Stream, receive: Any, send: Any) -> None:
         """Pours an answer out; one that fails half-way breaks off, which the client can tell from its end."""
+        if exchange.scope["method"] == "HEAD":
+            stream = Stream(_begun(stream.pieces), stream.media_type)
         self._streams += 1
         try:
             await pour(stream, receive, send, self._limits.request_seconds)
@@ -283,6 +285,14 @@ def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
     return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
+
+
+async def _begun(pieces: Any) -> AsyncIterator[bytes]:
+    """Nothing of an answer, which is begun all the same so that it puts away what it holds."""
+    async for _ in pieces:
+        break
+    await pieces.aclose()
+    yield b""
 
 
 def _local(exchange: Exchange) -> bool:

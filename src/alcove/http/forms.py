@@ -55,6 +55,7 @@ class PolicyTestAnswer(Struct, kw_only=True):
     namespace_prefix: Any
     attribute_filter: Any
     owner: Any
+    written_by: Any
 
 
 class RotationAnswer(Struct):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
 
 _POLL_SECONDS = 0.05
+_PIECE_BYTES = 64 * 1024
 
 
 class Stream(Struct):
@@ -75,6 +76,18 @@ class Tail:
                 return True
             await asyncio.sleep(_POLL_SECONDS)
         return False
+
+
+def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Small parts together and large ones alone: what a reader does not take is held for as long."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 async def lines(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:

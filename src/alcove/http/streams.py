@@ -14,7 +14,7 @@ from alcove.clock import system_clock
 from alcove.http import answers
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
-from alcove.http.streaming import Stream, Tail, lines
+from alcove.http.streaming import Stream, Tail, gathered, lines
 from alcove.namespace import Namespace
 from alcove.records import EventPage, Memory
 from alcove.service import Memories
@@ -67,10 +67,11 @@ class StreamsApi:
         if page.truncated_before:
             yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
         while True:
-            if page.events:
-                yield b"".join(
-                    b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event)) for event in page.events
-                )
+            told = (
+                b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event)) for event in page.events
+            )
+            for piece in gathered(told):
+                yield piece
             position = cursor.decode(page.after_cursor)
             if len(page.events) < _PAGE:
                 position = max(position, seen)  # what came before it was not for this reader
@@ -107,6 +108,7 @@ def memory_lines(offload: Offload, found: Iterator[Memory]) -> Stream:
 
     async def pieces() -> AsyncIterator[bytes]:
         while page := await offload(lambda: [*islice(found, _PAGE)]):
-            yield b"".join(_encode(answers.MemoryAnswer.of_memory(each)) + b"\n" for each in page)
+            for piece in gathered(_encode(answers.MemoryAnswer.of_memory(each)) + b"\n" for each in page):
+                yield piece
 
     return Stream(pieces(), NDJSON)

@@ -15,6 +15,7 @@ decision := {"allow": true} if {
 } else := {"allow": true} if {
 	# A grant opens its room and what lies below it, but never what belongs to somebody else.
 	some grant in input.context.grants
+	not grant.written_by
 	input.operation in grant.operations
 	array.slice(input.namespace, 0, count(grant.namespace)) == grant.namespace
 	not foreign

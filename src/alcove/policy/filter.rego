@@ -1,5 +1,6 @@
 # Where a search, a list or an event reader may look. `namespace_prefix` and `attribute_filter` must
-# both be defined, or the call is denied. With `owner`, rooms that belong to anybody else are left out.
+# both be defined, or the call is denied. With `owner`, rooms that belong to anybody else are left out,
+# with `written_by`, a list, what others wrote (null is nobody).
 package memories.filter
 
 # An admin's prefix is kept, whatever it is.
@@ -38,17 +39,34 @@ attribute_filter := {"namespace": "user", "sub": input.context.user_id} if {
 
 owner := input.context.user_id if not is_admin
 
-inside if {
+# A grant for what somebody wrote opens only that, where no other opens all of it.
+written_by := grant.written_by if {
+	not is_admin
+	not open
+	some grant in granting
+	grant.written_by
+}
+
+inside if open
+
+inside if count(granting) > 0
+
+open if {
 	input.context.agent == null
 	prefix_owner == input.context.user_id
 }
 
-inside if {
+open if {
+	some grant in granting
+	not grant.written_by
+}
+
+granting := [grant |
 	some grant in input.context.grants
 	"read" in grant.operations
 	starts_with(input.namespace_prefix, grant.namespace)
 	not foreign
-}
+]
 
 foreign if prefix_owner != input.context.user_id
 

@@ -16,7 +16,17 @@ from alcove.errors import InvalidRequest, PermissionDenied, PolicyError, PolicyF
 from alcove.filters import Filter
 from alcove.namespace import Namespace
 from alcove.policy.bundle import Bundle
-from alcove.policy.rules import ATTRIBUTES, CONDITIONS, DECISION, OWNER, PREFIX, Rules, exact_value, value
+from alcove.policy.rules import (
+    ATTRIBUTES,
+    CONDITIONS,
+    DECISION,
+    OWNER,
+    PREFIX,
+    WRITTEN_BY,
+    Rules,
+    exact_value,
+    value,
+)
 from alcove.principal import Principal
 
 log = logging.getLogger("alcove")
@@ -29,6 +39,7 @@ class Narrowed(NamedTuple):
     prefix: Namespace
     conditions: Filter
     owner: str | None
+    written_by: tuple[str | None, ...] | None = None
 
 
 class AuthzInput(Struct, frozen=True, gc=False):
@@ -169,7 +180,7 @@ def _attributes(engine: regorus.Engine) -> bytes:
 
 def _narrowed(engine: regorus.Engine) -> Narrowed | None:
     narrowed, owner = value(engine, PREFIX), value(engine, OWNER)
-    conditions = exact_value(engine, CONDITIONS)
+    conditions, authors = exact_value(engine, CONDITIONS), value(engine, WRITTEN_BY)
     if narrowed is None or conditions is None:
         return None
     try:
@@ -177,6 +188,7 @@ def _narrowed(engine: regorus.Engine) -> Narrowed | None:
             Namespace.checked(narrowed, "namespace_prefix"),
             Filter.parse(conditions, "attribute_filter"),
             owner if isinstance(owner, str) else None,
+            tuple(authors) if isinstance(authors, list) else None,
         )
     except InvalidRequest as error:
         raise PolicyError(f"filter.rego: {error.message}") from None

@@ -18,6 +18,7 @@ ATTRIBUTES = "data.memories.attributes.attributes"
 PREFIX = "data.memories.filter.namespace_prefix"
 CONDITIONS = "data.memories.filter.attribute_filter"
 OWNER = "data.memories.filter.owner"
+WRITTEN_BY = "data.memories.filter.written_by"
 
 _ENGINES_KEPT = 4
 _ANSWERS_KEPT = 20_000
@@ -60,7 +61,7 @@ class Rules:
         engine = _asked(self.bundle, msgspec.json.encode(question))
         return {
             rule.rpartition(".")[2]: exact_value(engine, rule)
-            for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER)
+            for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER, WRITTEN_BY)
         }
 
 
@@ -118,7 +119,7 @@ def _compiled(bundle: Bundle) -> regorus.Engine:
         except RuntimeError as error:
             del engine  # here, and not with the error's frames on whatever thread lets go of those
             raise PolicyError(_first_lines(error)) from None
-    for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER):
+    for rule in (DECISION, ATTRIBUTES, PREFIX, CONDITIONS, OWNER, WRITTEN_BY):
         # To the engine a rule that no file defines is an error; this makes it merely undefined.
         _, *package, name = rule.split(".")
         engine.add_policy(f"{name}, if undefined", f"package {'.'.join(package)}\n{name} := null if false")

@@ -179,7 +179,7 @@ class Recall:
 
     def _mask(self, subtree: Subtree, scope: Scope, fits: Fits) -> Mask:
         """The rows of a subtree that this reader may see and asked for, now."""
-        conditions = repr((scope.policy, scope.owner, scope.filter))
+        conditions = repr((scope.policy, scope.owner, scope.written_by, scope.filter))
         now = self._clock()
         mask, until = subtree.masks.get(conditions, (None, None))
         if mask is None or (until is not None and until <= now):

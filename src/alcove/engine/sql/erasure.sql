@@ -12,6 +12,13 @@ WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND
 -- name: wipe_namespace
 DELETE FROM versions WHERE ns = ? AND created_at <= ?
 
+-- name: count_vectors
+SELECT count(*) FROM vectors WHERE ns = ?
+
+-- name: touched
+-- Tells whoever remembers a search that something is gone of which the log says nothing.
+UPDATE marks SET value = value + 1 WHERE name = 'touches'
+
 -- name: wipe_replays
 DELETE FROM replays WHERE user = ? AND created_at <= ?
 

@@ -160,3 +160,7 @@ SELECT {columns} FROM versions v INDEXED BY live
 WHERE (ns, key) > (?, ?) AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
   AND {where}
 ORDER BY ns, key LIMIT ?
+
+-- name: count
+SELECT count(*) FROM versions v INDEXED BY live
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where}

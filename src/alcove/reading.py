@@ -1,0 +1,262 @@
+"""The reading half of the one road: what a principal may see, opened for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar, get_args
+
+from alcove import checks, cursor, rows
+from alcove.clock import Clock, checked_moment, to_datetime
+from alcove.engine.base import (
+    Engine,
+    Row,
+    Scope,
+)
+from alcove.errors import InvalidRequest, KeyDestroyed
+from alcove.filters import Filter
+from alcove.namespace import Namespace
+from alcove.principal import Principal
+from alcove.records import (
+    KINDS,
+    Entry,
+    EventPage,
+    Kind,
+    Memory,
+    Version,
+)
+from alcove.records import Memories as Found
+from alcove.search.ranking import Mode
+from alcove.search.recall import Recall
+from alcove.standing import Standing
+
+log = logging.getLogger("alcove")
+T = TypeVar("T")
+
+Address = Sequence[str] | str
+"""A namespace as a caller may give it: its segments, or their spelling."""
+Moment = datetime | str
+"""A time as a caller may give it: an aware datetime, or RFC 3339 text."""
+
+List: TypeAlias = list  # inside the class, `list` is the method
+
+MODES = get_args(Mode)
+_SWEEP_BATCH = 500
+_MOST_RESEALS = 10
+_MOST_OFFSET = 10**9
+_EXPORT_PAGE = 200
+
+
+class Reading:
+    """Reads for every principal; each call says who asks. `service.Memories` adds the writing."""
+
+    _engine: Engine
+    _standing: Standing
+    _recall: Recall
+    _opener: rows.Opener
+    _clock: Clock
+
+    def get(
+        self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
+    ) -> Memory | None:
+        """The memory at a key, or None; at a past moment with `as_of`."""
+        policy, settings = self._standing.current()
+        place = checks.address(namespace, key, settings)
+        at = checked_moment(as_of, "as_of")
+        policy.authorise(principal, "read", place.namespace, key)
+        try:
+            return self._read(place, at)
+        except KeyDestroyed:
+            return rows.undisturbed(partial(self._read, place, at))
+
+    def _read(self, place: checks.Address, at: int | None) -> Memory | None:
+        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+        self._refuse_forgotten(at)
+        return self._opener.memory(row) if row else None
+
+    def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
+        """Every retained version of one key, newest first."""
+        policy, settings = self._standing.current()
+        place = checks.address(namespace, key, settings)
+        policy.authorise(principal, "read", place.namespace, key)
+        return rows.undisturbed(
+            lambda: [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
+        )
+
+    def search(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        query: str | None = None,
+        mode: Mode = "hybrid",
+        filter: Mapping[str, object] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: Moment | None = None,
+        explain: bool = False,
+    ) -> Found:
+        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key."""
+        limit = checks.whole(limit, "limit", 1, 100)
+        if query is None:
+            find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+            return Found(rows.undisturbed(lambda: [self._opener.memory(row) for row in find()]))
+        if mode not in MODES:
+            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
+        if not checks.text(query, "query").strip():
+            raise InvalidRequest("query", "something to look for")
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        at = checked_moment(as_of, "as_of")
+        scope = self._scope(principal, Namespace.checked(namespace_prefix, "namespace_prefix"), filter)
+        how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
+
+        def find_best() -> Found:
+            if at is None:
+                best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
+            else:
+                then = [*self._scanned(scope, at)]
+                self._refuse_forgotten(at)
+                best = self._recall.search_past(scope, then, query, **how)
+            found = Found(self._opener.hit(row, hit) for row, hit in best.hits)
+            found.degraded = best.degraded
+            return found
+
+        return rows.undisturbed(find_best)
+
+    def list(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        as_of: Moment | None = None,
+    ) -> List[Entry]:
+        """The same as `search`, without opening the values."""
+        limit = checks.whole(limit, "limit", 1, 1000)
+        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+        return [rows.entry(row) for row in rows.undisturbed(find)]
+
+    def _matching(
+        self,
+        principal: Principal,
+        prefix: Address,
+        filter: Mapping[str, object] | None,
+        limit: int,
+        offset: int,
+        as_of: Moment | None,
+    ) -> List[Row]:
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        at = checked_moment(as_of, "as_of")
+        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter)
+        matching = [*islice(self._scanned(scope, at), offset, offset + limit)]
+        self._refuse_forgotten(at)
+        return matching
+
+    def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
+        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
+        found = self._engine.scan(scope, now=self._clock(), at=at)
+        return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
+
+    def _fits(self, filter: Filter, row: Row) -> bool:
+        return filter.matches(rows.attributes(row), rows.index(row), lambda: self._opener.value(row))
+
+    def namespaces(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        suffix: Address = (),
+        max_depth: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> List[Namespace]:
+        """The distinct namespaces with something live in them, cut to a depth, sorted."""
+        ending = Namespace.checked(suffix, "suffix")
+        depth = None if max_depth is None else checks.whole(max_depth, "max_depth", 1, 2**31)
+        offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
+        stop = None if limit is None else offset + checks.whole(limit, "limit", 1, _MOST_OFFSET)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        found = map(Namespace.decode, self._engine.namespaces(scope, now=self._clock()))
+        cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
+        return [*islice(dict.fromkeys(cut), offset, stop)]
+
+    def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
+        """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.
+
+        What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
+        """
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        return self._pages(scope)
+
+    def _pages(self, scope: Scope) -> Iterator[Memory]:
+        after = None
+        while page := self._engine.scan_page(scope, after=after, now=self._clock(), limit=_EXPORT_PAGE):
+            for row in page:
+                with contextlib.suppress(KeyDestroyed):  # wiped since the page was read
+                    yield self._opener.memory(row)
+            after = page[-1].ns, page[-1].key
+
+    def count(self, principal: Principal, prefix: Address = ()) -> int:
+        """How many memories below a prefix the caller may see."""
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        return self._engine.count(scope, now=self._clock())
+
+    def last_event(self) -> int:
+        """The position of the newest event, whoever may see it."""
+        return self._engine.last_seq()
+
+    def end_of_events(self) -> str:
+        """The cursor after everything that has happened."""
+        return cursor.encode(self.last_event())
+
+    def events(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None = None,
+        limit: int = 50,
+    ) -> EventPage:
+        """A page of the timeline below a prefix, oldest first, and the cursor to go on from."""
+        chosen = KINDS if kinds is None else kinds
+        if not isinstance(chosen, List | tuple) or not chosen or not all(k in KINDS for k in chosen):
+            raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
+        position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        since, until = checked_moment(after, "after"), checked_moment(before, "before")
+        limit = checks.whole(limit, "limit", 1, 200)
+
+        def read() -> EventPage:
+            found = self._engine.events(
+                scope, position=position, kinds=chosen, after=since, before=until, limit=limit
+            )
+            earliest, purged = self._engine.horizon()
+            return EventPage(
+                events=[self._opener.event(row) for row in found],
+                after_cursor=cursor.encode(found[-1].seq if found else position),
+                truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
+            )
+
+        return rows.undisturbed(read)
+
+    def _scope(self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None) -> Scope:
+        """What the caller asked for, inside what the policy lets them see."""
+        wanted = Filter.parse(filter)
+        narrowed = self._standing.current().policy.narrow(principal, prefix, filter)
+        low, high = narrowed.prefix.subtree()
+        return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
+                     written_by=narrowed.written_by)  # fmt: skip
+
+    def _refuse_forgotten(self, at: int | None) -> None:
+        """Asked after reading: what retention removed meanwhile must not look as if it never was."""
+        if at is not None and at < (earliest := self._engine.horizon()[0]):
+            raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")
