@@ -140,7 +140,7 @@ def test_a_past_memory_had_its_expiry_then_too(alice: Alcove, clock: ManualClock
 )
 def test_a_time_without_its_zone_is_refused(alice: Alcove, moment: object) -> None:
     with pytest.raises(InvalidRequest, match="as_of"):
-        alice.get(NOTES, "k", as_of=moment)
+        alice.get(NOTES, "k", as_of=moment)  # type: ignore[arg-type]
 
 
 def test_history_is_newest_first_with_deletes_and_authors(alice: Alcove, bob: Alcove) -> None:
