@@ -168,7 +168,9 @@ class Edge:
         try:
             await pour(stream, receive, send, self._limits.request_seconds)
         except (AlcoveError, TimeoutError) as error:
-            trouble.warning("stream %s was broken off: %s", exchange.id, error or "its reader is too slow")
+            trouble.warning(
+                "stream %s was broken off: %s", exchange.id, str(error) or "its reader is too slow"
+            )
         finally:
             self._streams -= 1
 

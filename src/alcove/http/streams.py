@@ -16,7 +16,7 @@ from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streaming import Stream, Tail, gathered, lines
 from alcove.namespace import Namespace
-from alcove.records import EventPage, Memory
+from alcove.records import Event, EventPage, Memory
 from alcove.service import Memories
 from alcove.transfer import AT_A_TIME, Importer, Imports
 
@@ -101,6 +101,10 @@ class StreamsApi:
                 bundle = []
         await self._offload(partial(importer.take, bundle))
         return importer.report
+
+
+def _told(event: Event) -> bytes:
+    return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
 
 
 def memory_lines(offload: Offload, found: Iterator[Memory]) -> Stream:
