@@ -72,11 +72,16 @@ def put(client: httpx.Client, key: str, value: Any = None) -> None:
     assert answer.status_code == 200, answer.text
 
 
+def put_many(client: httpx.Client, name: str, count: int) -> None:
+    for n in range(count):
+        put(client, f"{name}-{n}")
+
+
 def recorded(client: httpx.Client) -> list[str]:
     """The cursors of everything that happened, by the ordinary road."""
     cursors: list[str] = []
     while True:
-        params = {"limit": 200, **({"after_cursor": cursors[-1]} if cursors else {})}
+        params: dict[str, Any] = {"limit": 200, **({"after_cursor": cursors[-1]} if cursors else {})}
         events = client.get("/v1/memories/events", params=params).json()["events"]
         if not events:
             return cursors
@@ -107,10 +112,8 @@ def test_every_event_comes_once_and_in_order_through_any_number_of_reconnects(
         put(clients[0], "first")
         (start,) = recorded(clients[0])
         writers = [
-            threading.Thread(target=lambda name, client: [put(client, f"{name}-{n}") for n in range(each)],
-                             args=pair)
-            for pair in enumerate(clients)
-        ]  # fmt: skip
+            threading.Thread(target=put_many, args=(client, f"{n}", each)) for n, client in enumerate(clients)
+        ]
         for writer in writers:
             writer.start()
         reader = Reader(start)
@@ -211,8 +214,8 @@ def test_a_reader_that_comes_back_too_late_is_told_what_it_missed(tmp_path: Path
         start = recorded(service.client)[0]
         for n in range(3):
             put(service.client, "k", {"n": n})
-        asked = {"params": {"after_cursor": start}}
-        until(lambda: "truncated_before" in service.call("GET", "/v1/memories/events", **asked).json())
+        asked = {"after_cursor": start}
+        until(lambda: "truncated_before" in service.call("GET", "/v1/memories/events", params=asked).json())
         reader = Reader(start)
         with connected(service) as client:
             stream = reader.follow(client)
