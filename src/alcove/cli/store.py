@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from alcove.client import Alcove
 from alcove.clients import SCHEMES, connect
 from alcove.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.namespace import Namespace
+from alcove.search.embedders import Embedder, embedder_for
 from alcove.settings import Settings
 
 OPERATOR = Settings(sweep_interval=0)
@@ -74,13 +76,26 @@ def opened(
     local = not is_url(at)
     if local:
         _check_file(at, make=make)
-    with connect(at, user=as_user, token=token, api_key=api_key, settings=OPERATOR) as store:
+    embedder = _embedder() if local else None
+    with connect(
+        at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
+    ) as store:
         try:
             yield store
         except PermissionDenied as denied:
             if local and as_user is None:
                 denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
             raise
+
+
+def _embedder() -> Embedder | None:
+    """The one that `alcove serve` would use in the same environment."""
+    folder = os.environ.get("ALCOVE_MODEL_DIR")
+    return embedder_for(
+        os.environ.get("ALCOVE_EMBEDDER") or "minilm",
+        folder=Path(folder) if folder else None,
+        key=os.environ.get("ALCOVE_EMBEDDER_KEY"),
+    )
 
 
 def is_url(at: str) -> bool:

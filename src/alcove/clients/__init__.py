@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from alcove.client import Alcove
+from alcove.search.embedders import Embedder
 from alcove.settings import Settings
 
 SCHEMES = ("http://", "https://")
@@ -18,11 +19,15 @@ def connect(
     api_key: str | None = None,
     timeout: float = 60.0,
     settings: Settings | None = None,
+    embedder: str | Embedder | None = "minilm",
 ) -> Alcove:
-    """The store in a file or behind a URL, as this user; `settings` are for a file, credentials for a URL."""
+    """The store in a file or behind a URL, as this user.
+
+    `settings` and `embedder` are for a file, credentials for a URL.
+    """
     if isinstance(at, str) and at.lower().startswith(SCHEMES):
         from alcove.clients.remote import Remote  # noqa: PLC0415  httpx is an extra
 
         return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout)
-    store = Alcove(at, settings=settings)
+    store = Alcove(at, settings=settings, embedder=embedder)
     return store if user is None else store.as_user(user)

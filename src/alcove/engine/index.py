@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import apsw
@@ -12,7 +13,7 @@ from alcove.engine.base import Change, IndexState, IndexStatus, Parked, Row, Sco
 from alcove.engine.database import Database
 from alcove.engine.log import COLUMNS
 from alcove.engine.scopes import predicate
-from alcove.filters import Params
+from alcove.filters import Filter, Params
 
 SQL = statements.load("index.sql", columns=COLUMNS)
 NEAR = 5000
@@ -46,23 +47,28 @@ class Index:
         ((due,),) = self._all("next_due")
         return due  # type: ignore[no-any-return]
 
-    def store(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
-        """Keeps vectors and takes their texts off the queue, in one transaction."""
+    def store(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> bool:
+        """Keeps vectors and takes their texts off the queue, in one transaction.
+
+        False, and nothing kept, where another embedder serves by now: they wait for its vectors instead.
+        """
         with self._db.write() as db:
-            for seq, body in bodies:
-                db.execute(SQL["add_vectors"], (seq, embedder, body))
-                db.execute(SQL["indexed"], (seq,))
+            if db.execute(SQL["serving"]).fetchone() != (embedder,):
+                db.executemany(SQL["postpone"], [(0, None, 1, seq) for seq, _ in bodies])
+                return False
+            _add(db, embedder, bodies)
+            db.executemany(SQL["indexed"], [(seq,) for seq, _ in bodies])
+            return True
 
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
         with self._db.write() as db:
-            for seq, body in bodies:
-                db.execute(SQL["add_vectors"], (seq, embedder, body))
+            _add(db, embedder, bodies)
 
-    def postpone(self, seqs: Sequence[int], due: int | None, error: str) -> None:
-        """Puts texts back until a moment; None parks them."""
+    def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
+        """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
         with self._db.write() as db:
-            db.executemany(SQL["postpone"], [(due, error, seq) for seq in seqs])
+            db.executemany(SQL["postpone"], [(due, error, not counted, seq) for seq in seqs])
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
@@ -96,40 +102,66 @@ class Index:
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         return [TextToIndex._make((*row, 0)) for row in self._all("unembedded", embedder, after, limit)]
 
-    def switch(self, embedder: str) -> bool:
-        """Serves an embedder's vectors from now on and drops the others', unless some are still missing."""
+    def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
+        """Serves an embedder's vectors from now on and drops the others', unless some are still missing.
+
+        Those that could not be made are parked, each with what was wrong.
+        """
         with self._db.write() as db:
-            if db.execute(SQL["unembedded"], (embedder, 0, 1)).fetchone():
+            found: list[tuple[Any, ...]] = db.execute(
+                SQL["unembedded"], (embedder, 0, len(parked) + 1)
+            ).fetchall()
+            missing = [seq for seq, _, _ in found]
+            if any(seq not in parked for seq in missing):
                 return False
             db.execute(SQL["serve"], (embedder,))
             db.execute(SQL["drop_other_vectors"], (embedder,))
             db.execute("DELETE FROM to_index")
+            db.executemany(SQL["park"], [(seq, parked[seq]) for seq in missing])
             return True
+
+    def some_vectors(self, embedder: str) -> bytes | None:
+        """The newest vectors of an embedder, which say how many dimensions it has."""
+        found = self._all("some_vectors", embedder)
+        return found[0][0] if found else None
+
+    def drop(self, embedder: str) -> None:
+        """Forgets an embedder's vectors."""
+        with self._db.write() as db:
+            db.execute(SQL["drop_vectors"], (embedder,))
 
     # What is there
 
     def state(self) -> IndexState:
-        return IndexState._make(self._all("state")[0])
-
-    def texts(self, low: bytes, high: bytes, embedder: str) -> tuple[IndexState, list[Text]]:
-        """Every live text of a subtree, as of one state."""
-        with self._db.read() as db, db:  # one snapshot
-            state = IndexState._make(db.execute(SQL["state"]).fetchall()[0])
-            found = [Text._make(row) for row in db.execute(SQL["corpus"], (low, high, embedder))]
-        return state, found
-
-    def changes(self, low: bytes, high: bytes, embedder: str, since: IndexState) -> Change:
-        """What happened to a subtree's texts since a state."""
-        with self._db.read() as db, db:  # one snapshot
-            change = _change(db, low, high, embedder, since)
-        return change  # noqa: RET504  the snapshot may swallow nothing, but mypy cannot know
-
-    def allowed(self, scope: Scope, now: int) -> list[tuple[int, int | None]]:
-        """Which of a subtree's texts may be seen and were asked for, as far as SQL can tell; until when."""
-        params: Params = [scope.low, scope.high, now]
-        statement = SQL["allowed"].format(where=predicate(scope, params))
         with self._db.read() as db:
-            return db.execute(statement, params).fetchall()  # type: ignore[return-value]
+            return _state(db)
+
+    def foreign(self, scope: Scope) -> bool:
+        """Whether there are rooms in a subtree that this scope leaves out for belonging to others."""
+        return scope.owner is not None and bool(self._all("foreign", scope.low, scope.high, scope.owner))
+
+    def texts(self, scope: Scope, embedder: str) -> tuple[IndexState, list[Text]]:
+        """Every live text that a scope shows, whatever its filter, as of one state."""
+        with self._db.read() as db, db:  # one snapshot
+            state, came = _state(db), _came(db, scope, embedder, 0, "INDEXED BY live")
+        return state, came
+
+    def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change:
+        """What happened to a scope's texts since a state."""
+        with self._db.read() as db, db:  # one snapshot
+            change = _change(db, scope, embedder, since)
+        return change  # noqa: RET504 - mypy thinks that `with` may swallow errors
+
+    def expiring(self, scope: Scope) -> dict[int, int]:
+        """When each text of a subtree expires that does."""
+        return dict(self._all("expiring", scope.low, scope.high))
+
+    def fitting(self, scope: Scope, after: int) -> list[int]:
+        """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
+        params: Params = [scope.low, scope.high, after]
+        statement = SQL["fitting"].format(where=predicate(scope, params))
+        with self._db.read() as db:
+            return [seq for (seq,) in db.execute(statement, params)]
 
     def found(self, seqs: Sequence[int], now: int) -> Iterator[Row]:
         """The versions of these numbers that are still live."""
@@ -142,17 +174,36 @@ class Index:
             return db.execute(SQL[name], params).fetchall()
 
 
-def _change(db: apsw.Connection, low: bytes, high: bytes, embedder: str, since: IndexState) -> Change:
-    state = IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+def _add(db: apsw.Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
+    db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
+
+
+def _state(db: apsw.Connection) -> IndexState:
+    return IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+
+
+def _change(db: apsw.Connection, scope: Scope, embedder: str, since: IndexState) -> Change:
+    state = _state(db)
+    place = (scope.low, scope.high)
     near = state.seq - since.seq < NEAR
-    happened = SQL["changed_by_seq" if near else "changed_by_subtree"]
+    happened = SQL["happened"].format(along="NOT INDEXED" if near else "INDEXED BY history")
     live: list[int] | None = None
-    came: list[tuple[Any, ...]] = []
-    if state.wipes != since.wipes or db.execute(happened, (low, high, since.seq)).fetchone():
-        if not near:
-            return Change(state, None, None)
-        live = [seq for (seq,) in db.execute(SQL["live_texts"], (low, high))]
-        came += db.execute(SQL["came_by_seq"], (low, high, embedder, since.seq))
+    came: list[Text] = []
+    traceless = (state.wipes, state.touches) != (since.wipes, since.touches)
+    if traceless or db.execute(happened, (*place, since.seq)).fetchone():
+        live = [seq for (seq,) in db.execute(SQL["live"], place)]
+        came += _came(db, scope, embedder, since.seq, "NOT INDEXED" if near else "INDEXED BY live")
     if state.vectors != since.vectors:
-        came += db.execute(SQL["vectors_since"], (low, high, embedder, since.vectors))
-    return Change(state, [*{row[0]: Text._make(row) for row in came}.values()], live)
+        near = state.vectors - since.vectors < NEAR
+        along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
+        came += _came(db, scope, embedder, since.vectors, along, which="embedded")
+    return Change(state, [*{text.seq: text for text in came}.values()], live)
+
+
+def _came(
+    db: apsw.Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
+) -> list[Text]:
+    params: Params = [scope.low, scope.high, after, embedder]
+    shown = predicate(replace(scope, filter=Filter()), params)
+    statement = SQL[which].format(where=shown, along=along)
+    return [Text._make(row) for row in db.execute(statement, params)]

@@ -125,6 +125,12 @@ class Corpus:
             raise IndexError(row)
         return read.item.id
 
+    def item(self, id: Hashable) -> Item | None:
+        """The item of an id, if it is here."""
+        row = self.rows.get(id)
+        read = None if row is None else self.reads[row]
+        return read.item if read else None
+
     @cached_property
     def substance(self) -> Matrix:
         """How telling each text is for itself: a few words more, and no question back."""

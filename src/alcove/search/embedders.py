@@ -16,6 +16,8 @@ Matrix = NDArray[np.float32]
 MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
 
+OTHER_DIMENSIONS = "the embedder answers {} dimensions and the index has {}: run `alcove reindex`"
+
 
 class EmbedderUnavailable(AlcoveError):
     """The embedder gives no usable vectors now: missing, down, slow, or answering garbage."""

@@ -13,16 +13,17 @@ import numpy as np
 from alcove.clock import SECOND, Clock
 from alcove.engine.base import Index, TextToIndex
 from alcove.errors import AlcoveError
-from alcove.search.embedders import Embedder, EmbedderUnavailable, Matrix
+from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 
 log = logging.getLogger("alcove")
 
 LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
-ALONE_FROM = 3
-"""Tries after which texts are embedded one by one, to find out which of them is the trouble."""
-MOST_TRIES = 6
+MOST_TRIES = 5
+"""Failures of a text's own, while the embedder takes others, after which it is parked."""
 LONGEST_PAUSE = 60
+STOP_SECONDS = 15
+PROBE = "Is anybody there?"
 
 
 class Indexer:
@@ -42,6 +43,8 @@ class Indexer:
         self._starting = threading.Lock()
         self._stopping = False
         self._told = ""
+        self._outages = 0
+        self._dimensions: int | None = None
 
     def wake(self) -> None:
         """There is something to index."""
@@ -52,12 +55,12 @@ class Indexer:
         self._wake.set()
 
     def stop(self) -> None:
-        """Lets the batch that is under way finish; the rest is found again."""
+        """Lets the batch that is under way finish, unless a slow embedder has it; the rest is found again."""
         with self._starting:
             self._stopping = True
         self._wake.set()
         if self._thread:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
 
     def wait(self, seq: int, seconds: float) -> bool:
         """Waits until a version has its vectors; False where it failed, or took longer."""
@@ -67,52 +70,74 @@ class Indexer:
             waits, error = self._index.waits(seq)
             if not waits or error is not None:
                 return not waits
+            if self._index.serving() not in (None, self._embedder.name):
+                return False
             with self._round:
                 self._round.wait(0.02)
         return False
 
     def step(self) -> int:
         """Indexes one batch; how many texts it took."""
+        now = self._clock()
+        if (due := self._index.next_due()) is None or due > now:
+            return 0
         name = self._embedder.name
         if self._index.serving(first=name) != name:
             self._tell(f"the index is of another model than {name}: run `alcove reindex`")
             return 0
-        now = self._clock()
         texts = self._index.claim(now=now, until=now + LEASE_SECONDS * SECOND, limit=self._batch)
-        if texts and max(text.tries for text in texts) > ALONE_FROM:
-            self._one_by_one(texts)
-        elif texts:
-            self._together(texts)
+        if texts:
+            self._take(texts)
         with self._round:
             self._round.notify_all()
         return len(texts)
 
-    def _together(self, texts: Sequence[TextToIndex]) -> None:
+    def _take(self, texts: Sequence[TextToIndex]) -> None:
+        """Where the embedder takes something else, one of the texts is the trouble: which, is found out."""
         try:
-            bodies = [*embedded(self._embedder, texts)]
+            bodies = self._embedded(texts)
         except Exception as error:
-            self._put_back(texts, error)
-        else:
-            self._index.store(self._embedder.name, bodies)
-
-    def _one_by_one(self, texts: Sequence[TextToIndex]) -> None:
-        """A text that fails while others do not is the trouble itself, and is parked after some tries."""
-        failed: list[tuple[TextToIndex, Exception]] = []
-        for text in texts:
             try:
-                self._index.store(self._embedder.name, [*embedded(self._embedder, [text])])
-            except Exception as error:
-                failed.append((text, error))
-        for text, why in failed:
-            poison = len(failed) < len(texts) or not isinstance(why, EmbedderUnavailable)
-            self._put_back([text], why, park=poison and text.tries >= MOST_TRIES)
+                checked(self._embedder.embed([PROBE]), 1, self._expected())
+            except Exception:
+                self._outages += 1
+                self._put_back(texts, error, tries=self._outages, counted=False)
+            else:
+                for text in texts:
+                    self._take_alone(text)
+        else:
+            self._keep(bodies)
 
-    def _put_back(self, texts: Sequence[TextToIndex], error: Exception, *, park: bool = False) -> None:
-        pause = min(2 ** min(text.tries for text in texts), LONGEST_PAUSE)
-        due = None if park else self._clock() + pause * SECOND
+    def _take_alone(self, text: TextToIndex) -> None:
+        try:
+            bodies = self._embedded([text])
+        except Exception as error:
+            self._put_back([text], error, tries=text.tries)
+        else:
+            self._keep(bodies)
+
+    def _embedded(self, texts: Sequence[TextToIndex]) -> list[tuple[int, bytes]]:
+        return [*embedded(self._embedder, texts, self._expected())]
+
+    def _keep(self, bodies: Sequence[tuple[int, bytes]]) -> None:
+        self._outages = 0
+        if not self._index.store(self._embedder.name, bodies):
+            self._tell("the index is of another model by now")
+
+    def _expected(self) -> int | None:
+        """The dimensions that the index has, if it has any vectors yet."""
+        if self._dimensions is None and (body := self._index.some_vectors(self._embedder.name)):
+            self._dimensions = dimensions_of(body)
+        return self._dimensions
+
+    def _put_back(
+        self, texts: Sequence[TextToIndex], error: Exception, *, tries: int, counted: bool = True
+    ) -> None:
+        park = counted and tries >= MOST_TRIES
+        due = None if park else self._clock() + min(2 ** min(tries, 6), LONGEST_PAUSE) * SECOND
         words = error.message if isinstance(error, AlcoveError) else f"{type(error).__name__}: {error}"
         self._tell(f"{len(texts)} texts are not indexed: {words}; {'parked' if park else 'trying again'}")
-        self._index.postpone([text.seq for text in texts], due, words)
+        self._index.postpone([text.seq for text in texts], due, words, counted=counted)
 
     def _tell(self, words: str) -> None:
         if words != self._told:
@@ -132,17 +157,19 @@ class Indexer:
             self._wake.wait(self._pause())
 
     def _pause(self) -> float:
-        """Until the next text is due, at most the interval."""
+        """Until the next text is due, at most the interval; what is due and was not taken cannot be."""
         try:
             due = self._index.next_due()
         except AlcoveError:
             due = None
-        ahead = self._interval if due is None else (due - self._clock()) / SECOND
-        return min(max(ahead, 0.05), self._interval)
+        ahead = 0.0 if due is None else (due - self._clock()) / SECOND
+        return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
 
-def embedded(embedder: Embedder, texts: Sequence[TextToIndex]) -> Iterator[tuple[int, bytes]]:
-    """The vectors of each version's texts, as they are kept."""
+def embedded(
+    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The vectors of each version's texts, as they are kept: for each field a row a window."""
     parts = [
         (number, field, window)
         for number, text in enumerate(texts)
@@ -150,20 +177,35 @@ def embedded(embedder: Embedder, texts: Sequence[TextToIndex]) -> Iterator[tuple
         if words.strip()
         for window in embedder.windows(words)
     ]
-    rows = embedder.embed([window for _, _, window in parts]) if parts else np.zeros((0, 1), np.float32)
-    found: list[dict[str, list[Matrix]]] = [{} for _ in texts]
+    empty = np.zeros((0, 1), dtype=np.float32)
+    windows = [window for *_, window in parts]
+    rows = checked(embedder.embed(windows), len(parts), dimensions) if parts else empty
+    found: list[dict[str, list[bytes]]] = [{} for _ in texts]
     for (number, field, _), row in zip(parts, rows, strict=True):
-        found[number].setdefault(field, []).append(row)
+        found[number].setdefault(field, []).append(row.tobytes())
     for text, fields in zip(texts, found, strict=True):
-        yield (
-            text.seq,
-            msgspec.msgpack.encode({name: np.stack(some).tobytes() for name, some in fields.items()}),
-        )
+        yield text.seq, msgspec.msgpack.encode(fields)
 
 
-def opened(body: bytes, dimensions: int) -> dict[str, Matrix]:
+def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
+    """Whoever wrote the embedder: nothing is kept that could not be searched."""
+    rows = np.asarray(rows, dtype=np.float32)
+    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
+        raise EmbedderUnavailable(f"the embedder answered {rows.shape}, not a row for each of {count} texts")
+    if dimensions not in (None, rows.shape[1]):
+        raise EmbedderUnavailable(OTHER_DIMENSIONS.format(rows.shape[1], dimensions))
+    return unit(rows)
+
+
+def opened(body: bytes) -> dict[str, Matrix]:
     """Vectors as they were kept, by field."""
-    fields = msgspec.msgpack.decode(body, type=dict[str, bytes])
+    fields = msgspec.msgpack.decode(body, type=dict[str, list[bytes]])
     return {
-        name: np.frombuffer(raw, dtype=np.float32).reshape(-1, dimensions) for name, raw in fields.items()
+        name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
+        for name, rows in fields.items()
     }
+
+
+def dimensions_of(body: bytes) -> int | None:
+    """How long each of some kept vectors is; None where the texts were empty."""
+    return next((rows.shape[1] for rows in opened(body).values()), None)

@@ -25,8 +25,8 @@ BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
 """What a word counts that stands one, two or three items before, or after."""
 AROUND = (0.25, 0.1)
 """The same for likeness in meaning, either side."""
-SPARE = 40
-"""Items beyond the limit that may take the place of near-duplicates."""
+POOL = 150
+"""The best items, among which near-duplicates are put back; the same for every page of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def rank(
     """The best items of those the mask lets pass, best first.
 
     `semantic` is the exact order by cosine, and `keyword` gives only items that hold a word of the
-    question. `hybrid` without a question vector goes by words alone.
+    question or one like it. `hybrid` without a question vector goes by words alone.
     """
     return Search(corpus, question, mask, ranking).hits(limit, mode, explain=explain)
 
@@ -103,7 +103,7 @@ class Search:
         if mode == "semantic":
             order = _best(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
             return self._told(order, cosines, cosines, {"meaning": cosines} if explain else {})
-        words = self._words()
+        words, holding = self._words()
         signals = {"words": _scaled(words)}
         if mode == "hybrid" and self._question.vector is not None:
             signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(cosines))
@@ -112,7 +112,7 @@ class Search:
         if self._ranking.company:
             signals["company"] = self._company(fused)
             fused = fused + signals["company"]
-        allowed = self._passing & (words > 0) if mode == "keyword" else self._passing
+        allowed = self._passing & holding if mode == "keyword" else self._passing
         fused = np.where(allowed, fused, -np.inf)
         return self._told(self._order(fused, limit), fused, cosines, signals if explain else {})
 
@@ -121,8 +121,11 @@ class Search:
             return np.full(len(self._corpus), np.nan, dtype=np.float32)
         return self._corpus.vectors.cosines(self._question.vector)
 
-    def _words(self) -> Matrix:
-        """BM25; each of the question's words counts once, in the best of its spellings and places."""
+    def _words(self) -> tuple[Matrix, Mask]:
+        """BM25; each of the question's words counts once, in the best of its spellings and places.
+
+        And which rows hold one of them themselves, not only beside a neighbour.
+        """
         content, size = self._corpus.content, len(self._corpus)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
@@ -134,13 +137,14 @@ class Search:
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.kindred * like) * weights)
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
+        holding: Mask = best.max(axis=0, initial=0) > 0
         for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
             for distance, weight in enumerate(kernel, 1):
                 near = scores.take(self._corpus.neighbours(sign * distance), axis=1)
                 near *= np.float32(self._windows * weight)
                 np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
-        return total * self._passing
+        return total * self._passing, holding
 
     def _kin(self, word: Word) -> list[tuple[str, float]]:
         """The words most like one of the question's that the subtree has."""
@@ -199,9 +203,10 @@ class Search:
         """The best rows, with near-duplicates of better ones put back."""
         if not self._ranking.diversity:
             return _best(fused, limit)
-        order = _best(fused, limit + SPARE)
-        like = self._corpus.vectors.likeness(order)
-        return _diverse(order, fused[order], self._ranking.diversity * like, limit)
+        order = _best(fused, max(limit, POOL))
+        pool, rest = order[:POOL], order[POOL:]
+        like = self._corpus.vectors.likeness(pool)
+        return np.append(_diverse(pool, fused[pool], self._ranking.diversity * like, limit), rest)
 
     def _told(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         rows = order.tolist()

@@ -1,4 +1,5 @@
--- What indexing and searching ask of a store. `{where}` is a predicate compiled by filters.py.
+-- What indexing and searching ask of a store. `{where}` is a predicate compiled by filters.py, and `{along}`
+-- says which way to read: along the log from a position near its end, else along the subtree.
 
 -- name: serving
 SELECT embedder FROM serving
@@ -27,7 +28,7 @@ SELECT ns, seq, ?2, ?3 FROM versions WHERE seq = ?1 AND ended_at IS NULL
 DELETE FROM to_index WHERE seq = ?
 
 -- name: postpone
-UPDATE to_index SET due = ?, error = ? WHERE seq = ?
+UPDATE to_index SET due = ?, error = ?, tries = tries - ? WHERE seq = ?
 
 -- name: retry
 UPDATE to_index SET due = 0, tries = 0, error = NULL WHERE due IS NULL OR tries > 0
@@ -54,47 +55,57 @@ WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?1)
 ORDER BY seq LIMIT ?3
 
+-- name: some_vectors
+SELECT body FROM vectors WHERE embedder = ? ORDER BY id DESC LIMIT 1
+
+-- name: drop_vectors
+DELETE FROM vectors WHERE embedder = ?
+
 -- name: drop_other_vectors
 DELETE FROM vectors WHERE embedder != ?
 
+-- name: park
+INSERT INTO to_index (seq, due, error) SELECT seq, NULL, ?2 FROM versions WHERE seq = ?1 AND ended_at IS NULL
+
 -- name: state
--- How far the log and the vectors go, and what changes without going on: wipes and touches.
-SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(id), 0) FROM vectors),
+-- How far the log and the vectors ever went, and what changes without going on: wipes and touches.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'vectors'), 0),
        (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'touches'),
        (SELECT embedder FROM serving)
 
--- name: corpus
--- Every live text of a subtree, with its vectors if it has them.
-SELECT v.seq, v.ns, v.created_at, v.index_text, x.body FROM versions v INDEXED BY live
-LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?3
-WHERE v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL
+-- name: foreign
+-- Whether a subtree has rooms that belong to anybody else than one user.
+SELECT 1 FROM namespaces WHERE ns >= ? AND ns < ? AND owner IS NOT NULL AND owner != ? LIMIT 1
 
--- name: came_by_seq
--- Live texts of a subtree that came after a position, read along the log.
-SELECT v.seq, v.ns, v.created_at, v.index_text, x.body FROM versions v NOT INDEXED
-LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?3
-WHERE v.seq > ?4 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL
+-- name: came
+-- Live texts of a subtree that came after a position, with their vectors if they have them.
+SELECT v.seq, v.ns, v.created_at, v.expires_at, v.index_text, x.body FROM versions v {along}
+LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
+WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL AND {where}
 
--- name: changed_by_seq
+-- name: happened
 -- Whether anything happened in a subtree after a position, whatever it was.
-SELECT 1 FROM versions NOT INDEXED WHERE seq > ?3 AND ns >= ?1 AND ns < ?2 LIMIT 1
+SELECT 1 FROM versions {along} WHERE seq > ?3 AND ns >= ?1 AND ns < ?2 LIMIT 1
 
--- name: changed_by_subtree
-SELECT 1 FROM versions INDEXED BY history WHERE ns >= ?1 AND ns < ?2 AND seq > ?3 LIMIT 1
+-- name: embedded
+-- Live texts of a subtree whose vectors came after a position.
+SELECT v.seq, v.ns, v.created_at, v.expires_at, v.index_text, x.body
+FROM vectors x {along} CROSS JOIN versions v USING (seq)
+WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at IS NULL AND {where}
 
--- name: vectors_since
-SELECT x.seq, x.ns, v.created_at, v.index_text, x.body FROM vectors x JOIN versions v USING (seq)
-WHERE x.id > ?4 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?3 AND v.ended_at IS NULL
+-- name: live
+-- Read off the index alone, whether a version has a text or not.
+SELECT seq FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL
 
--- name: live_texts
-SELECT seq FROM versions INDEXED BY live
-WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL AND index_text IS NOT NULL
+-- name: expiring
+SELECT seq, expires_at FROM versions INDEXED BY live
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND expires_at IS NOT NULL AND index_text IS NOT NULL
 
--- name: allowed
--- What of a subtree's texts may be seen and was asked for, and when each expires.
-SELECT seq, expires_at FROM versions v INDEXED BY live
-WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND index_text IS NOT NULL
-  AND (expires_at IS NULL OR expires_at > ?) AND {where}
+-- name: fitting
+-- Which of a subtree's texts after a position were asked for.
+SELECT seq FROM versions v INDEXED BY live
+WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {where}
 
 -- name: found
 SELECT {columns} FROM versions v WHERE seq = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
