@@ -345,7 +345,7 @@ def _road(
             interval=settings.indexing_interval,
             batch=settings.indexing_batch,
         )
-        if settings.sweep_interval and engine.index.next_due() is not None:  # what an earlier process left
+        if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
             indexer.wake()
     admin = Admin(
         engine=engine,
