@@ -70,6 +70,8 @@ class Admin:
         self._indexer = indexer
         self._clock = clock
         self._opener = rows.Opener(vault)
+        self.before_wipe: list[Callable[[str], None]] = []
+        """Called with the user before each wipe, for what goes with them although it is not theirs alone."""
         self.wake: Callable[[], None] = lambda: None
         """Called when something is to be scrubbed in the background."""
 
@@ -145,6 +147,8 @@ class Admin:
         if principal.user_id != user:
             self._require(principal)
         pseudonym = self._vault.pseudonym(user)
+        for prepare in self.before_wipe:
+            prepare(user)
         wiped = self._engine.erasure.wipe(
             user,
             subject=user_subject(user),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from alcove.admin import Admin
+from alcove.agents.runs import Runs
 from alcove.apikeys import ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress
@@ -94,6 +95,7 @@ class Alcove:
         self._sweeper = Sweeper(self._memories, interval) if interval else None
         if self._sweeper:
             self._memories.admin.wake = self._sweeper.wake
+        self._memories.admin.before_wipe.append(Runs(self._memories).forget)
         self._clock = clock
         self.principal = NOBODY_ELSE
 

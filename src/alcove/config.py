@@ -44,7 +44,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     jwt_leeway: Annotated[float, _about("Seconds that clocks may differ.", least=0, most=86400)] = 0.0
     jwt_require_exp: Annotated[bool, _about("Refuse tokens that never expire.")] = True
     policy_dir: Annotated[str | None, _about("Folder of Rego files; the built-in ones without it.")] = None
-    agents: Annotated[str | None, _about("File or folder of agent and team specs (not served yet).")] = None
+    agents: Annotated[str | None, _about("File or folder of agent and team specs.")] = None
     rate_limit: Annotated[
         float, _about("Requests a second for each principal; 0 for any number.", least=0, most=1000000000)
     ] = 0.0

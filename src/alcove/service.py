@@ -278,8 +278,11 @@ class Memories(Reading):
         return {
             "engine": self._engine.horizon,
             "keys": self._vault.check,
-            "policy": self._standing.current().policy.check,
+            "policy": self._check_policy,
         }
+
+    def _check_policy(self) -> None:
+        self._standing.current().policy.check()
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""

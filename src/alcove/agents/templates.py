@@ -16,6 +16,8 @@ OWNERS = frozenset({"u", "user"})
 """Segments that say whose a namespace is; no template and no name may spell one."""
 RESERVED = frozenset(
     {
+        "runs",
+        "calls",
         "facts",
         "turns",
         "summary",

@@ -62,6 +62,17 @@ class Noop:
         return NOBODY_ELSE
 
 
+class WithGrants:
+    """Whoever an authenticator finds, with what the specs of agents and teams let them read."""
+
+    def __init__(self, authenticate: Authenticator, grant: Callable[[Principal], Principal]) -> None:
+        self._authenticate = authenticate
+        self._grant = grant
+
+    async def __call__(self, headers: Headers) -> Principal:
+        return self._grant(await self._authenticate(headers))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenRules:
     """What a token must say, beyond being signed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from msgspec import Struct, json
 
 from alcove.errors import AlcoveError
@@ -9,14 +11,13 @@ from alcove.http.answers import HealthAnswer
 from alcove.http.app import Page
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
-from alcove.service import Memories
 
 
 class HealthApi:
     """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody."""
 
-    def __init__(self, memories: Memories, offload: Offload) -> None:
-        self._memories = memories
+    def __init__(self, checks: Mapping[str, Callable[[], object]], offload: Offload) -> None:
+        self._checks = checks
         self._offload = offload
 
     def resources(self) -> list[Resource]:
@@ -36,7 +37,7 @@ class HealthApi:
 
     async def ready(self, call: Call) -> Struct:
         checks = {}
-        for name, check in self._memories.readiness().items():
+        for name, check in self._checks.items():
             try:
                 await self._offload(check)
                 checks[name] = "ok"

@@ -16,10 +16,13 @@ import uvicorn
 from starlette.routing import Router
 
 from alcove import logs
+from alcove.agents.loading import Watched
+from alcove.agents.service import Agents
 from alcove.client import Alcove
 from alcove.config import ServeConfig
 from alcove.errors import InvalidRequest
 from alcove.http.admin import AdminApi, Denials
+from alcove.http.agents import AgentsApi
 from alcove.http.app import Watcher, application
 from alcove.http.auth import (
     Authenticator,
@@ -29,6 +32,7 @@ from alcove.http.auth import (
     SharedSecret,
     TokenRules,
     Tokens,
+    WithGrants,
 )
 from alcove.http.health import HealthApi
 from alcove.http.limits import Limits
@@ -41,10 +45,10 @@ from alcove.http.streaming import Tail
 from alcove.http.streams import StreamsApi
 from alcove.http.tallies import FOLDER, shared_folder
 from alcove.observer import Observer
+from alcove.search.embedders import embedder_for
 
 if TYPE_CHECKING:
     from alcove.http.tracing import Tracing
-from alcove.search.embedders import embedder_for
 
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -93,6 +97,9 @@ def build(config: ServeConfig) -> Router:
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
     memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
     tail = Tail(memories.last_event)
+    streams = StreamsApi(memories, offload, tail, most_line=config.max_body_bytes)
+    specs = Watched(Path(config.agents), max_depth=config.max_depth) if config.agents else None
+    agents = Agents(memories, specs, authentication=config.auth != "noop")
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -103,6 +110,7 @@ def build(config: ServeConfig) -> Router:
         if orphaned:
             orphaned.cancel()
         offload.close()
+        agents.close()
         store.close()
         access.flush()
         if tracing:
@@ -110,9 +118,10 @@ def build(config: ServeConfig) -> Router:
 
     resources = [
         *MemoriesApi(memories, offload, patience=config.request_seconds / 2).resources(),
-        *StreamsApi(memories, offload, tail, most_line=config.max_body_bytes).resources(),
+        *streams.resources(),
         *AdminApi(memories.admin, offload).resources(),
-        *HealthApi(memories, offload).resources(),
+        *AgentsApi(agents, offload, streams).resources(),
+        *HealthApi({**memories.readiness(), "agents": agents.check}, offload).resources(),
         *metrics.resources(),
     ]
     resources += DocsApi(resources, version("alcove")).resources()
@@ -125,7 +134,8 @@ def build(config: ServeConfig) -> Router:
     watchers: list[Watcher] = [metrics, Denials(memories.admin)]
     if tracing:
         watchers.append(tracing)
-    return application(resources, _authenticator(config, store), limits, access, lifespan, watchers)
+    authenticate = WithGrants(_authenticator(config, store), agents.direct)
+    return application(resources, authenticate, limits, access, lifespan, watchers)
 
 
 def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -16,13 +16,15 @@ from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streaming import Stream, Tail, gathered, lines
 from alcove.namespace import Namespace
-from alcove.records import Event, EventPage, Memory
+from alcove.principal import Principal
+from alcove.records import Event, EventPage, Kind, Memory
 from alcove.service import Memories
 from alcove.transfer import AT_A_TIME, Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
 NDJSON = b"application/x-ndjson"
+Read = Callable[..., EventPage]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,15 +57,23 @@ class StreamsApi:
         ]  # fmt: skip
 
     async def stream(self, call: Call) -> Struct:
+        namespace = Namespace.checked(call.query.ns, "ns")
+        return await self.follow(call, call.principal, namespace, call.query.kinds)
+
+    async def follow(
+        self, call: Call, who: Principal, namespace: Namespace, kinds: Sequence[Kind] | None
+    ) -> Struct:
+        """The events of a namespace as this principal may see them, from where the caller left off."""
         resumed = call.headers.get(b"last-event-id")
         seen = self._tail.end()
         after = self._memories.end_of_events() if resumed is None else resumed.decode("latin-1")
-        page = await self._page(call, after)  # refused here, it is refused with a status
-        return Stream(self._events(call, page, seen), b"text/event-stream")
+        read = partial(self._memories.events, who, namespace, kinds=kinds, limit=_PAGE)
+        page = await self._offload(lambda: read(after_cursor=after))  # refused here, with a status
+        return Stream(self._events(read, after, page, seen), b"text/event-stream")
 
-    async def _events(self, call: Call, page: EventPage, seen: int) -> AsyncIterator[bytes]:
+    async def _events(self, read: Read, after: str, page: EventPage, seen: int) -> AsyncIterator[bytes]:
         """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
-        yield b"retry: 1000\n\n"
+        yield b"retry: 1000\nid: %s\n\n" % after.encode()  # who is cut off before an event resumes here
         if page.truncated_before:
             yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
         while True:
@@ -80,12 +90,8 @@ class StreamsApi:
                         return
                     yield b": still here\n\n"
             seen = self._tail.end()
-            page = await self._page(call, cursor.encode(position))
-
-    async def _page(self, call: Call, after: str) -> EventPage:
-        namespace = Namespace.checked(call.query.ns, "ns")
-        read = partial(self._memories.events, call.principal, namespace, kinds=call.query.kinds)
-        return await self._offload(lambda: read(after_cursor=after, limit=_PAGE))
+            at = cursor.encode(position)
+            page = await self._offload(partial(read, after_cursor=at))
 
     async def export(self, call: Call) -> Struct:
         found = self._memories.export(call.principal, Namespace.checked(call.query.ns, "ns"))

@@ -1,0 +1,114 @@
+"""What agents did: each tool call by agent, user, tool, session and outcome, never its content.
+
+Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
+gathered and written about once a second: a read that waited for a write of its own would be slow.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from alcove.agents.runs import ALCOVE, OVERSEER
+from alcove.errors import AlcoveError
+from alcove.namespace import Namespace
+from alcove.principal import Grant, Principal
+from alcove.records import Put
+from alcove.service import Memories
+
+log = logging.getLogger("alcove")
+
+KEPT_SECONDS = 30 * 86_400
+FLUSH_SECONDS = 1.0
+MOST_GATHERED = 10_000
+_AT_ONCE = 500
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """One call of a tool."""
+
+    at: datetime
+    agent: str
+    user: str
+    tool: str
+    session: str | None
+    room: str | None
+    """The spelling of the scratch room, for the tools that have one."""
+    outcome: str
+    """`ok`, or the code of the error."""
+    ms: float
+
+
+class Calls:
+    """The record of tool calls."""
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+        self._gathered: list[ToolCall] = []
+        self._mutex = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def note(self, call: ToolCall) -> None:
+        """Takes a call down; under a flood the newest are not."""
+        with self._mutex:
+            if len(self._gathered) < MOST_GATHERED:
+                self._gathered.append(call)
+            if self._timer is None:
+                self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Writes what was taken down."""
+        with self._mutex:
+            gathered, self._gathered, self._timer = self._gathered, [], None
+        rooms: dict[tuple[str, str], list[ToolCall]] = defaultdict(list)
+        for call in gathered:
+            rooms[call.agent, call.user].append(call)
+        for (agent, user), calls in rooms.items():
+            for start in range(0, len(calls), _AT_ONCE):
+                self._write(_room(agent, user), user, calls[start : start + _AT_ONCE])
+
+    def _write(self, room: Namespace, user: str, calls: list[ToolCall]) -> None:
+        puts = [
+            Put(
+                namespace=room,
+                key=f"{call.at:%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}",
+                value=msgspec.to_builtins(call),
+                ttl_seconds=KEPT_SECONDS,
+            )
+            for call in calls
+        ]
+        try:
+            self._memories.batch(Principal(user, agent=ALCOVE, grants=(Grant(room),)), puts)
+        except AlcoveError as error:
+            log.warning("%d tool calls were not recorded: %s", len(calls), error.message)
+
+    def forget(self, user: str) -> None:
+        """Drops what was not written yet of a user who is wiped."""
+        with self._mutex:
+            self._gathered = [call for call in self._gathered if call.user != user]
+
+    def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
+        """The calls of an agent for a user, or for all of them, oldest first within each user."""
+        self.flush()
+        prefix = Namespace(("calls", agent)) if user is None else _room(agent, user)
+        for memory in self._memories.export(OVERSEER, prefix):
+            yield msgspec.convert(memory.value, ToolCall)
+
+    def close(self) -> None:
+        with self._mutex:
+            if self._timer:
+                self._timer.cancel()
+        self.flush()
+
+
+def _room(agent: str, user: str) -> Namespace:
+    return Namespace(("calls", agent, "u", user))

@@ -1,0 +1,114 @@
+"""A tool: what a model is told of it, what it takes, and what it does within one turn's rooms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from alcove.agents.rooms import KEEP, Rooms
+from alcove.agents.runs import Runs
+from alcove.errors import InvalidRequest
+from alcove.namespace import Namespace
+from alcove.principal import Grant, Principal
+from alcove.service import Memories
+
+log = logging.getLogger("alcove")
+
+
+class Answer(NamedTuple):
+    """What a call gives: a structured result, and the same in words for the model."""
+
+    result: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Everything a tool works with; bound before the model is asked, so that no argument can change it."""
+
+    memories: Memories
+    runs: Runs
+    rooms: Rooms
+    caller: Principal
+    """The user, for whom the agent acts."""
+
+    def within(self, room: Namespace, *, written_by: tuple[str | None, ...] | None = None) -> Principal:
+        """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
+        shared = room == self.rooms.team or room in self.rooms.pools.values()
+        operations = ("read",) if written_by else KEEP if shared else ("read", "write", "delete")
+        caller = self.caller
+        grants = (Grant(room, operations, written_by),)
+        return Principal(caller.user_id, caller.client_id, caller.claims, self.rooms.agent.name, grants)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool, whoever it is rendered for."""
+
+    name: str
+    description: str
+    arguments: type[Struct]
+    run: Callable[[Turn, Any], Answer]
+    choices: Mapping[str, tuple[str, ...]] | None = None
+    """Arguments that take one of a few names, which the spec knows."""
+    required: tuple[str, ...] = ()
+    """Arguments that are required for this agent, although they have a default for others."""
+
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, in one piece."""
+        (reference,), parts = msgspec.json.schema_components([self.arguments])
+        schema: dict[str, Any] = parts[reference["$ref"].rpartition("/")[2]]
+        for name, names in (self.choices or {}).items():
+            about = schema["properties"][name]
+            schema["properties"][name] = {"enum": [*names], **about}
+        for name in self.required:
+            schema["properties"][name].pop("default", None)
+        required = [*schema.get("required", []), *self.required]
+        return {"type": "object", "properties": schema["properties"], "required": required}
+
+    def called(self, turn: Turn, given: Mapping[str, Any]) -> Answer:
+        """Runs the tool with those of the arguments that it declares."""
+        declared = self.arguments.__struct_fields__
+        if dropped := sorted(set(given) - set(declared)):
+            log.info(
+                "%s: dropped arguments that it does not declare: %s", self.name, ", ".join(dropped)[:200]
+            )
+        arguments = {name: given[name] for name in declared if name in given}
+        for name in self.required:
+            if name not in arguments:
+                raise InvalidRequest(name, f"one of {', '.join((self.choices or {}).get(name, ()))}")
+        try:
+            parsed = msgspec.convert(arguments, self.arguments)
+        except msgspec.ValidationError as error:
+            raise _refusal(str(error)) from None
+        for name, names in (self.choices or {}).items():
+            if getattr(parsed, name) not in names:
+                raise InvalidRequest(name, f"one of {', '.join(names)}")
+        return self.run(turn, parsed)
+
+
+def rendered(tool: Tool, format: str) -> dict[str, Any]:
+    """A tool as a provider wants to be told of it."""
+    about = {"name": tool.name, "description": tool.description}
+    match format:
+        case "openai":
+            return {"type": "function", "function": {**about, "parameters": tool.parameters()}}
+        case "anthropic":
+            return {**about, "input_schema": tool.parameters()}
+        case "mcp":
+            return {**about, "inputSchema": tool.parameters()}
+        case _:
+            raise InvalidRequest("format", "openai, anthropic or mcp")
+
+
+def _refusal(complaint: str) -> InvalidRequest:
+    """The validator's words, with the argument first."""
+    what, _, where = complaint.partition(" - at `$.")
+    if "missing required field" in what:
+        return InvalidRequest(what.split("`")[1], "to be given")
+    return InvalidRequest(where.rstrip("`") or "arguments", what.removeprefix("Expected "))

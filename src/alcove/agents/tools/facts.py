@@ -1,0 +1,77 @@
+"""Facts: what an agent decides to keep of a user, recalled by meaning; the oldest make room."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from alcove.agents.tools.base import Answer, Tool, Turn
+from alcove.agents.tools.keyed import Content, Limit, Query, look
+from alcove.errors import NotFound
+from alcove.namespace import Namespace
+from alcove.records import Delete, Put
+
+
+class Learn(Struct):
+    content: Content
+    key: (
+        Annotated[str, Meta(min_length=1, max_length=1024, description="To replace a fact, its key.")] | None
+    ) = None
+
+
+class Recall(Struct):
+    query: Query
+    limit: Limit = 5
+
+
+class Forget(Struct):
+    key: Annotated[str, Meta(min_length=1, description="The key of the fact.")]
+
+
+def _room(turn: Turn) -> Namespace:
+    assert turn.rooms.facts is not None
+    return turn.rooms.facts
+
+
+def learn_fact(turn: Turn, given: Learn) -> Answer:
+    key = given.key or f"fact-{secrets.token_hex(4)}"
+    room, content = _room(turn), {"content": given.content}
+    entry = turn.memories.put(turn.within(room), Put(namespace=room, key=key, value=content, index=content))
+    evicted = _make_room(turn, keep=key)
+    text = f"Learned it as {key!r}." + (f" Forgot the oldest: {', '.join(evicted)}." if evicted else "")
+    return Answer({"key": key, "version": entry.revision, "evicted": evicted}, text)
+
+
+def _make_room(turn: Turn, keep: str) -> list[str]:
+    """Deletes the facts that were written longest ago until no more are left than the spec allows."""
+    room, most = _room(turn), turn.rooms.agent.memory.facts.max_facts
+    who = turn.within(room)
+    excess = turn.memories.count(who, room) - most
+    if excess <= 0:
+        return []
+    facts = [fact for fact in turn.memories.export(who, room) if fact.key != keep]
+    oldest = sorted(facts, key=lambda fact: fact.created_at)[:excess]
+    for fact in oldest:
+        turn.memories.delete(who, Delete(namespace=room, key=fact.key))
+    return [fact.key for fact in oldest]
+
+
+def recall_facts(turn: Turn, given: Recall) -> Answer:
+    return look(turn, _room(turn), given.query, given.limit)
+
+
+def forget_fact(turn: Turn, given: Forget) -> Answer:
+    room = _room(turn)
+    if not turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key)).deleted:
+        raise NotFound(f"there is no fact {given.key!r}")
+    return Answer({"key": given.key, "forgotten": True}, f"Forgot the fact {given.key!r}.")
+
+
+TOOLS = (
+    Tool("learn_fact", "Keep one fact about this user. Give its key to replace an earlier one.", Learn,
+         learn_fact),
+    Tool("recall_facts", "Find facts about this user, by meaning.", Recall, recall_facts),
+    Tool("forget_fact", "Delete a fact about this user by its key.", Forget, forget_fact),
+)  # fmt: skip

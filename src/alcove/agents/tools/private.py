@@ -1,0 +1,117 @@
+"""What an agent remembers of its user, and nobody else's agent or user ever sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from alcove.agents.tools.base import Answer, Tool, Turn
+from alcove.agents.tools.keyed import Content, Key, Limit, Query, keep, listed, look, read, show, told
+from alcove.errors import NotFound
+from alcove.namespace import Namespace
+from alcove.principal import Principal
+from alcove.records import Delete, Memory
+
+_MOST_LOOKED_AT = 1000
+
+
+class Remember(Struct):
+    key: Key
+    content: Content
+
+
+class ByKey(Struct):
+    key: Key
+
+
+class Look(Struct):
+    query: Query
+    limit: Limit = 5
+
+
+class Show(Struct):
+    limit: Annotated[int, Meta(ge=1, le=100, description="At most so many.")] = 20
+
+
+def _room(turn: Turn) -> Namespace:
+    assert turn.rooms.private is not None
+    return turn.rooms.private
+
+
+def remember(turn: Turn, given: Remember) -> Answer:
+    return keep(turn, _room(turn), given.key, given.content, "in your private memory of this user")
+
+
+def recall(turn: Turn, given: ByKey) -> Answer:
+    try:
+        return read(turn, _room(turn), given.key, "in your private memory of this user")
+    except NotFound:
+        for memory in _older(turn):
+            if memory.key == given.key:
+                return told(memory)
+        raise
+
+
+def search_memory(turn: Turn, given: Look) -> Answer:
+    if older := _fallback(turn):
+        who, room = older
+        found = turn.memories.search(who, room, query=given.query, limit=100)
+        return listed([*_newest(found)][: given.limit])
+    return look(turn, _room(turn), given.query, given.limit)
+
+
+def forget(turn: Turn, given: ByKey) -> Answer:
+    room = _room(turn)
+    done = turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key))
+    if not done.deleted:
+        raise NotFound(f"there is nothing under {given.key!r} in your private memory of this user")
+    return Answer({"key": given.key, "forgotten": True}, f"Forgot {given.key!r}.")
+
+
+def list_memories(turn: Turn, given: Show) -> Answer:
+    older = [*_older(turn)]
+    return listed(older[: given.limit]) if older else show(turn, _room(turn), given.limit)
+
+
+def _older(turn: Turn) -> Iterator[Memory]:
+    """What lies in rooms from before users had their own, newest of each key, while this one is empty."""
+    if older := _fallback(turn):
+        who, room = older
+        found: list[Memory] = []
+        for memory in turn.memories.export(who, room):
+            found.append(memory)
+            if len(found) == _MOST_LOOKED_AT:
+                break
+        yield from _newest(sorted(found, key=lambda memory: memory.created_at, reverse=True))
+
+
+def _newest(found: list[Memory]) -> Iterator[Memory]:
+    """The newest memory of each key, in the order found."""
+    latest: dict[str, Memory] = {}
+    for memory in found:
+        if memory.key not in latest or memory.created_at > latest[memory.key].created_at:
+            latest[memory.key] = memory
+    for memory in found:
+        if latest.get(memory.key) is memory:
+            yield memory
+
+
+def _fallback(turn: Turn) -> tuple[Principal, Namespace] | None:
+    """Who may look where for older memories; None once the private room holds anything."""
+    older, room = turn.rooms.fallback, _room(turn)
+    if older is None or turn.memories.count(turn.within(room), room):
+        return None
+    authors = (older.written_by, None) if older.authorless else (older.written_by,)
+    return turn.within(older.namespace, written_by=authors), older.namespace
+
+
+TOOLS = (
+    Tool("remember", "Keep something about this user for later conversations, under a key of your choice. "
+         "An existing key is replaced. Only you can read it, and only with this user.", Remember, remember),
+    Tool("recall", "Read back what you remembered about this user under a key.", ByKey, recall),
+    Tool("search_memory", "Search what you remembered about this user, by meaning.", Look, search_memory),
+    Tool("forget", "Delete what you remembered about this user under a key.", ByKey, forget),
+    Tool("list_memories", "List what you remembered about this user.", Show, list_memories),
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Scratch rooms: values under plain keys, for agents that work together, with versions to agree on."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from alcove.agents.rooms import RUNS
+from alcove.agents.tools.base import Answer, Tool, Turn
+from alcove.agents.tools.keyed import Key
+from alcove.errors import NotFound
+from alcove.namespace import Namespace
+from alcove.records import Delete, Memory, Put
+
+Room = Annotated[str, Meta(description="Which kind of room.")]
+_ABOUT = {
+    "global": "global is open to every user of every agent that has it",
+    "workflow": "workflow is shared by everybody in this workflow run",
+    "swarm": "swarm is shared by everybody in this swarm",
+    "debate": "debate is shared by everybody in this debate",
+    "session": "session is shared by the agents of this user in this session",
+    "agent": "agent is yours alone with this user",
+}
+
+
+class Write(Struct):
+    key: Key
+    value: Annotated[Any, Meta(description="Any JSON value.")]
+    namespace: Room = "global"
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Anything to say about the value.")] = None
+    expected_version: (
+        Annotated[int, Meta(ge=0, description="Only if this is its version now; 0: if it does not exist.")]
+        | None
+    ) = None
+
+
+class Read(Struct):
+    key: Key
+    namespace: Room = "global"
+
+
+class Listing(Struct):
+    namespace: Room = "global"
+    pattern: Annotated[str | None, Meta(description="Only keys like this, such as `plan_*`.")] = None
+
+
+def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
+    """The room of a kind, once it is known that the caller may enter it."""
+    place = turn.rooms.scratch(kind)
+    if kind in RUNS and not turn.runs.enter(kind, place[1], turn.caller.user_id, opening=opening):
+        raise NotFound(f"there is no such {kind}")
+    return place
+
+
+def write(turn: Turn, given: Write) -> Answer:
+    place = room(turn, given.namespace, opening=True)
+    put = Put(
+        namespace=place,
+        key=given.key,
+        value={"value": given.value, "metadata": given.metadata or {}},
+        expected_revision=given.expected_version,
+    )
+    entry = turn.memories.put(turn.within(place), put)
+    text = f"Wrote {given.key!r} to the {given.namespace} room, version {entry.revision}."
+    return Answer({"key": given.key, "version": entry.revision}, text)
+
+
+def read(turn: Turn, given: Read) -> Answer:
+    place = room(turn, given.namespace)
+    found = turn.memories.get(turn.within(place), place, given.key)
+    if found is None:
+        raise NotFound(f"there is nothing under {given.key!r} in the {given.namespace} room")
+    return Answer(_shown(found), f"{found.key} (version {found.revision}): {found.value['value']}")
+
+
+def listing(turn: Turn, given: Listing) -> Answer:
+    place = room(turn, given.namespace)
+    found = [
+        memory
+        for memory in turn.memories.export(turn.within(place), place)
+        if memory.namespace == place and fnmatchcase(memory.key, given.pattern or "*")
+    ]
+    lines = [f"- {memory.key} (version {memory.revision}): {memory.value['value']}" for memory in found]
+    text = "\n".join(lines) or f"The {given.namespace} room has nothing like that."
+    return Answer({"items": [_shown(memory) for memory in found]}, text)
+
+
+def delete(turn: Turn, given: Read) -> Answer:
+    place = room(turn, given.namespace)
+    if not turn.memories.delete(turn.within(place), Delete(namespace=place, key=given.key)).deleted:
+        raise NotFound(f"there is nothing under {given.key!r} in the {given.namespace} room")
+    return Answer({"key": given.key, "deleted": True}, f"Deleted {given.key!r}.")
+
+
+def _shown(memory: Memory) -> dict[str, Any]:
+    return {
+        "key": memory.key,
+        **memory.value,
+        "version": memory.revision,
+        "written_at": memory.created_at,
+        "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
+    }
+
+
+def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
+    """The tools of an agent with these kinds of rooms."""
+    about = "a room: " + "; ".join(_ABOUT[kind] for kind in kinds)
+    rooms = {"namespace": kinds}
+    named = () if "global" in kinds else ("namespace",)
+    return (
+        Tool(
+            "shared_memory_write",
+            f"Write a value under a key to {about}.",
+            Write,
+            write,
+            rooms,
+            named,
+        ),
+        Tool("shared_memory_read", f"Read the value under a key of {about}.", Read, read, rooms, named),
+        Tool("shared_memory_list", "List the keys and values of a room.", Listing, listing, rooms, named),
+        Tool("shared_memory_delete", "Delete the value under a key of a room.", Read, delete, rooms, named),
+    )

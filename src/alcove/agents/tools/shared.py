@@ -1,0 +1,118 @@
+"""Pools and the team's room: what agents share with others; every entry says who wrote it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from alcove.agents.tools.base import Answer, Tool, Turn
+from alcove.agents.tools.keyed import Content, Key, Limit, Query, keep, look, read, show
+from alcove.errors import InvalidRequest
+from alcove.namespace import Namespace
+
+Pool = Annotated[str, Meta(description="Which pool.")]
+
+
+class ShareTo(Struct):
+    pool: Pool
+    key: Key
+    content: Content
+
+
+class ReadPool(Struct):
+    pool: Pool
+    key: Key
+
+
+class SearchPool(Struct):
+    pool: Pool
+    query: Query
+    limit: Limit = 5
+
+
+class ListPool(Struct):
+    pool: Pool
+    limit: Limit = 20
+
+
+class Share(Struct):
+    key: Key
+    content: Content
+
+
+class ReadShared(Struct):
+    key: Key
+
+
+class SearchShared(Struct):
+    query: Query
+    limit: Limit = 5
+
+
+class ListShared(Struct):
+    limit: Limit = 20
+
+
+def _pool(turn: Turn, name: str) -> Namespace:
+    if name not in turn.rooms.pools:
+        raise InvalidRequest("pool", f"one of {', '.join(turn.rooms.pools)}")
+    return turn.rooms.pools[name]
+
+
+def _team(turn: Turn) -> Namespace:
+    assert turn.rooms.team is not None
+    return turn.rooms.team
+
+
+def share_to(turn: Turn, given: ShareTo) -> Answer:
+    return keep(turn, _pool(turn, given.pool), given.key, given.content, f"in the pool {given.pool}")
+
+
+def read_from_pool(turn: Turn, given: ReadPool) -> Answer:
+    return read(turn, _pool(turn, given.pool), given.key, f"in the pool {given.pool}")
+
+
+def search_pool(turn: Turn, given: SearchPool) -> Answer:
+    return look(turn, _pool(turn, given.pool), given.query, given.limit)
+
+
+def list_pool(turn: Turn, given: ListPool) -> Answer:
+    return show(turn, _pool(turn, given.pool), given.limit)
+
+
+def share_finding(turn: Turn, given: Share) -> Answer:
+    return keep(turn, _team(turn), given.key, given.content, "for the team")
+
+
+def read_shared(turn: Turn, given: ReadShared) -> Answer:
+    return read(turn, _team(turn), given.key, "in the team's room")
+
+
+def search_shared(turn: Turn, given: SearchShared) -> Answer:
+    return look(turn, _team(turn), given.query, given.limit)
+
+
+def list_shared(turn: Turn, given: ListShared) -> Answer:
+    return show(turn, _team(turn), given.limit)
+
+
+def pool_tools(names: tuple[str, ...]) -> tuple[Tool, ...]:
+    """The tools of an agent with these pools."""
+    only = {"pool": names}
+    return (
+        Tool("share_to", "Write something into a pool that all users of agents with this pool can read. "
+             "Never put anything private there.", ShareTo, share_to, only),
+        Tool("read_from_pool", "Read an entry of a pool by its key.", ReadPool, read_from_pool, only),
+        Tool("search_pool", "Search a pool by meaning.", SearchPool, search_pool, only),
+        Tool("list_pool", "List the entries of a pool.", ListPool, list_pool, only),
+    )  # fmt: skip
+
+
+TEAM_TOOLS = (
+    Tool("share_finding", "Share something with your team, under a key. Everybody in the team can read it.",
+         Share, share_finding),
+    Tool("read_shared", "Read what a team member shared under a key.", ReadShared, read_shared),
+    Tool("search_shared", "Search what your team shared, by meaning.", SearchShared, search_shared),
+    Tool("list_shared", "List what your team shared.", ListShared, list_shared),
+)  # fmt: skip
