@@ -17,6 +17,12 @@ OWN = ["user", "noop"]
 CLOSED = 'package memories.authz\n\ndefault decision := {"allow": false, "reason": "closed today"}\n'
 MARKED = 'package memories.attributes\n\nattributes := {"namespace": "user", "sub": "noop", "mark": 1}\n'
 BROKEN = "package memories.authz\n\ndecision := {\n"
+QUARREL = """package memories.authz
+
+decision := {"allow": true}
+
+decision := {"allow": false} if input.key == "quarrel"
+"""
 SETTINGS = {
     "max_depth": 3,
     "max_value_bytes": 200,
@@ -82,6 +88,18 @@ def test_a_broken_policy_is_refused_with_its_line_and_the_old_one_stays(pair: Se
             answer = clients[0].put(f"{AT}/policies", json=wrong)
             assert assert_error(answer, 400, "invalid_request")["details"]["field"] == field
         assert done(clients[1].get(f"{AT}/policies")) == before
+
+
+def test_a_policy_that_fails_while_it_decides_is_an_error_of_ours_without_its_text(tmp_path: Path) -> None:
+    """It decides for everybody but for one key, for which two rules contradict each other."""
+    with serving(tmp_path) as service:
+        done(service.client.put(f"{AT}/policies", json={"authz": QUARREL}))
+        done(put(service.client))
+        error = assert_error(put(service.client, "quarrel"), 500, "internal_error")
+        for word in ("quarrel", "authz", "decision", "rego", "input."):
+            assert word not in str(error)
+        assert "authz.rego" in service.log
+        done(put(service.client))
 
 
 def test_put_policies_survive_a_restart_and_win_over_the_folder(tmp_path: Path) -> None:

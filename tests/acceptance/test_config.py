@@ -127,6 +127,12 @@ def test_a_person_can_read_the_plain_form() -> None:
         ("port: [1, 2]\n", "port"),
         ("insecure: maybe\n", "insecure"),
         ("1: 2\n", "1"),
+        ("port: 5.5\n", "port"),
+        ("threads: 2.0\n", "threads"),
+        ("port: 2026-01-01\n", "port"),
+        ("retention_days: 2026-01-01\n", "retention"),
+        ("port: {}\nprot:\n", "prot"),
+        ("max_depth: true\n", "depth"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
@@ -135,6 +141,10 @@ def test_what_is_wrong_in_the_file_is_refused_by_name(tmp_path: Path, text: str,
     assert done.returncode == 2, done.stdout + done.stderr
     assert named in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_name_without_a_value_in_the_file_is_the_default(tmp_path: Path) -> None:
+    assert effective("--config", written(tmp_path, "port:\nthreads: 3\n"))["port"] == (8080, "default")
 
 
 def test_a_service_does_not_start_with_a_file_that_is_wrong(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,8 +32,12 @@ def listening(config: uvicorn.Config) -> list[socket.socket]:
 
 
 async def stop_with(parent: int) -> None:
-    """Stops this worker when its parent is gone, however that came about: nobody serves unattended."""
-    while os.getppid() == parent:
+    """Stops this worker when its parent is gone, however that came about: nobody serves unattended.
+
+    One that died while this worker was starting is no longer its parent, but is still who started it.
+    """
+    starter = multiprocessing.parent_process()
+    while os.getppid() == (starter.pid if starter else parent):
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
