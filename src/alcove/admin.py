@@ -15,7 +15,7 @@ from alcove import checks, cursor, reports, rows
 from alcove.apikeys import ApiKey, ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress, backup
-from alcove.clock import Clock, to_datetime
+from alcove.clock import SECOND, Clock, to_datetime
 from alcove.doctor import Examination, examine
 from alcove.engine.base import Engine, Row
 from alcove.errors import InvalidRequest, NotFound, PermissionDenied, Unavailable
@@ -265,6 +265,11 @@ class Admin:
                 for each in self._engine.index.parked()
             ],
         )
+
+    def index_lag(self) -> tuple[int, float]:
+        """How many texts wait to be indexed, and how many seconds the oldest has."""
+        status = self._engine.index.status(self._engine.index.serving() or "")
+        return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
 
     def trigger_index(self, principal: Principal) -> reports.Index:
         """Tries at once whatever waits or was parked."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -65,6 +65,16 @@ class Metrics:
         self._expirations = Counter(
             "alcove_expirations", "Memories whose end a sweep recorded.", ["which"], registry=own
         )
+        self._index_waiting = Gauge(
+            "alcove_index_waiting", "Texts that wait to be found by meaning.",
+            multiprocess_mode="livemostrecent", registry=own,
+        )  # fmt: skip
+        self._index_lag = Gauge(
+            "alcove_index_lag_seconds", "How long the text has waited that has waited longest.",
+            multiprocess_mode="livemostrecent", registry=own,
+        )  # fmt: skip
+        self.index: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+        """Asked at each scrape for both, since it is the store that knows."""
         for which in ("due", "aged"):  # there from the start: a rate needs a zero to begin at
             self._expirations.labels(which)
         self._shared = os.environ.get(FOLDER)
@@ -110,10 +120,7 @@ class Metrics:
     # Of all workers
 
     def sample(self) -> None:
-        """Sets what goes up and down: two assignments now and then instead of four a request.
-
-        This is where the lag of an index belongs, once there is one.
-        """
+        """Sets what goes up and down: two assignments now and then instead of four a request."""
         self._in_flight.set(self._requests_now)
         self._waiting.set(self._writes_now)
 
@@ -135,6 +142,9 @@ class Metrics:
     def text(self) -> bytes:
         """Everything that was counted, by every worker that is or was."""
         self.sample()
+        waiting, lag = self.index()
+        self._index_waiting.set(waiting)
+        self._index_lag.set(lag)
         registry = self._registry
         if self._shared:
             registry = CollectorRegistry()

@@ -96,6 +96,7 @@ def build(config: ServeConfig) -> Router:
     store = _store(config, metrics)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
     memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
+    metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
     streams = StreamsApi(memories, offload, tail, most_line=config.max_body_bytes)
     specs = Watched(Path(config.agents), max_depth=config.max_depth) if config.agents else None
