@@ -19,7 +19,7 @@ from alcove.http.streams import StreamsApi
 _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
 _CHANGED = (400, 401, 403, 404, 409, 413, 415)
-_MOST_CALLS = 1000
+MOST_CALLS = 1000
 
 
 class AgentsAnswer(Struct):
@@ -56,7 +56,7 @@ class ToolAnswer(Struct):
 
 
 class CallsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    limit: Annotated[int, Meta(ge=1, le=_MOST_CALLS)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_CALLS)] = 100
 
 
 class CallsAnswer(Struct):
@@ -152,8 +152,9 @@ class AgentsApi:
         await self._do(self._agents.reset_room, call, *self._room(call))
 
     async def watch_room(self, call: Call) -> Any:
-        who, room = await self._do(self._agents.watching, call, *self._room(call))
-        return await self._streams.follow(call, who, room, None)
+        watching = partial(self._agents.watching, call.principal, *self._room(call))
+        _, room = await self._offload(watching)
+        return await self._streams.follow(call, lambda: watching()[0], room, None)
 
     @staticmethod
     def _room(call: Call) -> tuple[str, str, Where]:

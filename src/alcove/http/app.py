@@ -181,7 +181,7 @@ class Edge:
                 raise Unavailable("the server has more to do than it can; try again in a moment")
             if resource.streams and self._streams >= self._limits.most_in_flight:
                 raise Unavailable("too many streams are open already; try again in a moment")
-            if resource.quick or resource.takes_lines:
+            if resource.quick or resource.takes_lines or resource.unhurried:
                 answer = await self._act(exchange, resource, receive)
             else:
                 async with asyncio.timeout(self._limits.request_seconds):

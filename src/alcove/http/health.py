@@ -14,7 +14,10 @@ from alcove.http.resource import Call, Resource
 
 
 class HealthApi:
-    """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody."""
+    """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody.
+
+    A check that raises holds everything up; one that answers with a text has something to say.
+    """
 
     def __init__(self, checks: Mapping[str, Callable[[], object]], offload: Offload) -> None:
         self._checks = checks
@@ -36,13 +39,13 @@ class HealthApi:
         return HealthAnswer("ok")
 
     async def ready(self, call: Call) -> Struct:
-        checks = {}
+        checks, ready = {}, True
         for name, check in self._checks.items():
             try:
-                await self._offload(check)
-                checks[name] = "ok"
+                said = await self._offload(check)
+                checks[name] = said if isinstance(said, str) else "ok"
             except AlcoveError as error:
-                checks[name] = error.message
-        if all(state == "ok" for state in checks.values()):
+                checks[name], ready = error.message, False
+        if ready:
             return HealthAnswer("ok", checks)
         return Page(json.encode(HealthAnswer("unavailable", checks)), b"application/json", 503)

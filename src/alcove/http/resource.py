@@ -57,6 +57,8 @@ class Resource:
     """Whether an `Idempotency-Key` is taken."""
     quick: bool = False
     """Whether it waits for nothing, neither a body nor another thread, and so needs no time limit."""
+    unhurried: bool = False
+    """Whether it may take as long as the store is large."""
     open: bool = False
     """Whether it is there for callers who have not said who they are."""
     local: bool = False

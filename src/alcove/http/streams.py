@@ -58,16 +58,19 @@ class StreamsApi:
 
     async def stream(self, call: Call) -> Struct:
         namespace = Namespace.checked(call.query.ns, "ns")
-        return await self.follow(call, call.principal, namespace, call.query.kinds)
+        return await self.follow(call, lambda: call.principal, namespace, call.query.kinds)
 
     async def follow(
-        self, call: Call, who: Principal, namespace: Namespace, kinds: Sequence[Kind] | None
+        self, call: Call, who: Callable[[], Principal], namespace: Namespace, kinds: Sequence[Kind] | None
     ) -> Struct:
-        """The events of a namespace as this principal may see them, from where the caller left off."""
+        """The events of a namespace from where the caller left off; who may see them is asked every time."""
         resumed = call.headers.get(b"last-event-id")
         seen = self._tail.end()
         after = self._memories.end_of_events() if resumed is None else resumed.decode("latin-1")
-        read = partial(self._memories.events, who, namespace, kinds=kinds, limit=_PAGE)
+
+        def read(**position: str) -> EventPage:
+            return self._memories.events(who(), namespace, kinds=kinds, limit=_PAGE, **position)
+
         page = await self._offload(lambda: read(after_cursor=after))  # refused here, with a status
         return Stream(self._events(read, after, page, seen), b"text/event-stream")
 
