@@ -134,18 +134,21 @@ def search(
     store: Alcove, out: Output, prefix: Namespace, query: str | None, mode: str, *, explain: bool,
     **asked: Any,
 ) -> None:  # fmt: skip
-    """Find memories below a namespace, with their values; by meaning and words with a QUERY.
+    """Find memories, by meaning and words or by filter.
 
     \b
     Examples:
       alcove search user:alice "what does she like to drink?" --limit 5
+      alcove search user:alice "what does she like to drink?" --explain
       alcove search user:alice --filter kind=drink --filter '{"cups": {"gte": 3}}' --json
     """
     columns, cells = ["namespace", "key", "rev", "written", "value"], _cells
     find: Callable[..., Sequence[Memory]] = store.search
     if query is not None:
-        columns, cells = ["score", *columns, *(["why"] if explain else [])], _scored
+        columns, cells = ["score", *columns], _scored
         find = partial(_asked, store, query=query, mode=mode, explain=explain)
+        if explain:
+            columns, cells = ["score", "namespace", "key", "why: each signal's place and share"], _reasons
     out.table(_found(find, 100, prefix, **asked), columns, cells,
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
@@ -162,11 +165,17 @@ def _cells(memory: Memory) -> list[object]:
 
 
 def _scored(memory: Memory) -> list[object]:
-    score = "" if memory.score is None else f"{memory.score:.3f}"
-    why = memory.explain and ", ".join(
-        f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in memory.explain.items()
-    )
-    return [score, *_cells(memory), *([why] if why else [])]
+    return [_score(memory), *_cells(memory)]
+
+
+def _reasons(memory: Memory) -> list[object]:
+    signals = (memory.explain or {}).items()
+    why = "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in signals)
+    return [_score(memory), memory.namespace, memory.key, why]
+
+
+def _score(memory: Memory) -> str:
+    return "" if memory.score is None else f"{memory.score:.3f}"
 
 
 @click.command(name="list")
