@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from alcove.admin import Admin
+from alcove.agents.crew import Crew
 from alcove.agents.runs import Runs
+from alcove.agents.service import Agents
 from alcove.apikeys import ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress
@@ -96,6 +98,7 @@ class Alcove:
         if self._sweeper:
             self._memories.admin.wake = self._sweeper.wake
         self._memories.admin.before_wipe.append(Runs(self._memories).forget)
+        self._closing: List[Callable[[], None]] = []
         self._clock = clock
         self.principal = NOBODY_ELSE
 
@@ -125,6 +128,17 @@ class Alcove:
         handle = object.__new__(type(self))
         handle.__dict__ = {**self.__dict__, "principal": principal}
         return handle
+
+    def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
+        """The agents and teams of a spec file or folder, at work on this store for this principal."""
+        from alcove.agents.loading import Watched  # noqa: PLC0415  YAML is an extra
+
+        if specs is None:
+            raise InvalidRequest("specs", "the path of a file or folder of agent specs")
+        watched = Watched(Path(specs), max_depth=self._settings.max_depth)
+        agents = Agents(self._memories, watched, authentication=False)
+        self._closing.append(agents.close)
+        return Crew(agents, self.principal)
 
     def put(
         self,
@@ -301,6 +315,8 @@ class Alcove:
         """Stops the sweep and closes the file, for every handle over this store."""
         if self._sweeper:
             self._sweeper.stop()
+        for close in self._closing:
+            close()
         self._memories.close()
 
     def __enter__(self) -> Self:

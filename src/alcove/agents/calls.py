@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER
-from alcove.errors import AlcoveError
+from alcove.errors import AlcoveError, InvalidRequest
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
 from alcove.records import Put
@@ -53,6 +53,7 @@ class Calls:
         self._memories = memories
         self._gathered: list[ToolCall] = []
         self._mutex = threading.Lock()
+        self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def note(self, call: ToolCall) -> None:
@@ -67,14 +68,15 @@ class Calls:
 
     def flush(self) -> None:
         """Writes what was taken down."""
-        with self._mutex:
-            gathered, self._gathered, self._timer = self._gathered, [], None
-        rooms: dict[tuple[str, str], list[ToolCall]] = defaultdict(list)
-        for call in gathered:
-            rooms[call.agent, call.user].append(call)
-        for (agent, user), calls in rooms.items():
-            for start in range(0, len(calls), _AT_ONCE):
-                self._write(_room(agent, user), user, calls[start : start + _AT_ONCE])
+        with self._writing:
+            with self._mutex:
+                gathered, self._gathered, self._timer = self._gathered, [], None
+            rooms: dict[tuple[str, str], list[ToolCall]] = defaultdict(list)
+            for call in gathered:
+                rooms[call.agent, call.user].append(call)
+            for (agent, user), calls in rooms.items():
+                for start in range(0, len(calls), _AT_ONCE):
+                    self._write(_room(agent, user), user, calls[start : start + _AT_ONCE])
 
     def _write(self, room: Namespace, user: str, calls: list[ToolCall]) -> None:
         puts = [
@@ -89,11 +91,15 @@ class Calls:
         try:
             self._memories.batch(Principal(user, agent=ALCOVE, grants=(Grant(room),)), puts)
         except AlcoveError as error:
+            if isinstance(error, InvalidRequest) and len(calls) > 1:  # a batch may be allowed fewer
+                self._write(room, user, calls[: len(calls) // 2])
+                self._write(room, user, calls[len(calls) // 2 :])
+                return
             log.warning("%d tool calls were not recorded: %s", len(calls), error.message)
 
     def forget(self, user: str) -> None:
-        """Drops what was not written yet of a user who is wiped."""
-        with self._mutex:
+        """Drops what was not written yet of a user who is wiped, after what is being written."""
+        with self._writing, self._mutex:
             self._gathered = [call for call in self._gathered if call.user != user]
 
     def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
@@ -101,7 +107,8 @@ class Calls:
         self.flush()
         prefix = Namespace(("calls", agent)) if user is None else _room(agent, user)
         for memory in self._memories.export(OVERSEER, prefix):
-            yield msgspec.convert(memory.value, ToolCall)
+            if memory.written_by.agent == ALCOVE:  # the room is the user's, who may write there, too
+                yield msgspec.convert(memory.value, ToolCall)
 
     def close(self) -> None:
         with self._mutex:

@@ -20,8 +20,8 @@ from alcove.namespace import Namespace
 T = TypeVar("T", Agent, Team, Knowledge)
 FACTS = re.compile(r"[a-z][a-z0-9-]*")
 DEPTHS = {"facts": 4, "long_term": 5}
-"""Segments of the rooms that Alcove lays out itself."""
-SCRATCH_DEPTHS = {"global": 1, "workflow": 2, "swarm": 2, "debate": 2, "session": 4, "agent": 5}
+"""Segments of the rooms that Alcove lays out itself, or of the memberships that open them."""
+SCRATCH_DEPTHS = {"global": 1, "workflow": 5, "swarm": 5, "debate": 5, "session": 4, "agent": 5}
 
 
 @dataclass(frozen=True)

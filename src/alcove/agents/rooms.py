@@ -181,6 +181,19 @@ def resolve(
     return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
 
 
+def isolated(agent: Agent) -> templates.Pattern | None:
+    """What the private rooms of an agent look like that has one for each session, without the user."""
+    spec = agent.memory.private
+    if not spec.enabled:
+        return None
+    return templates.private(spec.namespace, agent.name, session_isolated=True).pattern
+
+
+def fits(room: Namespace, pattern: templates.Pattern) -> bool:
+    """Whether a user's room can be one of these."""
+    return len(room) == len(pattern) + 2 and templates.overlap(room[:-2], pattern)
+
+
 def pools(agent: Agent) -> Mapping[str, Namespace]:
     """An agent's pools by name; they are the same for every user."""
     return _pools(agent.memory.pools, agent.name)

@@ -1,29 +1,35 @@
 """Runs: who may enter the room of a workflow, a swarm or a debate.
 
-A membership is a memory of its member (`runs:<kind>:<id>:u:<user>`), so that a wipe takes it away. A run
-exists while it has a member; its room without one is nobody's, and is emptied before anybody enters it anew.
+A membership is a memory of its member (`runs:<kind>:<id>:u:<user>`), so that a wipe takes it away. It counts
+only if the service wrote it: what lies in a room of their own, a user may write, too. A run exists while it
+has a member; its room without one is nobody's, and is emptied before anybody enters it anew.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from alcove.agents.rooms import RUNS
-from alcove.errors import InvalidRequest, NotFound, PermissionDenied
+from alcove.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
-from alcove.records import Delete, Operation, Put
+from alcove.records import Delete, Memory, Operation, Put
 from alcove.service import Memories
 
 ALCOVE = "alcove"
 """The agent in whose name the service keeps its own books."""
 OVERSEER = Principal(ALCOVE, claims={"roles": ["admin"]})
 Role = Literal["owner", "member"]
+MOST_MEMBERS = 1000
 _KEY = "membership"
+_CLAIM = "run"
+_ATTEMPTS = 20
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -45,33 +51,55 @@ class Runs:
     def role(self, kind: str, id: str, user: str) -> Role | None:
         """What somebody is in a run; None for whoever is not in it, or if there is none."""
         found = self._memories.get(_clerk(kind, id, user), _membership(kind, id, user), _KEY)
-        return None if found is None else found.value["role"]  # type: ignore[return-value]
+        return None if found is None else _role(found)
 
     def enter(self, kind: str, id: str, user: str, *, opening: bool) -> bool:
         """Whether somebody may enter; with `opening`, a run that does not exist becomes theirs."""
-        if self.role(kind, id, user):
-            return True
-        if not opening or self._find(kind, id).members:
-            return False
-        self.open(kind, id, user, [])
-        return True
+        for _ in range(_ATTEMPTS):
+            if self.role(kind, id, user):
+                return True
+            if not opening:
+                return False
+            with suppress(Conflict):  # it is open, or opened at this moment, perhaps by the same user
+                self._claim(kind, id, user)
+                return True
+            if user not in (members := self._find(kind, id).members) and members:
+                return False
+        return False
 
     def open(self, kind: str, id: str | None, owner: str, members: Iterable[str]) -> Run:
         """Makes a run; one that exists already is not found by anybody who is not in it."""
         id = secrets.token_hex(8) if id is None else id
+        wanted = _users(members)
+        try:
+            self._claim(kind, id, owner)
+        except Conflict:
+            if self.role(kind, id, owner):
+                raise Conflict(f"you are in this {kind} already") from None
+            raise NotFound(f"there is no {kind} {id!r} that could be opened") from None
+        return self.change(kind, id, owner, wanted)
+
+    def _claim(self, kind: str, id: str, owner: str) -> None:
+        """Makes somebody the owner of a run without members; of two who try, one gets `Conflict`."""
+        who, place, room = _clerk(kind, id, owner), _run(kind, id), _room(kind, id)
+        found = self._memories.get(who, place, _CLAIM)  # before the members: whoever comes between changes it
         if self._find(kind, id).members:
-            raise NotFound(f"there is no {kind} {id!r} that could be opened")
-        self._memories.clear(_keeper(kind, id), _room(kind, id))  # what a run that ended may have left
-        self._add(kind, id, owner, "owner")
-        return self.change(kind, id, owner, [owner, *members])
+            raise Conflict(f"this {kind} is open")
+        claim = Put(namespace=place, key=_CLAIM, value={}, expected_revision=found.revision if found else 0)
+        keeper = _keeper(kind, id)
+        if self._memories.count(keeper, room):  # what a run that ended may have left
+            revision = self._memories.put(who, claim).revision
+            self._memories.clear(keeper, room)
+            claim = structs.replace(claim, expected_revision=revision)
+        self._memories.batch(who, [claim, _joined(kind, id, owner, "owner")])
 
     def change(self, kind: str, id: str, by: str, members: Iterable[str]) -> Run:
         """Makes these the members; only the owner may, and stays one."""
         self._owned(kind, id, by)
-        wanted = {_user(member) for member in members} | {by}
+        wanted = _users(members) | {by}
         present = {*self._find(kind, id).members}
         for user in wanted - present:
-            self._add(kind, id, user, "member")
+            self._do(kind, id, user, _joined(kind, id, user, "member"))
         for user in present - wanted:
             self._remove(kind, id, user)
         return self._find(kind, id)
@@ -83,6 +111,7 @@ class Runs:
         self.reset(kind, id)
         for user in run.members:
             self._remove(kind, id, user)
+        self._do(kind, id, by, Delete(namespace=_run(kind, id), key=_CLAIM))
 
     def reset(self, kind: str, id: str) -> None:
         """Empties a run's room, and the rooms that its players' agents have for it."""
@@ -95,8 +124,18 @@ class Runs:
     def forget(self, user: str) -> None:
         """Before a wipe: empties the runs in which nobody is but this user; their memberships go with it."""
         for ns in self._memories.namespaces(OVERSEER, ("runs",), suffix=("u", user)):
-            if self._find(ns[1], ns[2]).members == [user]:
+            if len(ns) == 5 and ns[1] in RUNS and self._find(ns[1], ns[2]).members == [user]:
                 self.reset(ns[1], ns[2])
+                self._memories.clear(_clerk(ns[1], ns[2], user), _run(ns[1], ns[2]))
+
+    def of(self, kind: str, user: str) -> list[str]:
+        """The ids of the runs that somebody is in."""
+        places = self._memories.namespaces(OVERSEER, ("runs", _kind(kind)), suffix=("u", user))
+        return [ns[2] for ns in places if len(ns) == 5 and self.role(kind, ns[2], user)]
+
+    def members(self, kind: str, id: str) -> list[str]:
+        """Who is in a run."""
+        return self._find(kind, id).members
 
     def _owned(self, kind: str, id: str, by: str) -> None:
         role = self.role(_kind(kind), id, by)
@@ -106,14 +145,11 @@ class Runs:
             raise PermissionDenied(f"only the owner of this {kind} may do that")
 
     def _find(self, kind: str, id: str) -> Run:
-        found = self._memories.export(OVERSEER, ("runs", _kind(kind), _id(id)))
-        roles = {memory.namespace[-1]: memory.value["role"] for memory in found}
+        place = _run(kind, id)
+        found = [memory for memory in self._memories.export(OVERSEER, place) if len(memory.namespace) == 5]
+        roles = {memory.namespace[4]: role for memory in found if (role := _role(memory))}
         owner = next((user for user, role in roles.items() if role == "owner"), None)
         return Run(kind=kind, id=id, owner=owner, members=sorted(roles))
-
-    def _add(self, kind: str, id: str, user: str, role: Role) -> None:
-        put = Put(namespace=_membership(kind, id, user), key=_KEY, value={"role": role})
-        self._do(kind, id, user, put)
 
     def _remove(self, kind: str, id: str, user: str) -> None:
         self._do(kind, id, user, Delete(namespace=_membership(kind, id, user), key=_KEY))
@@ -122,17 +158,32 @@ class Runs:
         self._memories.batch(_clerk(kind, id, user), [operation])
 
 
+def _run(kind: str, id: str) -> Namespace:
+    return Namespace(("runs", _kind(kind), _id(id)))
+
+
 def _membership(kind: str, id: str, user: str) -> Namespace:
-    return Namespace(("runs", _kind(kind), _id(id), "u", _user(user)))
+    return Namespace((*_run(kind, id), "u", user))
+
+
+def _joined(kind: str, id: str, user: str, role: Role) -> Put:
+    return Put(namespace=_membership(kind, id, user), key=_KEY, value={"role": role})
+
+
+def _role(membership: Memory) -> Role | None:
+    """What a membership says, if it is one of ours."""
+    ours = membership.key == _KEY and membership.written_by.agent == ALCOVE
+    return membership.value["role"] if ours else None  # type: ignore[return-value]
 
 
 def _room(kind: str, id: str) -> Namespace:
     return Namespace((kind, id))
 
 
+@functools.lru_cache(4096)
 def _clerk(kind: str, id: str, user: str) -> Principal:
-    """Who keeps one membership: the service, in the member's name."""
-    return Principal(user, agent=ALCOVE, grants=(Grant(_membership(kind, id, user)),))
+    """Who keeps the books of a run: the service, in a member's name."""
+    return Principal(user, agent=ALCOVE, grants=(Grant(_run(kind, id)),))
 
 
 def _keeper(kind: str, id: str) -> Principal:
@@ -152,7 +203,8 @@ def _id(id: str) -> str:
     return id
 
 
-def _user(user: str) -> str:
-    if type(user) is not str or not user:
-        raise InvalidRequest("members", "a list of non-empty user ids")
-    return user
+def _users(members: Iterable[str]) -> set[str]:
+    users = [*members]
+    if len(users) > MOST_MEMBERS or not all(type(user) is str and user for user in users):
+        raise InvalidRequest("members", f"at most {MOST_MEMBERS} non-empty user ids")
+    return {*users}

@@ -5,27 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
+from alcove import checks
 from alcove.agents import rooms as layout
 from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
-from alcove.agents.loading import Watched
-from alcove.agents.rooms import RUNS, Rooms
-from alcove.agents.runs import Runs
+from alcove.agents.rooms import RUNS
+from alcove.agents.runs import OVERSEER, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
+from alcove.agents.tools.keyed import short
 from alcove.agents.tools.scratch import room as scratch_room
-from alcove.errors import AlcoveError, NotFound, PermissionDenied
+from alcove.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
-from alcove.principal import Principal
+from alcove.principal import NOBODY_ELSE, Principal
 from alcove.service import Memories
 
+if TYPE_CHECKING:
+    from alcove.agents.loading import Watched  # YAML is an extra
+
+UNKNOWN = "unknown"
+"""The tool of a call that named none the agent has: what a model made up is not taken down."""
+MOST_ID = 512
+_KEPT = 2048
 SCRATCH_TOOLS = ("shared_memory_write", "shared_memory_read", "shared_memory_list", "shared_memory_delete")
 
 
@@ -63,28 +71,41 @@ class Agents:
         self._memories = memories
         self._watched = watched
         self._authentication = authentication
+        self._catalogue = Catalogue()
+        self._turns: dict[tuple[object, ...], Turn] = {}
+        self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.runs = Runs(memories)
         self.calls = Calls(memories)
         memories.admin.before_wipe.append(self.calls.forget)
 
     @property
     def catalogue(self) -> Catalogue:
-        """The specs in force."""
-        return self._watched.current() if self._watched else Catalogue()
+        """The specs in force; what was worked out from others is dropped."""
+        if self._watched and (current := self._watched.current()) is not self._catalogue:
+            self._catalogue, self._turns, self._direct = current, {}, {}
+        return self._catalogue
 
-    def check(self) -> None:
-        """Raises while a changed spec file does not load and the last good version serves."""
-        if self._watched:
-            self._watched.current()
-            if self._watched.troubles:
-                raise AlcoveError("; ".join(map(str, self._watched.troubles)))
+    def check(self) -> str | None:
+        """What an operator should know of the spec files, which hold up nothing."""
+        catalogue, troubles = self.catalogue, self._watched.troubles if self._watched else ()
+        broken = (
+            [f"the last good specs serve, because of {'; '.join(map(str, troubles))}"] if troubles else []
+        )
+        return "; ".join([*broken, *catalogue.warnings]) or None
 
     def direct(self, principal: Principal) -> Principal:
         """A caller without an agent, who may read the pools and teams of the agents they may use."""
-        grants = direct_grants(self.catalogue, principal) if self._watched else ()
-        if not grants:
+        if not self._watched:
             return principal
-        return Principal(principal.user_id, principal.client_id, principal.claims, None, grants)
+        catalogue, known = self.catalogue, self._direct
+        if found := known.get((id(principal), id(catalogue))):
+            return found[0]
+        grants = direct_grants(catalogue, principal)
+        granted = Principal(principal.user_id, principal.client_id, principal.claims, None, grants)
+        if len(known) >= _KEPT:
+            known.clear()
+        known[id(principal), id(catalogue)] = granted, principal, catalogue  # their ids are theirs while kept
+        return granted
 
     # Who there is
 
@@ -99,17 +120,32 @@ class Agents:
 
     def rooms(self, principal: Principal, name: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, those below the private one included."""
-        turn = self._turn(principal, self.agent(principal, name), Where())
+        agent = self.agent(principal, name)
+        turn = self._turn(principal, agent, Where())
+        rooms, spec = turn.rooms, agent.memory
         found: list[tuple[str, Namespace]] = []
-        spec = turn.rooms.agent.memory
-        if spec.private.enabled and not spec.private.session_isolated and turn.rooms.private:
-            found.append(("private", turn.rooms.private))
-        found += [("pool", room) for room in turn.rooms.pools.values()]
-        found += [("facts", turn.rooms.facts)] if turn.rooms.facts else []
-        found += [("long-term", room) for room in turn.rooms.long_term.values()]
+        if spec.private.session_isolated:
+            pattern = layout.isolated(agent)
+            found += [
+                ("private", room)
+                for room in self._own(principal, ())
+                if pattern and layout.fits(room, pattern)
+            ]
+        elif rooms.private:
+            found.append(("private", rooms.private))
+        found += [("pool", room) for room in rooms.pools.values()]
+        for team in self.catalogue.teams_of(name):
+            if may_use(team, principal) and (room := layout.team_room(team)):
+                found.append(("team", room))
+        found += [("facts", rooms.facts)] if rooms.facts else []
+        found += [("long-term", room) for room in rooms.long_term.values()]
         for kind in spec.scratch:
-            if kind not in (*RUNS, "session"):
-                found.append((kind, turn.rooms.scratch(kind)))
+            if kind in RUNS:
+                found += [(kind, Namespace((kind, id))) for id in self.runs.of(kind, principal.user_id)]
+            elif kind == "session":
+                found += [(kind, room) for room in self._own(principal, ("session",)) if len(room) == 4]
+            else:
+                found.append((kind, rooms.scratch(kind)))
         summaries = [self._summary(kind, turn.within(room), room) for kind, room in found]
         if older := turn.rooms.fallback:
             authors = (older.written_by, None) if older.authorless else (older.written_by,)
@@ -118,6 +154,10 @@ class Agents:
                 if room != turn.rooms.private:
                     summaries.append(self._summary("private, older", who, room))
         return summaries
+
+    def _own(self, principal: Principal, prefix: tuple[str, ...]) -> list[Namespace]:
+        """The caller's rooms below a prefix that end with their name."""
+        return self._memories.namespaces(OVERSEER, prefix, suffix=("u", principal.user_id))
 
     def _summary(self, kind: str, who: Principal, room: Namespace) -> RoomSummary:
         return RoomSummary(room=kind, namespace=room, memories=self._memories.count(who, room))
@@ -136,12 +176,12 @@ class Agents:
         """Runs a tool for the caller, and takes down that it was run."""
         started = time.perf_counter()
         agent = self.agent(principal, name)
-        outcome, room = "ok", None
+        outcome, room, tool = "ok", None, None
         try:
             turn = self._turn(principal, agent, where)
-            tool = toolset(agent, team=turn.rooms.team is not None).get(tool_name)
+            tool = turn.tools.get(tool_name)
             if tool is None:
-                raise NotFound(f"{name} has no tool {tool_name!r}")
+                raise NotFound(f"{name} has no tool {short(tool_name)}")
             if tool_name in SCRATCH_TOOLS:
                 room = self._named(turn, arguments.get("namespace", "global"))
             return tool.called(turn, arguments)
@@ -154,7 +194,7 @@ class Agents:
                     at=datetime.now(UTC),
                     agent=agent.name,
                     user=principal.user_id,
-                    tool=tool_name[:100],
+                    tool=tool.name if tool else UNKNOWN,
                     session=where.session_id,
                     room=room,
                     outcome=outcome,
@@ -179,8 +219,8 @@ class Agents:
 
     def room_stats(self, principal: Principal, name: str, kind: str, where: Where) -> RoomStats:
         turn, room = self._scratch(principal, name, kind, where)
-        held = [*self._memories.export(turn.within(room), room)]
-        used = [call for call in self.calls.of(name, None) if call.room == str(room)]
+        held = [each for each in self._memories.export(turn.within(room), room) if each.namespace == room]
+        used = [*self._uses(kind, room, principal.user_id)]
         done = [call.tool for call in used if call.outcome == "ok"]
         return RoomStats(
             room=str(room),
@@ -190,6 +230,18 @@ class Agents:
             writes=len(done) - sum(tool in SCRATCH_TOOLS[1:3] for tool in done),
             conflicts=sum(call.outcome == "conflict" for call in used),
         )
+
+    def _uses(self, kind: str, room: Namespace, user: str) -> Iterator[ToolCall]:
+        """The calls that came to a room, by whichever agent, from everybody who may enter it."""
+        users: list[str | None] = [user]
+        if kind == "global":
+            users = [None]
+        elif kind in RUNS:
+            users = [*self.runs.members(kind, room[1])]
+        spelling = str(room)
+        for agent in self.catalogue.agents.values():
+            for each in users if kind in agent.memory.scratch else ():
+                yield from (call for call in self.calls.of(agent.name, each) if call.room == spelling)
 
     def reset_room(self, principal: Principal, name: str, kind: str, where: Where) -> None:
         """Empties one room, so that its versions start at 1; a run's only for its owner."""
@@ -215,16 +267,29 @@ class Agents:
         return turn, scratch_room(turn, kind)
 
     def _turn(self, principal: Principal, agent: Agent, where: Where) -> Turn:
-        team = team_for(self.catalogue, where.team, agent, principal) if where.team else None
-        resolved: Rooms = layout.resolve(
+        known = self._turns
+        key = (id(principal), id(agent), where.session_id, where.team, *sorted(where.instances.items()))
+        if turn := known.get(key):
+            return turn
+        for field, given in (("session_id", where.session_id), *where.instances.items()):
+            if given is not None and len(checks.text(given, field)) > MOST_ID:
+                raise InvalidRequest(field, f"at most {MOST_ID} bytes")
+        team = None
+        if where.team is not None:
+            team = team_for(self.catalogue, where.team, agent, principal)
+        rooms = layout.resolve(
             agent,
             principal.user_id,
             session_id=where.session_id,
             team=team,
             instances=where.instances,
-            authentication=self._authentication,
+            authentication=self._authentication or principal.user_id != NOBODY_ELSE.user_id,
         )
-        return Turn(self._memories, self.runs, resolved, principal)
+        if len(known) >= _KEPT:
+            known.clear()
+        tools = toolset(agent, team=rooms.team is not None)
+        turn = known[key] = Turn(self._memories, self.runs, rooms, principal, tools)
+        return turn
 
     def close(self) -> None:
         self.calls.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, cast
 
 from alcove import checks
+from alcove.agents.crew import Crew
 from alcove.client import Alcove
 from alcove.clients.admin import RemoteAdmin, not_here
+from alcove.clients.agents import RemoteAgents
 from alcove.clients.wire import Wire, body_of, encoded, fields_of, instant, record, result_of, segments
 from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
@@ -57,7 +60,7 @@ class Remote(Alcove):
         headers = {"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"}
         self._wire = Wire(url, {name: value for name, value in headers.items() if value is not None}, timeout)
         self._memories = cast(Memories, RemoteMemories(self._wire))
-        self._sweeper = None
+        self._sweeper, self._closing = None, []
         self.principal = NOBODY_ELSE if user is None else Principal(user)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
@@ -65,6 +68,12 @@ class Remote(Alcove):
         if [*roles]:
             raise InvalidRequest("roles", "none: the server knows them from the API key")
         return self.as_principal(Principal(user_id))
+
+    def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
+        """The agents of the server, which has their specs."""
+        if specs is not None:
+            raise InvalidRequest("specs", "none: the server has its own")
+        return Crew(RemoteAgents(self._wire), self.principal)
 
     def import_memories(self, lines: Iterable[bytes]) -> Imports:
         whole = (line.rstrip(b"\n") + b"\n" for line in lines)

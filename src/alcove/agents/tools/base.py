@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,14 +36,20 @@ class Turn:
     rooms: Rooms
     caller: Principal
     """The user, for whom the agent acts."""
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    _within: dict[tuple[object, ...], Principal] = field(default_factory=dict)
 
     def within(self, room: Namespace, *, written_by: tuple[str | None, ...] | None = None) -> Principal:
         """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
+        if known := self._within.get((room, written_by)):
+            return known
         shared = room == self.rooms.team or room in self.rooms.pools.values()
         operations = ("read",) if written_by else KEEP if shared else ("read", "write", "delete")
         caller = self.caller
         grants = (Grant(room, operations, written_by),)
-        return Principal(caller.user_id, caller.client_id, caller.claims, self.rooms.agent.name, grants)
+        who = Principal(caller.user_id, caller.client_id, caller.claims, self.rooms.agent.name, grants)
+        self._within[room, written_by] = who
+        return who
 
 
 @dataclass(frozen=True)

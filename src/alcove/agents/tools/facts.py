@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Limit, Query, look
+from alcove.agents.tools.keyed import Content, Limit, Query, look, short
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Put
@@ -36,11 +36,13 @@ def _room(turn: Turn) -> Namespace:
 
 
 def learn_fact(turn: Turn, given: Learn) -> Answer:
-    key = given.key or f"fact-{secrets.token_hex(4)}"
+    key = given.key or f"fact-{secrets.token_hex(8)}"
     room, content = _room(turn), {"content": given.content}
-    entry = turn.memories.put(turn.within(room), Put(namespace=room, key=key, value=content, index=content))
-    evicted = _make_room(turn, keep=key)
-    text = f"Learned it as {key!r}." + (f" Forgot the oldest: {', '.join(evicted)}." if evicted else "")
+    who = turn.within(room)
+    known = given.key is not None and turn.memories.get(who, room, key) is not None
+    entry = turn.memories.put(who, Put(namespace=room, key=key, value=content, index=content))
+    evicted = [] if known else _make_room(turn, keep=key)
+    text = f"Learned it as {short(key)}." + (f" Forgot the oldest: {', '.join(evicted)}." if evicted else "")
     return Answer({"key": key, "version": entry.revision, "evicted": evicted}, text)
 
 
@@ -51,7 +53,7 @@ def _make_room(turn: Turn, keep: str) -> list[str]:
     excess = turn.memories.count(who, room) - most
     if excess <= 0:
         return []
-    facts = [fact for fact in turn.memories.export(who, room) if fact.key != keep]
+    facts = [fact for fact in turn.memories.export(who, room) if fact.namespace == room and fact.key != keep]
     oldest = sorted(facts, key=lambda fact: fact.created_at)[:excess]
     for fact in oldest:
         turn.memories.delete(who, Delete(namespace=room, key=fact.key))
@@ -65,8 +67,8 @@ def recall_facts(turn: Turn, given: Recall) -> Answer:
 def forget_fact(turn: Turn, given: Forget) -> Answer:
     room = _room(turn)
     if not turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key)).deleted:
-        raise NotFound(f"there is no fact {given.key!r}")
-    return Answer({"key": given.key, "forgotten": True}, f"Forgot the fact {given.key!r}.")
+        raise NotFound(f"there is no fact {short(given.key)}; recall_facts finds their keys")
+    return Answer({"key": given.key, "forgotten": True}, f"Forgot the fact {short(given.key)}.")
 
 
 TOOLS = (

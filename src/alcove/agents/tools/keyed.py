@@ -21,15 +21,23 @@ Limit = Annotated[int, Meta(ge=1, le=100, description="At most so many.")]
 def keep(turn: Turn, room: Namespace, key: str, content: str, where: str) -> Answer:
     put = Put(namespace=room, key=key, value={"content": content}, index={"content": content})
     entry = turn.memories.put(turn.within(room), put)
-    verb = "Updated" if entry.revision > 1 else "Stored"
-    return Answer({"key": key, "version": entry.revision}, f"{verb} {key!r} {where}.")
+    return Answer({"key": key, "version": entry.revision}, f"Stored {short(key)} {where}.")
 
 
-def read(turn: Turn, room: Namespace, key: str, where: str) -> Answer:
+def read(turn: Turn, room: Namespace, key: str, where: str, hint: str) -> Answer:
     found = turn.memories.get(turn.within(room), room, key)
     if found is None:
-        raise NotFound(f"there is nothing under {key!r} {where}")
+        raise missing(key, where, hint)
     return told(found)
+
+
+def missing(key: str, where: str, hint: str) -> NotFound:
+    return NotFound(f"there is nothing under {short(key)} {where}; {hint} shows what there is")
+
+
+def short(key: str) -> str:
+    """A key as a sentence names it."""
+    return repr(key if len(key) <= 60 else f"{key[:60]}…")
 
 
 def look(turn: Turn, room: Namespace, query: str, limit: int) -> Answer:
@@ -59,8 +67,8 @@ def listed(found: Iterable[Memory]) -> Answer:
 def shown(memory: Memory) -> dict[str, Any]:
     """What a tool answers of a memory: no namespace, no policy attributes."""
     return {
-        "key": memory.key,
         **memory.value,
+        "key": memory.key,
         "version": memory.revision,
         "written_at": memory.created_at,
         "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
@@ -74,5 +82,7 @@ def _content(memory: Memory) -> str:
 
 
 def _author(memory: Memory) -> str:
-    author = memory.written_by.agent or memory.written_by.user
-    return f" (by {author}, {memory.created_at:%Y-%m-%d})" if author else f" ({memory.created_at:%Y-%m-%d})"
+    """Who wrote it, as far as that is known: the agent, and the user for whom it did."""
+    authors = [name for name in (memory.written_by.agent, memory.written_by.user) if name]
+    by = f"by {' for '.join(authors)}, " if authors else ""
+    return f" ({by}{memory.created_at:%Y-%m-%d})"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Limit, Query
+from alcove.agents.tools.keyed import Content, Limit, Query, short
 from alcove.errors import InvalidRequest, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
@@ -46,15 +46,16 @@ class Forget(Struct):
 def memory_remember(turn: Turn, given: Remember) -> Answer:
     room, id = turn.rooms.long_term[given.scope], f"{given.scope}-{_digest(given.content)}"
     who = turn.within(room)
-    known = turn.memories.get(who, room, id)
-    tags = _tags([*given.tags, *(known.value["tags"] if known else ())])  # type: ignore[misc]
+    known, tags = turn.memories.get(who, room, id), _tags(given.tags)
+    if known:
+        tags = [*dict.fromkeys([*tags, *_kept_tags(known)])][:MOST_TAGS]
     value = {"content": given.content, "type": given.type, "tags": tags, "scope": given.scope}
     put = Put(namespace=room, key=id, value=value, index={"content": given.content})
     entry = turn.memories.put(who, put)
     turn.memories.wait_for_index(entry, _PATIENCE)  # then what came before it can be found, too
     near = turn.memories.search(who, room, query=given.content, limit=_SIMILAR + 1)
     similar = [each for each in near if each.key != id and (each.score or 0) >= ALIKE][:_SIMILAR]
-    updated = entry.revision > 1
+    updated = known is not None
     text = "You knew that already; updated it." if updated else "Remembered it."
     if similar:
         text += " Similar, so look whether they still hold: " + "; ".join(_line(each) for each in similar)
@@ -87,7 +88,7 @@ def memory_forget(turn: Turn, given: Forget) -> Answer:
         room is None
         or not turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.memory_id)).deleted
     ):
-        raise NotFound(f"there is no memory {given.memory_id!r}")
+        raise NotFound(f"there is no memory {short(given.memory_id)}; memory_recall gives the ids")
     return Answer({"memory_id": given.memory_id, "forgotten": True}, "Forgot it.")
 
 
@@ -114,11 +115,19 @@ def _tags(tags: list[str]) -> list[str]:
 
 def _shown(memory: Memory) -> dict[str, Any]:
     score = {} if memory.score is None else {"score": round(memory.score, 4)}
-    return {"memory_id": memory.key, **memory.value, "written_at": memory.created_at, **score}
+    return {**memory.value, "memory_id": memory.key, "written_at": memory.created_at, **score}
+
+
+def _kept_tags(memory: Memory) -> list[str]:
+    """The tags it has; users may write to this room themselves, and whatever they like."""
+    tags = memory.value.get("tags")
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _line(memory: Memory) -> str:
-    return f"[{memory.key}] {memory.value['content']} ({memory.value['type']}, {memory.created_at:%Y-%m-%d})"
+    value = memory.value
+    about = f"{value.get('type', 'fact')}, {memory.created_at:%Y-%m-%d}"
+    return f"[{memory.key}] {value.get('content', value)} ({about})"
 
 
 TOOLS = (

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Key, Limit, Query, keep, listed, look, read, show, told
+from alcove.agents.tools.keyed import (
+    Content,
+    Key,
+    Limit,
+    Query,
+    keep,
+    listed,
+    look,
+    missing,
+    read,
+    short,
+    show,
+    told,
+)
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.principal import Principal
 from alcove.records import Delete, Memory
 
-_MOST_LOOKED_AT = 1000
+_WHERE = "in your private memory of this user"
 
 
 class Remember(Struct):
@@ -41,24 +53,24 @@ def _room(turn: Turn) -> Namespace:
 
 
 def remember(turn: Turn, given: Remember) -> Answer:
-    return keep(turn, _room(turn), given.key, given.content, "in your private memory of this user")
+    return keep(turn, _room(turn), given.key, given.content, _WHERE)
 
 
 def recall(turn: Turn, given: ByKey) -> Answer:
     try:
-        return read(turn, _room(turn), given.key, "in your private memory of this user")
+        return read(turn, _room(turn), given.key, _WHERE, "list_memories")
     except NotFound:
-        for memory in _older(turn):
-            if memory.key == given.key:
-                return told(memory)
+        if older := _older(turn).get(given.key):
+            return told(older)
         raise
 
 
 def search_memory(turn: Turn, given: Look) -> Answer:
     if older := _fallback(turn):
         who, room = older
+        newest = {memory.id for memory in _older(turn).values()}
         found = turn.memories.search(who, room, query=given.query, limit=100)
-        return listed([*_newest(found)][: given.limit])
+        return listed([memory for memory in found if memory.id in newest][: given.limit])
     return look(turn, _room(turn), given.query, given.limit)
 
 
@@ -66,36 +78,24 @@ def forget(turn: Turn, given: ByKey) -> Answer:
     room = _room(turn)
     done = turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key))
     if not done.deleted:
-        raise NotFound(f"there is nothing under {given.key!r} in your private memory of this user")
-    return Answer({"key": given.key, "forgotten": True}, f"Forgot {given.key!r}.")
+        raise missing(given.key, _WHERE, "list_memories")
+    return Answer({"key": given.key, "forgotten": True}, f"Forgot {short(given.key)}.")
 
 
 def list_memories(turn: Turn, given: Show) -> Answer:
-    older = [*_older(turn)]
+    older = sorted(_older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
     return listed(older[: given.limit]) if older else show(turn, _room(turn), given.limit)
 
 
-def _older(turn: Turn) -> Iterator[Memory]:
+def _older(turn: Turn) -> dict[str, Memory]:
     """What lies in rooms from before users had their own, newest of each key, while this one is empty."""
+    newest: dict[str, Memory] = {}
     if older := _fallback(turn):
-        who, room = older
-        found: list[Memory] = []
-        for memory in turn.memories.export(who, room):
-            found.append(memory)
-            if len(found) == _MOST_LOOKED_AT:
-                break
-        yield from _newest(sorted(found, key=lambda memory: memory.created_at, reverse=True))
-
-
-def _newest(found: list[Memory]) -> Iterator[Memory]:
-    """The newest memory of each key, in the order found."""
-    latest: dict[str, Memory] = {}
-    for memory in found:
-        if memory.key not in latest or memory.created_at > latest[memory.key].created_at:
-            latest[memory.key] = memory
-    for memory in found:
-        if latest.get(memory.key) is memory:
-            yield memory
+        for memory in turn.memories.export(*older):
+            known = newest.get(memory.key)
+            if known is None or memory.created_at > known.created_at:
+                newest[memory.key] = memory
+    return newest
 
 
 def _fallback(turn: Turn) -> tuple[Principal, Namespace] | None:

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Key
-from alcove.errors import NotFound
+from alcove.agents.tools.keyed import Key, missing, short
+from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
 
@@ -50,7 +50,7 @@ def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
     """The room of a kind, once it is known that the caller may enter it."""
     place = turn.rooms.scratch(kind)
     if kind in RUNS and not turn.runs.enter(kind, place[1], turn.caller.user_id, opening=opening):
-        raise NotFound(f"there is no such {kind}")
+        raise NotFound(f"there is no such {kind}; a write opens one, and its owner may let others in")
     return place
 
 
@@ -62,8 +62,12 @@ def write(turn: Turn, given: Write) -> Answer:
         value={"value": given.value, "metadata": given.metadata or {}},
         expected_revision=given.expected_version,
     )
-    entry = turn.memories.put(turn.within(place), put)
-    text = f"Wrote {given.key!r} to the {given.namespace} room, version {entry.revision}."
+    try:
+        entry = turn.memories.put(turn.within(place), put)
+    except Conflict:
+        hint = "read it, then write with the version it has (0: it must not exist)"
+        raise Conflict(f"{short(given.key)} is not at version {given.expected_version}; {hint}") from None
+    text = f"Wrote {short(given.key)} to the {given.namespace} room, version {entry.revision}."
     return Answer({"key": given.key, "version": entry.revision}, text)
 
 
@@ -71,8 +75,8 @@ def read(turn: Turn, given: Read) -> Answer:
     place = room(turn, given.namespace)
     found = turn.memories.get(turn.within(place), place, given.key)
     if found is None:
-        raise NotFound(f"there is nothing under {given.key!r} in the {given.namespace} room")
-    return Answer(_shown(found), f"{found.key} (version {found.revision}): {found.value['value']}")
+        raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
+    return Answer(_shown(found), _line(found))
 
 
 def listing(turn: Turn, given: Listing) -> Answer:
@@ -82,7 +86,7 @@ def listing(turn: Turn, given: Listing) -> Answer:
         for memory in turn.memories.export(turn.within(place), place)
         if memory.namespace == place and fnmatchcase(memory.key, given.pattern or "*")
     ]
-    lines = [f"- {memory.key} (version {memory.revision}): {memory.value['value']}" for memory in found]
+    lines = [f"- {_line(memory)}" for memory in found]
     text = "\n".join(lines) or f"The {given.namespace} room has nothing like that."
     return Answer({"items": [_shown(memory) for memory in found]}, text)
 
@@ -90,18 +94,22 @@ def listing(turn: Turn, given: Listing) -> Answer:
 def delete(turn: Turn, given: Read) -> Answer:
     place = room(turn, given.namespace)
     if not turn.memories.delete(turn.within(place), Delete(namespace=place, key=given.key)).deleted:
-        raise NotFound(f"there is nothing under {given.key!r} in the {given.namespace} room")
-    return Answer({"key": given.key, "deleted": True}, f"Deleted {given.key!r}.")
+        raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
+    return Answer({"key": given.key, "deleted": True}, f"Deleted {short(given.key)}.")
 
 
 def _shown(memory: Memory) -> dict[str, Any]:
     return {
-        "key": memory.key,
         **memory.value,
+        "key": memory.key,
         "version": memory.revision,
         "written_at": memory.created_at,
         "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
     }
+
+
+def _line(memory: Memory) -> str:
+    return f"{memory.key} (version {memory.revision}): {memory.value.get('value', memory.value)}"
 
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:

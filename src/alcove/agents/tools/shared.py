@@ -70,7 +70,7 @@ def share_to(turn: Turn, given: ShareTo) -> Answer:
 
 
 def read_from_pool(turn: Turn, given: ReadPool) -> Answer:
-    return read(turn, _pool(turn, given.pool), given.key, f"in the pool {given.pool}")
+    return read(turn, _pool(turn, given.pool), given.key, f"in the pool {given.pool}", "list_pool")
 
 
 def search_pool(turn: Turn, given: SearchPool) -> Answer:
@@ -86,7 +86,7 @@ def share_finding(turn: Turn, given: Share) -> Answer:
 
 
 def read_shared(turn: Turn, given: ReadShared) -> Answer:
-    return read(turn, _team(turn), given.key, "in the team's room")
+    return read(turn, _team(turn), given.key, "in the team's room", "list_shared")
 
 
 def search_shared(turn: Turn, given: SearchShared) -> Answer:
