@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -72,14 +74,21 @@ class StreamsApi:
             return self._memories.events(who(), namespace, kinds=kinds, limit=_PAGE, **position)
 
         page = await self._offload(lambda: read(after_cursor=after))  # refused here, with a status
-        return Stream(self._events(read, after, page, seen), b"text/event-stream")
+        expiry = who.claims.get("exp")
+        until = float(expiry) if isinstance(expiry, int | float) else math.inf
+        return Stream(self._events(read, after, page, seen, until), b"text/event-stream")
 
-    async def _events(self, read: Read, after: str, page: EventPage, seen: int) -> AsyncIterator[bytes]:
-        """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
+    async def _events(
+        self, read: Read, after: str, page: EventPage, seen: int, until: float
+    ) -> AsyncIterator[bytes]:
+        """Pages of events; `seen` is how far the log went before the page was read, if it has an end.
+
+        It ends when the token does that it was opened with.
+        """
         yield b"retry: 1000\nid: %s\n\n" % after.encode()  # who is cut off before an event resumes here
         if page.truncated_before:
             yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
-        while True:
+        while time.time() < until:
             told = (
                 b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event)) for event in page.events
             )
@@ -89,7 +98,7 @@ class StreamsApi:
             if len(page.events) < _PAGE:
                 position = max(position, seen)  # what came before it was not for this reader
                 while not await self._tail.beyond(position, HEARTBEAT_SECONDS):
-                    if self._tail.stopping:
+                    if self._tail.stopping or time.time() >= until:
                         return
                     yield b": still here\n\n"
             seen = self._tail.end()
