@@ -74,7 +74,7 @@ class StreamsApi:
             return self._memories.events(who(), namespace, kinds=kinds, limit=_PAGE, **position)
 
         page = await self._offload(lambda: read(after_cursor=after))  # refused here, with a status
-        expiry = who.claims.get("exp")
+        expiry = call.principal.claims.get("exp")
         until = float(expiry) if isinstance(expiry, int | float) else math.inf
         return Stream(self._events(read, after, page, seen, until), b"text/event-stream")
 
