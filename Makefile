@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: serve test test-all lint format bench clean
+.PHONY: serve test test-all lint format bench eval clean
 
 serve: $(READY)           ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
 	$(BIN)/alcove serve
@@ -27,6 +27,10 @@ format: $(READY)
 bench: $(VENV)/.bench     ## ratios against the raw driver, into bench/
 	$(BIN)/python bench/core.py
 	$(BIN)/python bench/rest.py
+
+eval: $(READY)            ## recall of the whole service over REST: make eval DATA=path [SHUFFLE=1]
+	@test -n "$(DATA)" || { echo "make eval DATA=path (conversations in LoCoMo's layout)" >&2; exit 2; }
+	$(BIN)/python bench/evaluate.py "$(DATA)" $(if $(SHUFFLE),--shuffle)
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

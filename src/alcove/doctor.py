@@ -16,6 +16,7 @@ from alcove.rows import Opener
 from alcove.telltales import telltales
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
+_REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
 
 
 class Examination(NamedTuple):
@@ -36,7 +37,8 @@ def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examinat
     for name, compared, wrong in engine.check():
         yield Examination(name, compared, wrong, [], _RESTORE)
     yield from _values(engine, opener)
-    # Vectors against memories: here, once there is a search.
+    for name, compared, wrong in engine.index.check():
+        yield Examination(name, compared, wrong, [], _REINDEX)
     yield _ledger(engine, ledger)
     yield _duplicates(engine, opener)
     for name, compared, noticed in engine.notices():

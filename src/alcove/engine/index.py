@@ -130,6 +130,11 @@ class Index:
         with self._db.write() as db:
             db.execute(SQL["drop_vectors"], (embedder,))
 
+    def check(self) -> Iterator[tuple[str, int, list[str]]]:
+        """Each check of vectors against memories: what, how many, and what is wrong."""
+        with self._db.read() as db, db:  # one snapshot
+            yield from statements.findings(db, "vectors.sql")
+
     # What is there
 
     def state(self) -> IndexState:

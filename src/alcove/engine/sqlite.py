@@ -249,11 +249,11 @@ class SqliteEngine:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
-            yield from _findings(db, "checks.sql")
+            yield from statements.findings(db, "checks.sql")
 
     def notices(self) -> Iterator[tuple[str, int, list[str]]]:
         with self._db.read() as db, db:
-            yield from _findings(db, "notices.sql")
+            yield from statements.findings(db, "notices.sql")
 
     def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with self._db.read() as db:
@@ -275,13 +275,6 @@ def _attempt(transaction: Transaction, submission: Submission) -> Outcome | Exce
         return transaction.run(submission.operations, submission.replay)
     except (AlcoveError, DataKeyGone) as refusal:
         return refusal
-
-
-def _findings(db: apsw.Connection, file: str) -> Iterator[tuple[str, int, list[str]]]:
-    for name, script in statements.load(file).items():
-        count, finding = script.split(";")
-        ((compared,),) = db.execute(count)
-        yield name, compared, [str(row[0]) for row in db.execute(finding)]
 
 
 def _api_key(row: tuple[Any, ...]) -> ApiKey:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
+
+import apsw
 
 _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
@@ -20,6 +23,14 @@ def load(file: str, **parts: str) -> dict[str, str]:
             statement = statement.replace("{" + part + "}", replacement)
         statements[name] = statement
     return statements
+
+
+def findings(db: apsw.Connection, file: str) -> Iterator[tuple[str, int, list[str]]]:
+    """Runs a file of checks, each two statements: how many were compared, and which of them are wrong."""
+    for name, script in load(file).items():
+        count, finding = script.split(";")
+        ((compared,),) = db.execute(count)
+        yield name, compared, [str(row[0]) for row in db.execute(finding)]
 
 
 def migrations() -> list[str]:

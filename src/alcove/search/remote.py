@@ -69,6 +69,7 @@ class RemoteEmbedder:
         rows = _rows(self._post(json.dumps(body).encode()), len(texts), self._url)
         expected = self._dimensions or rows.shape[1]
         if rows.shape[1] != expected:
+            self._dimensions = self._asked  # which of the two is wrong, is not known here
             raise EmbedderUnavailable(
                 f"{self._url} answered {rows.shape[1]} dimensions where {expected} were expected"
             )

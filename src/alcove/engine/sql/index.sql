@@ -62,7 +62,9 @@ SELECT body FROM vectors WHERE embedder = ? ORDER BY id DESC LIMIT 1
 DELETE FROM vectors WHERE embedder = ?
 
 -- name: drop_other_vectors
+-- And what should not be there at all.
 DELETE FROM vectors WHERE embedder != ?
+    OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.seq = vectors.seq AND v.ns = vectors.ns AND v.ended_at IS NULL)
 
 -- name: park
 INSERT INTO to_index (seq, due, error) SELECT seq, NULL, ?2 FROM versions WHERE seq = ?1 AND ended_at IS NULL
