@@ -12,6 +12,7 @@ import pytest
 from alcove import Alcove
 from tests.acceptance.command import Command
 from tests.acceptance.crowd import QUIET, Crowd, in_processes, in_threads
+from tests.acceptance.players import FLAGS, SPECS, Table
 from tests.acceptance.service import Service, serving
 
 
@@ -20,6 +21,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """`alcove serve` with no configuration but a port and a file."""
     with serving(tmp_path_factory.mktemp("served")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
+    """A service with agents, for users with tokens; each test has players of its own."""
+    folder = tmp_path_factory.mktemp("table")
+    (specs := folder / "agents.yaml").write_text(SPECS)
+    with serving(folder, *FLAGS, "--agents", specs) as running:
+        yield Table(running, specs)
 
 
 @pytest.fixture(scope="session")

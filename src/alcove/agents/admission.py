@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alcove.agents.catalogue import Catalogue
-from alcove.agents.rooms import pools, team_room
+from alcove.agents.rooms import pools, short, team_room
 from alcove.agents.specs import SYSTEM, Agent, Team
 from alcove.errors import NotFound
 from alcove.principal import Grant, Principal
@@ -29,7 +29,7 @@ def agent_for(catalogue: Catalogue, name: str, principal: Principal) -> Agent:
     """The agent; one that this caller may not use is as one that does not exist."""
     agent = catalogue.agents.get(name)
     if agent is None or not may_use(agent, principal):
-        raise NotFound(f"there is no agent {name!r}")
+        raise NotFound(f"there is no agent {short(name)}")
     return agent
 
 
@@ -37,7 +37,7 @@ def team_for(catalogue: Catalogue, name: str, agent: Agent, principal: Principal
     """The team, if the agent is its worker and it admits this caller; otherwise as if there were none."""
     team = catalogue.teams.get(name)
     if team is None or agent.name not in team.workers or not may_use(team, principal):
-        raise NotFound(f"there is no team {name!r} with the worker {agent.name!r}")
+        raise NotFound(f"there is no team {short(name)} with the worker {agent.name!r}")
     return team
 
 

@@ -6,6 +6,7 @@ gathered and written about once a second: a read that waited for a write of its 
 
 from __future__ import annotations
 
+import heapq
 import logging
 import secrets
 import threading
@@ -82,7 +83,7 @@ class Calls:
         puts = [
             Put(
                 namespace=room,
-                key=f"{call.at:%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}",
+                key=_key(call.at),
                 value=msgspec.to_builtins(call),
                 ttl_seconds=KEPT_SECONDS,
             )
@@ -103,10 +104,17 @@ class Calls:
             self._gathered = [call for call in self._gathered if call.user != user]
 
     def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
-        """The calls of an agent for a user, or for all of them, oldest first within each user."""
+        """The calls of an agent for a user, or for all of them, newest first."""
         self.flush()
-        prefix = Namespace(("calls", agent)) if user is None else _room(agent, user)
-        for memory in self._memories.export(OVERSEER, prefix):
+        rooms = (
+            [_room(agent, user)]
+            if user is not None
+            else self._memories.namespaces(OVERSEER, ("calls", agent))
+        )
+        return heapq.merge(*map(self._within, rooms), key=lambda call: call.at, reverse=True)
+
+    def _within(self, room: Namespace) -> Iterator[ToolCall]:
+        for memory in self._memories.export(OVERSEER, room):
             if memory.written_by.agent == ALCOVE:  # the room is the user's, who may write there, too
                 yield msgspec.convert(memory.value, ToolCall)
 
@@ -115,6 +123,11 @@ class Calls:
             if self._timer:
                 self._timer.cancel()
         self.flush()
+
+
+def _key(at: datetime) -> str:
+    """A key that sorts the newest first, so that a few of many are found at once."""
+    return f"{10**17 - int(at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
 
 
 def _room(agent: str, user: str) -> Namespace:

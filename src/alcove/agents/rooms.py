@@ -63,8 +63,8 @@ class Rooms:
     @property
     def fallback(self) -> Fallback | None:
         """Where older memories may lie; None where there is no private room, or one for each session."""
-        private, spec = self.private, self.agent.memory.private
-        if private is None or spec.session_isolated:
+        private = None if self.agent.memory.private.session_isolated else self.private
+        if private is None:
             return None
         return Fallback(Namespace(private[:-2]), self.user, authorless=not self.authentication)
 
@@ -177,7 +177,7 @@ def resolve(
     """The rooms of this call. Each is worked out when it is asked for, so a call needs only its own ids."""
     for kind in instances or ():
         if kind not in RUNS:
-            raise InvalidRequest(f"instances.{kind}", f"one of {', '.join(RUNS)}")
+            raise InvalidRequest("instances", f"some of {', '.join(RUNS)}, not {short(kind)}")
     return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
 
 
@@ -209,6 +209,11 @@ def team_room(team: Team) -> Namespace | None:
 def _pools(texts: tuple[str, ...], agent: str) -> Mapping[str, Namespace]:
     rooms = (templates.shared(text, "agent_name", agent) for text in texts)
     return MappingProxyType({str(room): room for room in rooms})
+
+
+def short(name: str) -> str:
+    """A name that somebody made up, as a sentence repeats it."""
+    return repr(name if len(name) <= 60 else f"{name[:60]}…")
 
 
 def _checked(segments: tuple[str, ...], named: str) -> Namespace:

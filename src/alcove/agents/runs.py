@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from alcove.agents.rooms import RUNS
+from alcove.agents.rooms import RUNS, short
 from alcove.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
@@ -76,7 +76,7 @@ class Runs:
         except Conflict:
             if self.role(kind, id, owner):
                 raise Conflict(f"you are in this {kind} already") from None
-            raise NotFound(f"there is no {kind} {id!r} that could be opened") from None
+            raise NotFound(f"there is no {kind} {short(id)} that could be opened") from None
         return self.change(kind, id, owner, wanted)
 
     def _claim(self, kind: str, id: str, owner: str) -> None:
@@ -140,7 +140,7 @@ class Runs:
     def _owned(self, kind: str, id: str, by: str) -> None:
         role = self.role(_kind(kind), id, by)
         if role is None:
-            raise NotFound(f"there is no {kind} {id!r}")
+            raise NotFound(f"there is no {kind} {short(id)}")
         if role != "owner":
             raise PermissionDenied(f"only the owner of this {kind} may do that")
 

@@ -15,12 +15,11 @@ from alcove.agents import rooms as layout
 from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
-from alcove.agents.rooms import RUNS
+from alcove.agents.rooms import RUNS, short
 from alcove.agents.runs import OVERSEER, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
-from alcove.agents.tools.keyed import short
 from alcove.agents.tools.scratch import room as scratch_room
 from alcove.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
@@ -271,9 +270,6 @@ class Agents:
         key = (id(principal), id(agent), where.session_id, where.team, *sorted(where.instances.items()))
         if turn := known.get(key):
             return turn
-        for field, given in (("session_id", where.session_id), *where.instances.items()):
-            if given is not None and len(checks.text(given, field)) > MOST_ID:
-                raise InvalidRequest(field, f"at most {MOST_ID} bytes")
         team = None
         if where.team is not None:
             team = team_for(self.catalogue, where.team, agent, principal)
@@ -285,6 +281,10 @@ class Agents:
             instances=where.instances,
             authentication=self._authentication or principal.user_id != NOBODY_ELSE.user_id,
         )
+        ids = {f"instances.{kind}": id for kind, id in where.instances.items()}
+        for field, given in {"session_id": where.session_id, **ids}.items():
+            if given is not None and len(checks.text(given, field)) > MOST_ID:
+                raise InvalidRequest(field, f"at most {MOST_ID} bytes")
         if len(known) >= _KEPT:
             known.clear()
         tools = toolset(agent, team=rooms.team is not None)

@@ -142,8 +142,7 @@ class AgentsApi:
 
     async def calls(self, call: Call) -> Any:
         found = await self._do(self._agents.calls_of, call, call.path["agent"])
-        calls = await self._offload(lambda: sorted(found, key=lambda each: each.at, reverse=True))
-        return CallsAnswer([*islice(calls, call.query.limit)])
+        return CallsAnswer(await self._offload(lambda: [*islice(found, call.query.limit)]))
 
     async def room_stats(self, call: Call) -> Any:
         return await self._do(self._agents.room_stats, call, *self._room(call))

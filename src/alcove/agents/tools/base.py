@@ -117,4 +117,4 @@ def _refusal(complaint: str) -> InvalidRequest:
     what, _, where = complaint.partition(" - at `$.")
     if "missing required field" in what:
         return InvalidRequest(what.split("`")[1], "to be given")
-    return InvalidRequest(where.rstrip("`") or "arguments", what.removeprefix("Expected "))
+    return InvalidRequest(where.rstrip("`") or "arguments", what.removeprefix("Expected ")[:200])

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Limit, Query, look, short
+from alcove.agents.tools.keyed import Content, Limit, Query, look
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Put

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Turn
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
@@ -33,11 +34,6 @@ def read(turn: Turn, room: Namespace, key: str, where: str, hint: str) -> Answer
 
 def missing(key: str, where: str, hint: str) -> NotFound:
     return NotFound(f"there is nothing under {short(key)} {where}; {hint} shows what there is")
-
-
-def short(key: str) -> str:
-    """A key as a sentence names it."""
-    return repr(key if len(key) <= 60 else f"{key[:60]}…")
 
 
 def look(turn: Turn, room: Namespace, query: str, limit: int) -> Answer:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Limit, Query, short
+from alcove.agents.tools.keyed import Content, Limit, Query
 from alcove.errors import InvalidRequest, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import (
     Content,
@@ -17,7 +18,6 @@ from alcove.agents.tools.keyed import (
     look,
     missing,
     read,
-    short,
     show,
     told,
 )

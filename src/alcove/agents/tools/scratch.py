@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from alcove.agents.rooms import RUNS
+from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Key, missing, short
+from alcove.agents.tools.keyed import Key, missing
 from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put

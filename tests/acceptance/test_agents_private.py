@@ -1,0 +1,124 @@
+"""Private rooms over REST: an agent and a user each, across sessions, and what lies there from before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.players import SPECS, Table
+from tests.acceptance.service import serving
+
+
+def test_each_agent_remembers_each_user_apart(table: Table) -> None:
+    alice, bob = table.player("alice"), table.player("bob")
+    for user in (alice, bob):
+        for agent in ("bot", "bot-2"):
+            user.call(agent, "remember", key="name", content=f"{user.name} at {agent}")
+    for user in (alice, bob):
+        for agent in ("bot", "bot-2"):
+            assert user.call(agent, "recall", key="name")["content"] == f"{user.name} at {agent}"
+            assert user.call(agent, "recall", key="name")["version"] == 1
+            assert user.keys(agent, "list_memories") == ["name"]
+            found = user.call(agent, "search_memory", query="whose name is it")["items"]
+            assert [item["content"] for item in found] == [f"{user.name} at {agent}"]
+    alice.call("bot", "forget", key="name")
+    assert "list_memories" in alice.refused(404, "bot", "recall", key="name")
+    alice.refused(404, "bot", "forget", key="name")
+    assert alice.call("bot-2", "recall", key="name")
+    assert bob.call("bot", "recall", key="name")
+
+
+def test_private_memory_lies_at_the_template_without_the_session_and_persists(table: Table) -> None:
+    alice = table.player("alice")
+    alice.call("bot", "remember", where={"session_id": "monday"}, key="tea", content="green")
+    assert alice.call("bot", "recall", where={"session_id": "tuesday"}, key="tea")["content"] == "green"
+    assert alice.call("bot", "recall", key="tea")["content"] == "green"
+    alice.call("bot-2", "remember", where={"session_id": "monday"}, key="tea", content="black")
+    spaces = table.admin.see("/v1/memories/namespaces", suffix=["u", alice.name])["namespaces"]
+    rooms = [room for room in spaces if room[0] != "calls"]
+    assert rooms == [["agent", "bot", "u", alice.name], ["agent", "bot-2", "u", alice.name]]
+
+
+@pytest.mark.parametrize("name", ["alice:admin", "a/b", "%", "%3A", "u", "user", "Ünïcödé ☃", "..", "a b"])
+def test_any_user_id_is_a_room_of_its_own(table: Table, name: str) -> None:
+    somebody, other = table.known(name), table.player()
+    somebody.call("bot", "remember", key="mine", content=name)
+    assert somebody.call("bot", "recall", key="mine")["content"] == name
+    other.refused(404, "bot", "recall", key="mine")
+    held = table.admin.see("/v1/memories/namespaces", prefix=["agent", "bot"], suffix=["u", name])
+    assert held["namespaces"] == [["agent", "bot", "u", name]]
+
+
+def test_an_isolated_session_remembers_only_itself(table: Table) -> None:
+    alice = table.player("alice")
+    monday, tuesday = {"session_id": "monday"}, {"session_id": "tuesday"}
+    alice.call("isolated", "remember", where=monday, key="tea", content="green")
+    assert alice.call("isolated", "recall", where=monday, key="tea")["content"] == "green"
+    alice.refused(404, "isolated", "recall", where=tuesday, key="tea")
+    assert alice.keys("isolated", "list_memories", where=tuesday) == []
+    assert "session_id" in alice.refused(400, "isolated", "recall", key="tea")
+    for session in ("u", "user"):
+        alice.refused(400, "isolated", "remember", where={"session_id": session}, key="k", content="c")
+    rooms = alice.see("/v1/agents/isolated/memory")["rooms"]
+    assert [(room["room"], room["namespace"][1], room["memories"]) for room in rooms] == [
+        ("private", "monday", 1)
+    ]
+
+
+def test_what_was_left_in_sessions_is_found_by_who_wrote_it_and_ends_with_the_first_remember(
+    table: Table,
+) -> None:
+    alice, bob, carol = table.player("alice"), table.player("bob"), table.player("carol")
+    room = table.new_id()
+    table.brought(["agent", "bot", f"{room}-1"], "tea", "green tea of Alice", alice.name)
+    table.brought(["agent", "bot", f"{room}-2"], "tea", "mint tea of Alice", alice.name)
+    table.brought(["agent", "bot", f"{room}-2"], "hat", "a hat of Alice", alice.name)
+    table.brought(["agent", "bot", f"{room}-2"], "tea of bob", "black tea of Bob", bob.name)
+    table.brought(["agent", "bot", f"{room}-2"], "nobody", "tea of nobody", None)
+    table.brought(["agent", "bot-2", room], "wrong", "tea elsewhere", alice.name)
+    table.brought(["agent", "bot-2x", room], "wrong", "tea elsewhere", alice.name)
+    assert alice.call("bot", "recall", key="tea")["content"] == "mint tea of Alice"
+    assert sorted(alice.keys("bot", "list_memories")) == ["hat", "tea"]
+    found = alice.call("bot", "search_memory", query="tea")["items"]
+    assert [item["content"] for item in found if item["key"] == "tea"] == ["mint tea of Alice"]
+    assert {item["key"] for item in found} <= {"tea", "hat"}
+    older = [each for each in alice.see("/v1/agents/bot/memory")["rooms"] if each["room"] == "private, older"]
+    assert sorted(each["memories"] for each in older) == [1, 2]
+    assert bob.keys("bot", "list_memories") == ["tea of bob"]
+    for user, key in ((bob, "tea"), (carol, "tea"), (bob, "nobody"), (alice, "nobody"), (alice, "wrong")):
+        user.refused(404, "bot", "recall", key=key)
+    assert carol.keys("bot", "list_memories") == []
+    assert carol.call("bot", "search_memory", query="tea")["items"] == []
+    assert alice.keys("bot-2", "list_memories") == ["wrong"]
+    alice.call("bot", "remember", key="new", content="from now on")
+    assert alice.keys("bot", "list_memories") == ["new"]
+    alice.refused(404, "bot", "recall", key="tea")
+    assert alice.call("bot", "search_memory", query="tea")["items"][0]["key"] == "new"
+    assert bob.keys("bot", "list_memories") == ["tea of bob"]
+
+
+def test_only_without_authentication_is_found_what_nobody_wrote(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    with serving(tmp_path, "--agents", specs) as service:
+        line = '{"namespace":["agent","bot","s"],"key":"%s","value":{"content":"c"},"written_by":%s}\n'
+        authors = {"nobody": '{"user":null}', "noop": '{"user":"noop"}', "alice": '{"user":"alice"}'}
+        content = "".join(line % (key, author) for key, author in authors.items()).encode()
+        headers = {"content-type": "application/x-ndjson"}
+        brought = service.call("POST", "/v1/memories/import", content=content, headers=headers)
+        assert brought.json()["failed"] == [], brought.text
+        listed = service.call("POST", "/v1/agents/bot/tools/list_memories", json={})
+        assert {item["key"] for item in listed.json()["result"]["items"]} == {"nobody", "noop"}
+        kept = {"arguments": {"key": "k", "content": "c"}}
+        assert service.call("POST", "/v1/agents/bot/tools/remember", json=kept).status_code == 200
+        assert service.get(["agent", "bot", "u", "noop"], "k").status_code == 200
+
+
+def test_a_room_shows_what_a_user_wrote_there_without_an_agent(table: Table) -> None:
+    alice = table.player("alice")
+    odd = {"key": "forged", "version": 99, "written_by": {"user": "bob"}, "more": [1]}
+    assert alice.put("agent", "bot", "u", alice.name, key="odd", value=odd).status_code == 200
+    shown = alice.call("bot", "recall", key="odd")
+    assert (shown["key"], shown["version"], shown["more"]) == ("odd", 1, [1])
+    assert shown["written_by"] == {"user": alice.name, "agent": None}
+    assert alice.keys("bot", "list_memories") == ["odd"]
