@@ -205,8 +205,8 @@ class Search:
             return _best(fused, limit)
         order = _best(fused, max(limit, POOL))
         pool, rest = order[:POOL], order[POOL:]
-        like = self._corpus.vectors.likeness(pool)
-        return np.append(_diverse(pool, fused[pool], self._ranking.diversity * like, limit), rest)
+        vectors = self._corpus.vectors.first(pool)
+        return np.append(_diverse(pool, fused[pool], vectors, self._ranking.diversity, limit), rest)
 
     def _told(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         rows = order.tolist()
@@ -245,7 +245,7 @@ def _newness(at: NDArray[np.float64]) -> Matrix:
     return (place / max(len(moments) - 1, 1)).astype(np.float32)
 
 
-def _diverse(rows: Rows, values: Matrix, penalties: Matrix, limit: int) -> Rows:
+def _diverse(rows: Rows, values: Matrix, vectors: Matrix, weight: float, limit: int) -> Rows:
     """Again and again the row that is best after what it loses for being like one already chosen."""
     left = values.copy()
     worst = np.zeros(len(rows), dtype=np.float32)
@@ -254,7 +254,8 @@ def _diverse(rows: Rows, values: Matrix, penalties: Matrix, limit: int) -> Rows:
         best = int((left - worst).argmax())
         chosen.append(best)
         left[best] = -np.inf
-        np.maximum(worst, penalties[best], out=worst)
+        # One row at a time: all at once is handed to several threads, which wait for each other.
+        np.maximum(worst, np.float32(weight) * (vectors @ vectors[best]), out=worst)
     return rows[chosen]
 
 

@@ -226,7 +226,7 @@ class Recall:
         owner = scope.owner if self._index.foreign(scope) else None
         place = (scope.low, scope.high, repr(scope.policy), owner)
         with self._mutex:
-            subtree = self._subtrees.setdefault(place, Subtree(place))
+            subtree = self._subtrees.get(place) or self._subtrees.setdefault(place, Subtree(place))
             self._subtrees.move_to_end(place)
         return subtree
 

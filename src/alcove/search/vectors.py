@@ -62,16 +62,15 @@ class Vectors:
         owners, starts = np.unique(self._owners, return_index=True)
         return owners, starts.astype(np.int32)
 
-    def likeness(self, rows: Rows) -> Matrix:
-        """How like each of some rows is to each other, by their first vectors; 0 where one has none."""
+    def first(self, rows: Rows) -> Matrix:
+        """The first vector of each of some rows; zeros where one has none."""
         owners, starts = self._starts
         places = np.searchsorted(owners, rows)
         known = places < len(owners)
         known[known] = owners[places[known]] == rows[known]
         first = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         first[known] = self.matrix[starts[places[known]]]
-        like: Matrix = first @ first.T
-        return like
+        return first
 
     def cosines(self, query: Matrix) -> Matrix:
         """The best of each row's vectors against a unit vector, NaN where a row has none."""
