@@ -34,7 +34,22 @@ class Crew:
         **arguments: Any,
     ) -> Answer:
         """Runs one of an agent's tools: a structured result, and the words for the model."""
-        where = Where(session_id=session_id, team=team, instances={**(instances or {})})
+        return self.call_with(
+            agent, tool, arguments, session_id=session_id, team=team, instances=instances or {}
+        )
+
+    def call_with(
+        self,
+        agent: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        team: str | None = None,
+        instances: Mapping[str, str],
+    ) -> Answer:
+        """The same, with the arguments as a model gives them."""
+        where = Where(session_id=session_id, team=team, instances={**instances})
         return self._agents.call(self.principal, agent, tool, arguments, where)  # type: ignore[no-any-return]
 
     def tools(self, agent: str, format: str = "openai", team: str | None = None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from alcove.cli import memories, people, serving, timeline, transfer, upkeep
+from alcove.cli import agents, memories, people, serving, timeline, transfer, upkeep
 from alcove.cli.output import plain
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.errors import RateLimited
@@ -53,6 +53,7 @@ def exit_code(error: AlcoveError) -> int:
 
 GROUPS = {
     "Memories": memories,
+    "Agents": agents,
     "What was": timeline,
     "People": people,
     "Moving": transfer,
