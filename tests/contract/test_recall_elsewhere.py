@@ -8,7 +8,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from alcove import Alcove, Settings
+from alcove import Alcove, Grant, Namespace, Principal, Settings
+from alcove.engine.base import Scope
+from alcove.filters import Filter
 from alcove.search.ranking import Mode
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import until
@@ -80,6 +82,31 @@ def test_the_past_is_ranked_as_it_was_and_says_where_it_was_too_much(
     assert narrow.degraded is None
     assert [(m.key, m.score is not None) for m in narrow] == [("k7", True)]
     assert memory.search(HOME, query="rain more", limit=1)[0].key == "more"
+
+
+def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory: Alcove) -> None:
+    """As a policy with `written_by` has it; the names go with a wipe."""
+    low, high = Namespace(("org",)).subtree()
+    for user in ("alice", "bob"):
+        grants = (Grant(Namespace(("org",))),)
+        room = memory.as_principal(Principal(user, grants=grants))
+        room.put(["org"], user, {}, index={"text": f"tea {user}"})
+
+    def found(*writers: str | None, filter: Filter = Filter()) -> set[str]:  # noqa: B008 - frozen
+        scope = Scope(low, high, written_by=writers or None, filter=filter)
+        best = memory.memories._recall.search(
+            scope, "tea", mode="keyword", limit=9, offset=0, explain=False, fits=lambda _: True
+        )
+        return {row.key.decode() for row, _ in best.hits}
+
+    texts = Filter.parse({"text": {"$exists": True}})
+    for _ in range(2):
+        assert found() == {"alice", "bob"}
+        assert found("alice") == found("alice", filter=texts) == {"alice"}
+        assert found("bob", None) == found("bob", None, filter=texts) == {"bob"}
+    memory.wipe("alice", shared="anonymise", wait=False)
+    assert found("alice") == found("alice", filter=texts) == set()
+    assert found("bob", None) == found("bob", None, filter=texts) == {"alice", "bob"}
 
 
 def test_another_process_finds_it_at_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from alcove.clock import SECOND, Clock
 from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, Text, TextToIndex
 from alcove.errors import AlcoveError
+from alcove.filters import Filter
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import PROBE, checked, dimensions_of, embedded, opened
@@ -47,8 +48,8 @@ class Found(NamedTuple):
     degraded: str | None
 
 
-Place = tuple[bytes, bytes, str, str | None]
-"""A subtree as somebody sees it."""
+Place = str
+"""A subtree as somebody sees it, spelled out: `true` and `1` are equal and not the same."""
 
 
 @dataclass
@@ -90,6 +91,9 @@ class Subtree:
             until = min((at for at in self.expiries.values() if at > now), default=FOR_EVER)
             self._unlapsed = mask, until
         return self._unlapsed[0]
+
+    def forget_filters(self) -> None:
+        self._filters.clear()
 
     def fitting(self, filter: str) -> Fitting:
         found = self._filters.setdefault(filter, Fitting(set(), 0))
@@ -224,7 +228,7 @@ class Recall:
         they may not see must not show in how words are weighed.
         """
         owner = scope.owner if self._index.foreign(scope) else None
-        place = (scope.low, scope.high, repr(scope.policy), owner)
+        place = repr(replace(scope, owner=owner, filter=Filter()))
         with self._mutex:
             subtree = self._subtrees.get(place) or self._subtrees.setdefault(place, Subtree(place))
             self._subtrees.move_to_end(place)
@@ -245,17 +249,19 @@ class Recall:
 
     def _update(self, subtree: Subtree, scope: Scope) -> None:
         """Brings a subtree to what is there now."""
-        before, now = subtree.state, self._index.state()
-        if now == before:
-            return
-        if before is None or now.serving != before.serving:
+        before = subtree.state
+        if before is None:
             self._load(subtree, scope)
+            return
+        if self._index.state() == before:
             return
         change = self._index.changes(scope, self._name, before)
         corpus, expiries = subtree.corpus, subtree.expiries
         came = [_item(text) for text in change.came]
         gone = set() if change.live is None else corpus.rows.keys() - set(change.live)
-        if change.state.serving != now.serving or not _alike(corpus, came):
+        # A wipe takes names off what it leaves, so who sees by them may see more or less of what was there.
+        renamed = scope.written_by is not None and change.state.wipes != before.wipes
+        if renamed or change.state.serving != before.serving or not _alike(corpus, came):
             self._load(subtree, scope)
             return
         if came or gone:
@@ -269,6 +275,7 @@ class Recall:
 
     def _load(self, subtree: Subtree, scope: Scope) -> None:
         state, texts = self._index.texts(scope, self._name)
+        subtree.forget_filters()
         subtree.take(_corpus(map(_item, texts)), state, _expiries(texts))
 
     def _mask(self, subtree: Subtree, scope: Scope, fits: Fits) -> Mask | None:
