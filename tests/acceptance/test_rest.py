@@ -205,11 +205,16 @@ def test_an_empty_prefix_is_narrowed_to_what_the_caller_may_see(
     assert all(item["namespace"][:2] == ["user", "noop"] for item in search(client, [], limit=100))
 
 
-def test_a_query_is_unavailable_until_there_is_an_embedder(client: httpx.Client, room: list[str]) -> None:
-    answer = client.post(f"{AT}/search", json={"namespace_prefix": room, "query": "tea"})
-    assert (answer.status_code, answer.json()["code"]) == (503, "service_unavailable")
-    assert "no embedder is configured" in answer.json()["error"]
-    assert int(answer.headers["retry-after"]) >= 1
+def test_a_query_finds_by_meaning_and_says_how_near_and_why(client: httpx.Client, room: list[str]) -> None:
+    for key, text in {"tea": "She drinks green tea every morning", "cat": "The cat is called Momo"}.items():
+        body = {"namespace": room, "key": key, "value": {}, "index": {"text": text}, "wait_for_index": True}
+        assert client.put(AT, json=body).status_code == 200
+    asked = {"namespace_prefix": room, "query": "what is her favourite beverage?", "explain": True}
+    answer = client.post(f"{AT}/search", json=asked).json()
+    assert "degraded" not in answer
+    assert [item["key"] for item in answer["items"]] == ["tea", "cat"]
+    assert 1 >= answer["items"][0]["score"] > answer["items"][1]["score"] >= 0
+    assert answer["items"][0]["explain"]["meaning"]["rank"] == 1
 
 
 def test_namespaces_are_listed_by_prefix_suffix_and_depth(client: httpx.Client, room: list[str]) -> None:

@@ -60,6 +60,7 @@ class Reader:
         fields = dict(line.partition(": ")[::2] for line in block.split("\n"))
         if "id" in fields:
             self.last = fields["id"]
+        if "data" in fields and "id" in fields:
             self.events.append(json.loads(fields["data"]))
             assert self.events[-1]["cursor"] == self.last
         else:
