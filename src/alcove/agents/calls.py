@@ -1,7 +1,8 @@
 """What agents did: each tool call by agent, user, tool, session and outcome, never its content.
 
 Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
-gathered and written about once a second: a read that waited for a write of its own would be slow.
+gathered and written about once a second, many in one memory: a read that waited for a write of its own would
+be slow.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER
-from alcove.errors import AlcoveError, InvalidRequest
+from alcove.errors import AlcoveError
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
 from alcove.records import Put
@@ -47,18 +48,22 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     ms: float
 
 
+Noted = tuple[float, str, str, str, str | None, Namespace | None, str, float]
+"""A call as it is taken down: when, agent, user, tool, session, room, outcome and seconds."""
+
+
 class Calls:
     """The record of tool calls."""
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._gathered: list[ToolCall] = []
+        self._gathered: list[Noted] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, call: ToolCall) -> None:
-        """Takes a call down; under a flood the newest are not."""
+    def note(self, call: Noted) -> None:
+        """Takes a call down, as quickly as can be; under a flood the newest are not."""
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append(call)
@@ -73,35 +78,24 @@ class Calls:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
             rooms: dict[tuple[str, str], list[ToolCall]] = defaultdict(list)
-            for call in gathered:
+            for call in map(_call, gathered):
                 rooms[call.agent, call.user].append(call)
             for (agent, user), calls in rooms.items():
                 for start in range(0, len(calls), _AT_ONCE):
                     self._write(_room(agent, user), user, calls[start : start + _AT_ONCE])
 
     def _write(self, room: Namespace, user: str, calls: list[ToolCall]) -> None:
-        puts = [
-            Put(
-                namespace=room,
-                key=_key(call.at),
-                value=msgspec.to_builtins(call),
-                ttl_seconds=KEPT_SECONDS,
-            )
-            for call in calls
-        ]
+        value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
+        put = Put(namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS)
         try:
-            self._memories.batch(Principal(user, agent=ALCOVE, grants=(Grant(room),)), puts)
+            self._memories.put(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
         except AlcoveError as error:
-            if isinstance(error, InvalidRequest) and len(calls) > 1:  # a batch may be allowed fewer
-                self._write(room, user, calls[: len(calls) // 2])
-                self._write(room, user, calls[len(calls) // 2 :])
-                return
             log.warning("%d tool calls were not recorded: %s", len(calls), error.message)
 
     def forget(self, user: str) -> None:
         """Drops what was not written yet of a user who is wiped, after what is being written."""
         with self._writing, self._mutex:
-            self._gathered = [call for call in self._gathered if call.user != user]
+            self._gathered = [call for call in self._gathered if call[2] != user]
 
     def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
         """The calls of an agent for a user, or for all of them, newest first."""
@@ -116,13 +110,21 @@ class Calls:
     def _within(self, room: Namespace) -> Iterator[ToolCall]:
         for memory in self._memories.export(OVERSEER, room):
             if memory.written_by.agent == ALCOVE:  # the room is the user's, who may write there, too
-                yield msgspec.convert(memory.value, ToolCall)
+                yield from msgspec.convert(memory.value["calls"], list[ToolCall])
 
     def close(self) -> None:
         with self._mutex:
             if self._timer:
                 self._timer.cancel()
         self.flush()
+
+
+def _call(noted: Noted) -> ToolCall:
+    at, agent, user, tool, session, room, outcome, seconds = noted
+    return ToolCall(
+        at=datetime.fromtimestamp(at, UTC), agent=agent, user=user, tool=tool, session=session,
+        room=None if room is None else str(room), outcome=outcome, ms=round(seconds * 1000, 3),
+    )  # fmt: skip
 
 
 def _key(at: datetime) -> str:

@@ -101,6 +101,16 @@ class Rooms:
 
     def scratch(self, kind: str) -> Namespace:
         """The scratch room of this kind, bound to its instance; an error where the call names none."""
+        room = self._found.get(kind)
+        if room is None:
+            room = self._found[kind] = self._resolved(kind)
+        return room
+
+    @functools.cached_property
+    def _found(self) -> dict[str, Namespace]:
+        return {}
+
+    def _resolved(self, kind: str) -> Namespace:
         kinds = self.agent.memory.scratch
         if kind not in kinds:
             raise InvalidRequest("namespace", f"one of {', '.join(kinds)}" if kinds else "no scratch room")

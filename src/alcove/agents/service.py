@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -188,23 +187,16 @@ class Agents:
             outcome = error.code
             raise
         finally:
+            seconds, used = time.perf_counter() - started, tool.name if tool else UNKNOWN
+            session = where.session_id
             self.calls.note(
-                ToolCall(
-                    at=datetime.now(UTC),
-                    agent=agent.name,
-                    user=principal.user_id,
-                    tool=tool.name if tool else UNKNOWN,
-                    session=where.session_id,
-                    room=room,
-                    outcome=outcome,
-                    ms=round((time.perf_counter() - started) * 1000, 3),
-                )
+                (time.time(), agent.name, principal.user_id, used, session, room, outcome, seconds)
             )
 
     @staticmethod
-    def _named(turn: Turn, kind: object) -> str | None:
+    def _named(turn: Turn, kind: object) -> Namespace | None:
         try:
-            return str(turn.rooms.scratch(str(kind)))
+            return turn.rooms.scratch(str(kind))
         except AlcoveError:
             return None
 

@@ -81,4 +81,4 @@ def _author(memory: Memory) -> str:
     """Who wrote it, as far as that is known: the agent, and the user for whom it did."""
     authors = [name for name in (memory.written_by.agent, memory.written_by.user) if name]
     by = f"by {' for '.join(authors)}, " if authors else ""
-    return f" ({by}{memory.created_at:%Y-%m-%d})"
+    return f" ({by}{memory.created_at.date()})"  # much quicker than a format

@@ -66,12 +66,13 @@ def recall(turn: Turn, given: ByKey) -> Answer:
 
 
 def search_memory(turn: Turn, given: Look) -> Answer:
-    if older := _fallback(turn):
-        who, room = older
+    answer = look(turn, _room(turn), given.query, given.limit)
+    if not answer.result["items"] and (older := _fallback(turn)):
         newest = {memory.id for memory in _older(turn).values()}
+        who, room = older
         found = turn.memories.search(who, room, query=given.query, limit=100)
         return listed([memory for memory in found if memory.id in newest][: given.limit])
-    return look(turn, _room(turn), given.query, given.limit)
+    return answer
 
 
 def forget(turn: Turn, given: ByKey) -> Answer:
@@ -83,8 +84,11 @@ def forget(turn: Turn, given: ByKey) -> Answer:
 
 
 def list_memories(turn: Turn, given: Show) -> Answer:
+    answer = show(turn, _room(turn), given.limit)
+    if answer.result["items"]:
+        return answer
     older = sorted(_older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
-    return listed(older[: given.limit]) if older else show(turn, _room(turn), given.limit)
+    return listed(older[: given.limit])
 
 
 def _older(turn: Turn) -> dict[str, Memory]:
