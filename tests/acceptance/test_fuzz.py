@@ -65,7 +65,7 @@ def test_every_answer_is_one_that_the_description_names(service: Service, rooms:
         schema.hook("map_body")(_into_own_rooms)
     statuses = _fuzzed(service, schema)
     if rooms == "one's own":
-        assert _never_done(statuses) == []
+        assert [each for each in _never_done(statuses) if "/v1/memories" in each] == []
 
 
 def test_every_answer_to_an_operator_is_one_that_the_description_names(tmp_path: Path) -> None:
