@@ -45,8 +45,7 @@ def aged(new: Path, old: Path, version: int) -> None:
     for table in tables:
         columns = ", ".join(row[1] for row in db.execute(f"PRAGMA main.table_info({table})"))
         db.execute(
-            f"DELETE FROM main.{table};"
-            f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}"
+            f"DELETE FROM main.{table};INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}"
         )
     db.close()
 
