@@ -187,7 +187,7 @@ def resolve(
     """The rooms of this call. Each is worked out when it is asked for, so a call needs only its own ids."""
     for kind in instances or ():
         if kind not in RUNS:
-            raise InvalidRequest("instances", f"some of {', '.join(RUNS)}, not {short(kind)}")
+            raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
     return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
 
 

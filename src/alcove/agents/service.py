@@ -174,7 +174,7 @@ class Agents:
         """Runs a tool for the caller, and takes down that it was run."""
         started = time.perf_counter()
         agent = self.agent(principal, name)
-        outcome, room, tool = "ok", None, None
+        outcome, room, tool, turn = "ok", None, None, None
         try:
             turn = self._turn(principal, agent, where)
             tool = turn.tools.get(tool_name)
@@ -188,7 +188,7 @@ class Agents:
             raise
         finally:
             seconds, used = time.perf_counter() - started, tool.name if tool else UNKNOWN
-            session = where.session_id
+            session = where.session_id if turn else None  # otherwise it may be no id at all
             self.calls.note(
                 (time.time(), agent.name, principal.user_id, used, session, room, outcome, seconds)
             )

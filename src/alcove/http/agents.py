@@ -20,6 +20,8 @@ _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
 _CHANGED = (400, 401, 403, 404, 409, 413, 415)
 MOST_CALLS = 1000
+QUICK = frozenset(("read_from_pool", "read_shared", "shared_memory_read"))
+"""Tools that read by key and nothing else: another thread would cost more than they do."""
 
 
 class AgentsAnswer(Struct):
@@ -136,8 +138,11 @@ class AgentsApi:
     async def call_tool(self, call: Call) -> Any:
         body = call.body
         where = Where(session_id=body.session_id, team=body.team, instances=body.instances)
-        path = call.path
-        answer = await self._do(self._agents.call, call, path["agent"], path["tool"], body.arguments, where)
+        agent, tool = call.path["agent"], call.path["tool"]
+        if tool in QUICK:
+            answer = self._agents.call(call.principal, agent, tool, body.arguments, where)
+        else:
+            answer = await self._do(self._agents.call, call, agent, tool, body.arguments, where)
         return ToolAnswer(answer.result, answer.text)
 
     async def calls(self, call: Call) -> Any:
