@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.acceptance.inspection import raw_bytes
 from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.players import FLAGS, SPECS, Player, Table
 from tests.acceptance.service import assert_error, serving
+from tests.acceptance.workers import one_client_each
 
 
 @contextmanager
@@ -143,6 +145,29 @@ def ready(table: Table) -> str:
 def replaced(file: Path, text: str) -> None:
     (new := file.with_suffix(".new")).write_text(text)
     os.replace(new, file)
+
+
+def test_workers_agree_on_who_is_in_a_run(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    running = serving(tmp_path, *FLAGS, "--agents", specs, "--workers", 2)
+    with running as service, one_client_each(service) as clients:
+        where, path = {"instances": {"workflow": "w"}}, "/v1/agents/bot/tools/shared_memory_"
+        players = [Player(service, name) for name in ("alice", "bob")]
+
+        def ask(player: Player, worker: int, tool: str, **given: Any) -> int:
+            body = {"arguments": {"namespace": "workflow", "key": player.name, **given}, **where}
+            headers = {"authorization": f"Bearer {player.token}"}
+            return clients[worker].post(path + tool, json=body, headers=headers).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            asked = [(players[n % 2], n // 2 % 2) for n in range(16)]
+            statuses = [*pool.map(lambda each: ask(each[0], each[1], "write", value=1), asked)]
+        of = [{statuses[n] for n in range(16) if n % 2 == who} for who in (0, 1)]
+        assert of in ([{200}, {404}], [{404}, {200}])
+        owner, other = players if of[0] == {200} else reversed(players)
+        for members, status in (([other.name], 200), ([], 404)):
+            owner.ask("PATCH", "/v1/runs/workflow/w", json={"members": members})
+            assert [ask(other, worker, "write", value=2) for worker in (0, 1)] == [status, status]
 
 
 def test_a_room_is_watched_by_its_members_until_they_are_let_go(table: Table) -> None:
