@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -98,7 +98,7 @@ class Alcove:
         if self._sweeper:
             self._memories.admin.wake = self._sweeper.wake
         self._memories.admin.before_wipe.append(Runs(self._memories).forget)
-        self._closing: List[Callable[[], None]] = []
+        self._agents: dict[Path, Agents] = {}
         self._clock = clock
         self.principal = NOBODY_ELSE
 
@@ -135,10 +135,11 @@ class Alcove:
 
         if specs is None:
             raise InvalidRequest("specs", "the path of a file or folder of agent specs")
-        watched = Watched(Path(specs), max_depth=self._settings.max_depth)
-        agents = Agents(self._memories, watched, authentication=False)
-        self._closing.append(agents.close)
-        return Crew(agents, self.principal)
+        path = Path(specs).absolute()
+        if path not in self._agents:
+            watched = Watched(path, max_depth=self._settings.max_depth)
+            self._agents[path] = Agents(self._memories, watched, authentication=False)
+        return Crew(self._agents[path], self.principal)
 
     def put(
         self,
@@ -315,8 +316,8 @@ class Alcove:
         """Stops the sweep and closes the file, for every handle over this store."""
         if self._sweeper:
             self._sweeper.stop()
-        for close in self._closing:
-            close()
+        for agents in self._agents.values():
+            agents.close()
         self._memories.close()
 
     def __enter__(self) -> Self:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from alcove import Alcove, InvalidRequest, NotFound
+from alcove import Alcove, InvalidRequest, NotFound, connect
 from alcove.agents.catalogue import InvalidSpecs
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import raw_bytes
+from tests.acceptance.service import serving
 
 SPECS = """
 agents:
@@ -57,6 +59,23 @@ def test_without_an_agent_named_noop_sees_what_nobody_wrote_and_others_do_not(
         assert agents.call("bot", "recall", key="old").result["content"] == "c"
         with pytest.raises(NotFound):
             agents.as_user("alice").call("bot", "recall", key="old")
+
+
+def test_runs_are_opened_changed_and_closed(tmp_path: Path, specs: Path) -> None:
+    own = Alcove(tmp_path / "own.db", settings=QUIET)
+    with serving(tmp_path, "--agents", specs) as service, connect(service.url) as remote, own as memory:
+        for agents in (memory.agents(specs), remote.agents()):
+            run = agents.open_run("workflow", members=["bob"])
+            assert (run.owner, run.members) == ("noop", ["bob", "noop"])
+            written: dict[str, Any] = {"namespace": "workflow", "key": "k", "instances": {"workflow": run.id}}
+            assert agents.call("bot", "shared_memory_write", value=1, **written).result["version"] == 1
+            assert agents.change_run("workflow", run.id, []).members == ["noop"]
+            agents.close_run("workflow", run.id)
+            with pytest.raises(NotFound):
+                agents.call("bot", "shared_memory_read", **written)
+            with pytest.raises(NotFound):
+                agents.close_run("workflow", run.id)
+        assert memory.agents(specs)._agents is memory.as_user("alice").agents(specs)._agents
 
 
 def test_wrong_specs_and_ids_are_refused(path: Path, specs: Path, tmp_path: Path) -> None:

@@ -56,10 +56,5 @@ class Crew:
         """An agent's tools, as a provider wants to be told of them."""
         return self._agents.tools(self.principal, agent, format, team)  # type: ignore[no-any-return]
 
-    @property
-    def runs(self) -> Any:
-        """Opening, changing and closing runs."""
-        return self._agents.runs
-
     def __getattr__(self, name: str) -> Any:
         return partial(getattr(self._agents, name), self.principal)

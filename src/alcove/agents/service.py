@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,7 @@ from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
 from alcove.agents.rooms import RUNS, short
-from alcove.agents.runs import OVERSEER, Runs
+from alcove.agents.runs import OVERSEER, Run, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
@@ -205,6 +205,19 @@ class Agents:
         agent = self.agent(principal, name)
         everybody = principal.is_admin or principal.is_auditor
         return self.calls.of(agent.name, None if everybody else principal.user_id)
+
+    # Runs
+
+    def open_run(
+        self, principal: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()
+    ) -> Run:
+        return self.runs.open(kind, id, principal.user_id, members)
+
+    def change_run(self, principal: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
+        return self.runs.change(kind, id, principal.user_id, members)
+
+    def close_run(self, principal: Principal, kind: str, id: str) -> None:
+        self.runs.close(kind, id, principal.user_id)
 
     # Scratch rooms
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from alcove.agents.calls import ToolCall
+from alcove.agents.runs import Run
 from alcove.agents.service import RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer
@@ -55,6 +56,20 @@ class RemoteAgents:
         at = f"{_of(name)}/tools/{_segment(tool)}"
         answer = self._wire.call(who, "POST", at, answers.ToolAnswer, body=body)
         return Answer(answer.result, answer.text)
+
+    def open_run(self, who: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()) -> Run:
+        body = encoded(kind=kind, id=id, members=[*members])
+        return self._wire.call(who, "POST", "/v1/runs", Run, body=body)
+
+    def change_run(self, who: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
+        return self._wire.call(who, "PATCH", _run(kind, id), Run, body=encoded(members=[*members]))
+
+    def close_run(self, who: Principal, kind: str, id: str) -> None:
+        self._wire.call(who, "DELETE", _run(kind, id), type(None))
+
+
+def _run(kind: str, id: str) -> str:
+    return f"/v1/runs/{_segment(kind)}/{_segment(id)}"
 
 
 def _of(name: str) -> str:

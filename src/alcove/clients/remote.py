@@ -60,7 +60,7 @@ class Remote(Alcove):
         headers = {"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"}
         self._wire = Wire(url, {name: value for name, value in headers.items() if value is not None}, timeout)
         self._memories = cast(Memories, RemoteMemories(self._wire))
-        self._sweeper, self._closing = None, []
+        self._sweeper, self._agents = None, {}
         self.principal = NOBODY_ELSE if user is None else Principal(user)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:

@@ -170,17 +170,15 @@ class AgentsApi:
         return call.path["agent"], kind, Where(instances={"workflow" if kind == "agent" else kind: instance})
 
     async def open_run(self, call: Call) -> Any:
-        body, user = call.body, call.principal.user_id
-        return await self._offload(partial(self._agents.runs.open, body.kind, body.id, user, body.members))
+        body = call.body
+        return await self._do(self._agents.open_run, call, body.kind, body.id, body.members)
 
     async def change_run(self, call: Call) -> Any:
         kind, id = call.path["kind"], call.path["id"]
-        change = partial(self._agents.runs.change, kind, id, call.principal.user_id, call.body.members)
-        return await self._offload(change)
+        return await self._do(self._agents.change_run, call, kind, id, call.body.members)
 
     async def close_run(self, call: Call) -> None:
-        kind, id = call.path["kind"], call.path["id"]
-        await self._offload(partial(self._agents.runs.close, kind, id, call.principal.user_id))
+        await self._do(self._agents.close_run, call, call.path["kind"], call.path["id"])
 
     async def _do(self, method: Any, call: Call, *args: Any) -> Any:
         return await self._offload(partial(method, call.principal, *args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from typing import Annotated
 
@@ -12,7 +13,10 @@ from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import Content, Limit, Query, look
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
-from alcove.records import Delete, Put
+from alcove.records import Delete, Entry, Put
+
+_PAGE = 1000
+_AT_ONCE = 100
 
 
 class Learn(Struct):
@@ -41,24 +45,27 @@ def learn_fact(turn: Turn, given: Learn) -> Answer:
     room, content = _room(turn), {"content": given.content}
     who = turn.within(room)
     known = given.key is not None and turn.memories.get(who, room, key) is not None
-    entry = turn.memories.put(who, Put(namespace=room, key=key, value=content, index=content))
-    evicted = [] if known else _make_room(turn, keep=key)
+    evicted = [] if known else _oldest(turn)
+    put = Put(namespace=room, key=key, value=content, index=content)
+    entry, *_ = turn.memories.batch(who, [put, *(Delete(namespace=room, key=each) for each in evicted)])
     text = f"Learned it as {short(key)}." + (f" Forgot the oldest: {', '.join(evicted)}." if evicted else "")
-    return Answer({"key": key, "version": entry.revision, "evicted": evicted}, text)
+    return Answer({"key": key, "version": entry.revision, "evicted": evicted}, text)  # type: ignore[union-attr]
 
 
-def _make_room(turn: Turn, keep: str) -> list[str]:
-    """Deletes the facts that were written longest ago until no more are left than the spec allows."""
+def _oldest(turn: Turn) -> list[str]:
+    """The facts that were written longest ago, as many as must go for one more to come."""
     room, most = _room(turn), turn.rooms.agent.memory.facts.max_facts
     who = turn.within(room)
-    excess = turn.memories.count(who, room) - most
+    excess = turn.memories.count(who, room) + 1 - most
     if excess <= 0:
         return []
-    facts = [fact for fact in turn.memories.export(who, room) if fact.namespace == room and fact.key != keep]
-    oldest = sorted(facts, key=lambda fact: fact.created_at)[:excess]
-    for fact in oldest:
-        turn.memories.delete(who, Delete(namespace=room, key=fact.key))
-    return [fact.key for fact in oldest]
+    facts: list[Entry] = []
+    while page := turn.memories.list(who, room, limit=_PAGE, offset=len(facts)):
+        facts += page
+    own = (fact for fact in facts if fact.namespace == room)
+    return [
+        fact.key for fact in heapq.nsmallest(min(excess, _AT_ONCE), own, key=lambda fact: fact.created_at)
+    ]
 
 
 def recall_facts(turn: Turn, given: Recall) -> Answer:
