@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from alcove.errors import InvalidRequest
@@ -28,6 +29,8 @@ class Namespace(tuple[str, ...]):
     @classmethod
     def encoded(cls, value: object, field: str = "namespace") -> tuple[Namespace, bytes]:
         """The same, with its encoding."""
+        if type(value) is str:
+            return _spelled(value, field)
         if isinstance(value, str):
             namespace = cls.parse(value, field)
         elif isinstance(value, list | tuple):
@@ -95,6 +98,12 @@ class Namespace(tuple[str, ...]):
         """The half-open range of encodings of this namespace and everything below it."""
         encoded = self.encode()
         return encoded, encoded[:-1] + b"\1" if encoded else b"\xff"
+
+
+@functools.lru_cache(10_000)
+def _spelled(text: str, field: str) -> tuple[Namespace, bytes]:
+    """What a spelling means: callers use the same few again and again."""
+    return Namespace.encoded(Namespace.parse(text, field), field)
 
 
 def _escape(segment: str) -> str:
