@@ -140,7 +140,9 @@ def cases() -> Iterator[Case]:
                lambda n: [("export", ROOM, {})])  # fmt: skip
     yield removing("shared_memory_delete", ROOM, "key", scratch, namespace="agent")
     yield Case(
-        "learn_fact", lambda n: {"content": TEXT.format(n)}, lambda n: [put(FACTS, f"s{n}", content(n))]
+        "learn_fact",
+        lambda n: {"content": TEXT.format(n)},
+        lambda n: [("count", FACTS, {}), put(FACTS, f"s{n}", content(n))],
     )
     yield Case("recall_facts", lambda n: {"query": f"what to drink {n}", "limit": 5},
                lambda n: [("search", FACTS, {"query": f"what to drink {n}", "limit": 5})])  # fmt: skip
@@ -180,6 +182,8 @@ class Here:
                 self._memories.get(who, room, more["key"])
             case "delete":
                 self._memories.delete(who, Delete(namespace=room, key=more["key"]))
+            case "count":
+                self._memories.count(who, room)
             case "export":
                 [*self._memories.export(who, room)]
             case _:
@@ -202,6 +206,8 @@ class Rest:
                 self._ask("PUT", "/v1/memories", {"namespace": room, **more})
             case "get" | "delete":
                 self._ask(what.upper(), "/v1/memories", params={"ns": room, "key": more["key"]})
+            case "count":  # there is no such call over REST
+                pass
             case "export":
                 self._ask("GET", "/v1/memories/export", params={"ns": room})
             case _:
