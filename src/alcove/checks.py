@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from alcove.clock import SECOND
 from alcove.errors import InvalidRequest, PayloadTooLarge
@@ -145,3 +146,11 @@ def whole(number: object, field: str, least: int, most: int) -> int:
 def _type(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), f"{type(value).__name__}")
+
+
+def choices(record: type[Struct], field: str) -> str | None:
+    """The names that a field takes, if it takes one of a few; msgspec's own errors do not say."""
+    found = get_type_hints(record).get(field)
+    parts = [found, *get_args(found)]
+    names = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+    return f"one of {', '.join(map(str, names))}" if names else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -394,6 +395,8 @@ def _checked_path(at: str | os.PathLike[str]) -> Path:
     path = Path(at)
     if isinstance(at, str) and at.startswith(("http://", "https://")):
         raise InvalidRequest("at", "the path of a file; alcove.connect opens a URL")
+    if isinstance(at, str) and re.fullmatch(r"[\w.-]+:\d{2,5}(/.*)?", at) and not path.exists():
+        raise InvalidRequest("at", f"the path of a file, or a URL: did you mean http://{at}?")
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the path of a file")
     return path

@@ -6,13 +6,15 @@ import socket
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from alcove.http.auth import make_token
 from tests.acceptance.patience import PATIENCE
-from tests.acceptance.service import Service
+from tests.acceptance.service import Service, serving
 
 AT = "/v1/memories"
 ENTRY = {
@@ -198,11 +200,17 @@ def test_a_search_filters_orders_and_pages(client: httpx.Client, room: list[str]
     assert [item["value"]["n"] for item in search(client, room, filter={"n": {"in": [3, 4.0]}})] == [4, 3]
 
 
-def test_an_empty_prefix_is_narrowed_to_what_the_caller_may_see(
-    client: httpx.Client, room: list[str]
-) -> None:
-    put(client, room)
-    assert all(item["namespace"][:2] == ["user", "noop"] for item in search(client, [], limit=100))
+def test_an_empty_prefix_is_narrowed_to_what_the_caller_may_see(tmp_path: Path) -> None:
+    secret = "a secret that is long enough for a test"
+    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", secret) as service:
+        bearers = {
+            user: make_token(secret, user, [], seconds=600, clock=time.time) for user in ("alice", "bob")
+        }
+        for user, bearer in bearers.items():
+            body = {"namespace": ["user", user], "key": "k", "value": {}}
+            assert service.call("PUT", AT, bearer, json=body).status_code == 200
+        answer = service.call("POST", f"{AT}/search", bearers["alice"], json={"namespace_prefix": []})
+        assert [item["namespace"] for item in answer.json()["items"]] == [["user", "alice"]]
 
 
 def test_a_query_finds_by_meaning_and_says_how_near_and_why(client: httpx.Client, room: list[str]) -> None:

@@ -142,6 +142,8 @@ def search(
       alcove search user:alice "what does she like to drink?" --explain
       alcove search user:alice --filter kind=drink --filter '{"cups": {"gte": 3}}' --json
     """
+    if query is None and any(" " in segment for segment in prefix):
+        raise click.UsageError(f"this is a namespace; to ask: alcove search NAMESPACE {str(prefix)!r}")
     columns, cells = ["namespace", "key", "rev", "written", "value"], _cells
     find: Callable[..., Sequence[Memory]] = store.search
     if query is not None:

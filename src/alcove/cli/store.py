@@ -112,7 +112,8 @@ def _check_file(at: str, *, make: bool) -> None:
     if not Path(at).exists():
         if not make:
             raise StoreError(f"there is no store at {at}; say where it is with --at or ALCOVE_AT")
-        click.echo(f"A new store: {at}, with its key in {at}.key", err=True)
+        where = "the key of ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else f"its key in {at}.key"
+        click.echo(f"A new store: {at}, with {where}", err=True)
 
 
 class NamespaceType(click.ParamType):  # type: ignore[type-arg]

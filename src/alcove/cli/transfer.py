@@ -14,6 +14,7 @@ from alcove.backup import restore as restored
 from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.client import Alcove
+from alcove.ledger import Ledger
 from alcove.namespace import Namespace
 from alcove.partial import Partial
 
@@ -118,6 +119,8 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
     """
     if is_url(at):
         raise Refused(f"{at} is a server: stop it, restore its file, start it again")
+    if not (ledger or Ledger.beside(Path(at)).path).exists():
+        click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back", err=True)
     done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
     _told(Output(as_json=as_json), done,
           f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"

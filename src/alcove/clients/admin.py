@@ -16,7 +16,7 @@ from alcove.clients.wire import Wire, encoded, record
 from alcove.clock import checked_moment
 from alcove.doctor import Examination
 from alcove.engine.copying import Copy
-from alcove.errors import AlcoveError, InvalidRequest
+from alcove.errors import InvalidRequest
 from alcove.http import answers, forms
 from alcove.partial import Partial
 from alcove.principal import Principal
@@ -31,7 +31,7 @@ _AT = "/v1/admin"
 
 def not_here(_: object, name: str) -> NoReturn:
     """What a store in this process has, and one behind a server has not."""
-    raise AlcoveError(f"{name}: only the process that has the file can do that")
+    raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
 
 class RemoteAdmin:

@@ -6,9 +6,11 @@ import asyncio
 import functools
 import ipaddress
 import json
+import logging
 import math
 import time
 import urllib.request
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -22,12 +24,15 @@ from alcove.errors import InvalidRequest, PermissionDenied, Unavailable
 from alcove.http.errors import Unauthenticated
 from alcove.principal import NOBODY_ELSE, Principal
 
+log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]
 
 _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _MOST_TOKENS = 10_000
+_SAFE_SECRET_BYTES = 32
+warnings.filterwarnings("ignore", category=jwt.InsecureKeyLengthWarning)  # we say so ourselves, once
 _FETCH_SECONDS = 5
 _MOST_PUBLISHED = 1_000_000
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -52,6 +57,7 @@ class Noop:
         self._anywhere = anywhere
 
     async def __call__(self, headers: Headers) -> Principal:
+        _refuse_a_name(headers)
         if not self._anywhere:
             host = headers.get(b"host")
             if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
@@ -100,6 +106,7 @@ class Tokens:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not token:
             raise Unauthenticated("expected a bearer token")
+        _refuse_a_name(headers)
         until, principal = self._verified.get(token, (0.0, None))
         if principal is None or until <= time.time():
             until, principal = await self._verify(token.decode("latin-1"))
@@ -151,6 +158,8 @@ class SharedSecret:
     def __init__(self, secret: str) -> None:
         self.algorithms = ["HS256"]
         self._secret = secret
+        if len(secret.encode()) < _SAFE_SECRET_BYTES:
+            log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
 
     async def key_for(self, token: str) -> str:
         return self._secret
@@ -261,6 +270,12 @@ def _is_loopback(url: str) -> bool:
         return urlsplit(url).hostname in _LOOPBACK
     except ValueError:
         return False
+
+
+def _refuse_a_name(headers: Headers) -> None:
+    """Whoever names a user expects to be served as that user, and not as somebody else."""
+    if b"x-user-id" in headers:
+        raise PermissionDenied("only a trusted API key may name the user with X-User-ID")
 
 
 def _age(moment: float) -> float:

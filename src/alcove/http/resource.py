@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from alcove.checks import choices
 from alcove.errors import InvalidRequest, PayloadTooLarge, PermissionDenied
 from alcove.http.answers import NoQuery
 from alcove.http.errors import UnsupportedMediaType
@@ -73,7 +74,8 @@ class Resource:
     @property
     def body_optional(self) -> bool:
         """Whether nothing need be sent, because nothing in the body is required."""
-        return self.body is not None and not any(field.required for field in fields(self.body))
+        required = self.body is None or any(field.required for field in fields(self.body))
+        return self.method == "POST" and not required
 
     def admit(self, principal: Principal) -> None:
         """Refuses who does not have the role, before anything they sent is looked at."""
@@ -95,7 +97,7 @@ class Resource:
         try:
             return self._decoder.decode(raw)  # type: ignore[attr-defined,no-any-return]
         except msgspec.ValidationError as error:
-            raise _named(error, "body") from None
+            raise _named(error, "body", self.body) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
 
@@ -148,7 +150,7 @@ class _Query:
         try:
             return msgspec.convert(given, self._record)
         except msgspec.ValidationError as error:
-            raise _named(error, "query") from None
+            raise _named(error, "query", self._record) from None
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:
@@ -180,9 +182,11 @@ def _whole(name: str, text: str) -> int:
     return int(text)
 
 
-def _named(error: msgspec.ValidationError, whole: str) -> InvalidRequest:
+def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> InvalidRequest:
     """The same complaint with the field first, and with the operation of a batch that it is about."""
     refusal = _refusal(str(error), whole)
+    if "Invalid enum value" in refusal.expected and (names := choices(record, refusal.field)):
+        refusal = InvalidRequest(refusal.field, names)
     if operation := re.match(r"operations\[(\d+)\]", refusal.field):
         refusal.details["operation"] = int(operation[1])
     return refusal

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from alcove.agents.rooms import KEEP, Rooms
 from alcove.agents.runs import Runs
+from alcove.checks import choices
 from alcove.errors import InvalidRequest
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
@@ -91,7 +92,9 @@ class Tool:
         try:
             parsed = msgspec.convert(arguments, self.arguments)
         except msgspec.ValidationError as error:
-            raise _refusal(str(error)) from None
+            refusal = _refusal(str(error))
+            allowed = choices(self.arguments, refusal.field) if "enum" in refusal.expected else None
+            raise InvalidRequest(refusal.field, allowed or refusal.expected) from None
         for name, names in (self.choices or {}).items():
             if getattr(parsed, name) not in names:
                 raise InvalidRequest(name, f"one of {', '.join(names)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS, short
@@ -109,7 +110,8 @@ def _shown(memory: Memory) -> dict[str, Any]:
 
 
 def _line(memory: Memory) -> str:
-    return f"{memory.key} (version {memory.revision}): {memory.value.get('value', memory.value)}"
+    value = msgspec.json.encode(memory.value.get("value", memory.value)).decode()
+    return f"{memory.key} (version {memory.revision}): {value}"
 
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
