@@ -74,8 +74,7 @@ class Vectors:
 
     def cosines(self, query: Matrix) -> Matrix:
         """The best of each row's vectors against a unit vector, NaN where a row has none."""
-        # Equal rows come out unequal in their last bits, and what is equal is to stay in its order.
-        every: Matrix = np.round(self.matrix @ query, 6)
+        every: Matrix = self.matrix @ query
         owners, starts = self._starts
         if len(owners) == self._rows == len(every):
             return every
