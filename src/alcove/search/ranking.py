@@ -138,6 +138,8 @@ class Search:
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
         holding: Mask = best.max(axis=0, initial=0) > 0
+        for word in self._question.words if self._corpus.labels.names else ():
+            holding[self._corpus.labels.postings.scores(word.term)[0]] = True  # a label holds words, too
         for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
             for distance, weight in enumerate(kernel, 1):
                 near = scores.take(self._corpus.neighbours(sign * distance), axis=1)
