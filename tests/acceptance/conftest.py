@@ -56,6 +56,12 @@ def memory(path: Path) -> Iterator[Alcove]:
         yield memory
 
 
+@pytest.fixture
+def to(path: Path) -> Path:
+    """Where a backup of that store goes."""
+    return path.with_name("backup.db")
+
+
 @pytest.fixture(params=[in_processes, in_threads])
 def crowd(request: pytest.FixtureRequest) -> Crowd:
     """A test that uses this runs once with a crowd of processes and once with one of threads."""
