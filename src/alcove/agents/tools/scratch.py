@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Key, missing
+from alcove.agents.tools.keyed import Key, missing, shown
 from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
@@ -77,7 +77,7 @@ def read(turn: Turn, given: Read) -> Answer:
     found = turn.memories.get(turn.within(place), place, given.key)
     if found is None:
         raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
-    return Answer(_shown(found), _line(found))
+    return Answer(shown(found), _line(found))
 
 
 def listing(turn: Turn, given: Listing) -> Answer:
@@ -89,7 +89,7 @@ def listing(turn: Turn, given: Listing) -> Answer:
     ]
     lines = [f"- {_line(memory)}" for memory in found]
     text = "\n".join(lines) or f"The {given.namespace} room has nothing like that."
-    return Answer({"items": [_shown(memory) for memory in found]}, text)
+    return Answer({"items": [shown(memory) for memory in found]}, text)
 
 
 def delete(turn: Turn, given: Read) -> Answer:
@@ -97,16 +97,6 @@ def delete(turn: Turn, given: Read) -> Answer:
     if not turn.memories.delete(turn.within(place), Delete(namespace=place, key=given.key)).deleted:
         raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
     return Answer({"key": given.key, "deleted": True}, f"Deleted {short(given.key)}.")
-
-
-def _shown(memory: Memory) -> dict[str, Any]:
-    return {
-        **memory.value,
-        "key": memory.key,
-        "version": memory.revision,
-        "written_at": memory.created_at,
-        "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
-    }
 
 
 def _line(memory: Memory) -> str:
