@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar, get_args
 
@@ -109,11 +110,17 @@ class Memories(Reading):
             self.wait_for_index(result)
         return result
 
-    def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> bool:
+    def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> None:
         """Waits until an entry that was just written can be found by meaning, if it ever can."""
+        for pause in self.index_pauses(entry, seconds):
+            time.sleep(pause)
+
+    def index_pauses(self, entry: Entry, seconds: float) -> Iterator[float]:
+        """The same for who must not block: yields how long to pause before asking for the next pause."""
         place = checks.address(entry.namespace, entry.key, self._standing.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
-        return row is not None and self._indexer is not None and self._indexer.wait(row.seq, seconds)
+        if row is not None and self._indexer is not None:
+            yield from self._indexer.pauses(row.seq, seconds)
 
     def delete(self, principal: Principal, delete: Delete, *, idempotency_key: str | None = None) -> Deletion:
         """Deletes what is at a key; nothing there is not an error."""

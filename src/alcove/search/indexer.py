@@ -38,7 +38,6 @@ class Indexer:
         self._interval = interval
         self._batch = batch
         self._wake = threading.Event()
-        self._round = threading.Condition()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopping = False
@@ -62,19 +61,19 @@ class Indexer:
         if self._thread:
             self._thread.join(STOP_SECONDS)
 
-    def wait(self, seq: int, seconds: float) -> bool:
-        """Waits until a version has its vectors; False where it failed, or took longer."""
+    def pauses(self, seq: int, seconds: float) -> Iterator[float]:
+        """Ends when a version has its vectors, failed to get them, or has waited for so long.
+
+        Until then it yields how long to pause before looking again: a thread sleeps, an event loop awaits.
+        The longer it has waited the longer it pauses, so that many who wait for long cost next to nothing.
+        """
         self.wake()
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._stopping:
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < seconds and not self._stopping:
             waits, error = self._index.waits(seq)
-            if not waits or error is not None:
-                return not waits
-            if self._index.serving() not in (None, self._embedder.name):
-                return False
-            with self._round:
-                self._round.wait(0.02)
-        return False
+            if not waits or error is not None or self._index.serving() not in (None, self._embedder.name):
+                return
+            yield min(max(waited / 8, 0.002), seconds - waited)
 
     def step(self) -> int:
         """Indexes one batch; how many texts it took."""
@@ -88,8 +87,6 @@ class Indexer:
         texts = self._index.claim(now=now, until=now + LEASE_SECONDS * SECOND, limit=self._batch)
         if texts:
             self._take(texts)
-        with self._round:
-            self._round.notify_all()
         return len(texts)
 
     def _take(self, texts: Sequence[TextToIndex]) -> None:
