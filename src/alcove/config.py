@@ -86,6 +86,9 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         bool, _about("Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     ] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("How much is logged.")] = "info"
+    log_file: Annotated[
+        str | None, _about("File for the log instead of the standard output; opened anew at SIGHUP.")
+    ] = None
 
     def settings(self) -> Settings:
         """The part that the store is opened with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 
@@ -78,9 +79,19 @@ class AccessLog:
             self._size = 0
 
 
-def configure(level: str) -> None:
-    """Sends everything, ours and the server's, to the standard output as JSON lines."""
+def configure(level: str, file: str | None = None) -> None:
+    """Sends everything, ours and the server's, to the standard output or a file, as JSON lines."""
+    write_to(file)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn.access").disabled = True
+
+
+def write_to(file: str | None) -> None:
+    """Makes the standard output that file, if one is given: a new one where the old one was moved away."""
+    if file is not None:
+        sys.stdout.flush()
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(descriptor, sys.stdout.fileno())
+        os.close(descriptor)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.patience import until
-from tests.acceptance.service import refused, serving
+from tests.acceptance.patience import PATIENCE, until
+from tests.acceptance.service import environment, free_port, refused, serving
 from tests.acceptance.workers import connected
 
 
@@ -44,6 +46,52 @@ def test_a_service_of_workers_that_cannot_start_says_why_once(tmp_path: Path, fl
     (line,) = [each for each in said.splitlines() if "/nonexistent" in each]
     assert line.startswith("alcove: ")
     assert len(said.splitlines()) <= 4, said
+
+
+def test_broken_specs_are_told_of_once_and_end_the_service_before_it_has_workers(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text("agents: [{name: a, colour: red}, {name: u}]")
+    said = refused(tmp_path, "--workers", 2, "--agents", specs)
+    assert said.count("agents[0].colour") == said.count("agents[1].name") == 1, said
+    assert "Started" not in said
+
+
+def test_a_worker_that_cannot_be_replaced_yet_leaves_the_others_serving(tmp_path: Path) -> None:
+    """The specs were broken since: the worker that died is back as soon as they are mended."""
+    (specs := tmp_path / "agents.yaml").write_text("agents: [{name: a}]")
+    with serving(tmp_path, "--workers", 2, "--agents", specs) as service:
+        until(lambda: service.log.count("Application startup complete") == 2)
+        first = service.children()
+        specs.write_text("agents: [{name: a, colour: red}]")
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: '"a worker cannot start' in service.log)
+        with connected(service) as client:
+            assert client.get("/v1/agents").status_code == 200
+        specs.write_text("agents: [{name: a}]")
+        until(lambda: service.log.count("Application startup complete") == 3)
+        assert first[1] in service.children()
+
+
+def test_workers_that_all_fail_to_start_end_the_service(tmp_path: Path) -> None:
+    """As when the specs are broken between the parent's look at them and theirs."""
+    (specs := tmp_path / "agents.yaml").write_text("agents: [{name: a, colour: red}]")
+    config = (
+        f"ServeConfig(workers=2, port={free_port()}, at={str(tmp_path / 'm.db')!r}, agents={str(specs)!r})"
+    )
+    program = (
+        "from alcove.config import ServeConfig; from alcove.http import server\n"
+        f"server._try = lambda config: None\nserver.serve({config})"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "no worker could start" in ended.stderr
+    assert 1 <= ended.stdout.count("agents[0].colour") <= 2, ended.stdout
 
 
 def test_a_broken_policy_file_is_told_of_once_with_its_line(tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ class Watched:
                 self._lock.release()
         return self._catalogue
 
+    def look(self) -> None:
+        """Looks at the files now."""
+        with self._lock:
+            self._look()
+
     def _look(self) -> None:
         stamp = _stamp(self._path)
         if stamp == self._stamp and not _recent(stamp):

@@ -8,17 +8,24 @@ import os
 import shutil
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
+from alcove.errors import AlcoveError
 from alcove.http.tallies import forget
 
 ACCEPTED_AT_ONCE = 16
+_BETWEEN_STARTS = 5.0
+"""Seconds until a worker that could not start is tried again."""
 
 
 def listening(config: uvicorn.Config) -> list[socket.socket]:
@@ -48,6 +55,11 @@ def when_stopping(call: Callable[[], None]) -> None:
         signal.signal(sig, _after(call, signal.getsignal(sig)))
 
 
+def when_hung_up(call: Callable[[], None]) -> None:
+    """Calls at SIGHUP, in a thread, so that no request waits for it."""
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=call, name="reload").start())
+
+
 def _after(call: Callable[[], None], then: Any) -> Any:
     def handle(sig: int, frame: FrameType | None) -> None:
         call()
@@ -67,18 +79,45 @@ class One(uvicorn.Server):
 
 
 class Several(Multiprocess):
-    """Workers that share the listening sockets; one that dies is replaced."""
+    """Workers that share the listening sockets; one that dies is replaced.
 
-    def __init__(self, config: uvicorn.Config, tallies: Path) -> None:
+    Where none can start, all of it ends. Where others serve, one that cannot (specs or policies were broken
+    since) is tried again every few seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, tallies: Path, *, reopen: Callable[[], None]) -> None:
         super().__init__(config, sockets=listening(config))
         self._stopping = False
         self._tallies = tallies
+        self._reopen = reopen
         self._workers: set[int] = set()
+        self._to_reload: set[int] = set()
+        self._next_start = 0.0
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, self._stop)
 
+    def run(self) -> None:
+        super().run()
+        if any(each.exitcode == STARTUP_FAILURE for each in self.processes):
+            raise AlcoveError("no worker could start; the log says why")
+
+    def handle_hup(self) -> None:
+        """Opens this process's log anew, and has every worker reload; one that starts once it is ready."""
+        self._reopen()
+        self._to_reload = {each.pid for each in self.processes if each.pid}
+
     def keep_subprocess_alive(self) -> None:
+        fit = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
+        if 0 < len(fit) < len(self.processes):
+            self.processes, self._next_start = fit, time.monotonic() + _BETWEEN_STARTS
         super().keep_subprocess_alive()
+        while len(self.processes) < self.processes_num and time.monotonic() >= self._next_start:
+            self.processes.append(Process(self.config, self.sockets))
+            self.processes[-1].start()
+        for each in self.processes:
+            if each.pid in self._to_reload and each.is_ready():
+                os.kill(each.pid, signal.SIGHUP)
+                self._to_reload.discard(each.pid)
         workers = {worker.pid for worker in self.processes if worker.pid}
         for gone in self._workers - workers:
             forget(self._tallies, gone)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -14,13 +17,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import uvicorn
 from starlette.routing import Router
+from uvicorn.config import STARTUP_FAILURE
 
 from alcove import logs
 from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
 from alcove.client import Alcove
 from alcove.config import ServeConfig
-from alcove.errors import InvalidRequest
+from alcove.errors import AlcoveError, InvalidRequest
 from alcove.http.admin import AdminApi, Denials
 from alcove.http.agents import AgentsApi
 from alcove.http.app import Watcher, application
@@ -39,7 +43,7 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
-from alcove.http.processes import One, Several, listening, stop_with, when_stopping
+from alcove.http.processes import One, Several, listening, stop_with, when_hung_up, when_stopping
 from alcove.http.protocol import Protocol
 from alcove.http.streaming import Tail
 from alcove.http.streams import StreamsApi
@@ -50,14 +54,16 @@ from alcove.search.embedders import embedder_for
 if TYPE_CHECKING:
     from alcove.http.tracing import Tracing
 
+log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop: requests under way finish first, a second signal stops at once."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     check(config)
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_file)
     os.environ[_HANDED_OVER] = msgspec.json.encode(config).decode()
     told = uvicorn.Config(
         "alcove.http.server:worker",
@@ -73,25 +79,32 @@ def serve(config: ServeConfig) -> None:
         http=Protocol,
         ws="none",
     )
-    _store(config).close()  # a store that does not open is told of once, and not by every worker again
+    _try(config)
     os.environ.pop(FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
         One(told).run(listening(told))
     else:
         with shared_folder() as tallies:
-            Several(told, tallies).run()
+            Several(told, tallies, reopen=lambda: logs.write_to(config.log_file)).run()
 
 
 def worker() -> Router:
     """One worker process's application, configured as its parent was."""
-    return build(msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig))
+    config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
+    try:
+        return build(config)
+    except Exception as error:
+        if config.workers == 1:
+            raise
+        log.error("a worker cannot start: %s", error, exc_info=not isinstance(error, AlcoveError))
+        sys.exit(STARTUP_FAILURE)
 
 
 def build(config: ServeConfig) -> Router:
     """The application over the store that the configuration names."""
     from alcove.http.metrics import Metrics  # noqa: PLC0415  it must not be there before the folder is
 
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_file)
     metrics = Metrics()
     store = _store(config, metrics)
     offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
@@ -99,13 +112,26 @@ def build(config: ServeConfig) -> Router:
     metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
     streams = StreamsApi(memories, offload, tail, most_line=config.max_body_bytes)
-    specs = Watched(Path(config.agents), max_depth=config.max_depth) if config.agents else None
+    specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
+
+    def reload() -> None:
+        """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
+        try:
+            logs.write_to(config.log_file)
+            if specs:
+                specs.look()
+            store.reload_policy()
+        except (AlcoveError, OSError) as error:
+            log.error("not reloaded, the last good one stays in force: %s", error)
+        else:
+            log.info("reloaded")
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         orphaned = asyncio.create_task(stop_with(os.getppid())) if config.workers > 1 else None
         when_stopping(tail.stop)
+        when_hung_up(reload)
         async with metrics.sampling():
             yield
         if orphaned:
@@ -137,6 +163,18 @@ def build(config: ServeConfig) -> Router:
         watchers.append(tracing)
     authenticate = WithGrants(_authenticator(config, store), agents.direct)
     return application(resources, authenticate, limits, access, lifespan, watchers)
+
+
+def _try(config: ServeConfig) -> None:
+    """Reads and opens all that a worker will, so that what is wrong is told of once and starts none."""
+    specs = _specs(config)
+    for warning in specs.current().warnings if specs else ():
+        log.warning("agent specs: %s", warning)
+    _store(config).close()
+
+
+def _specs(config: ServeConfig) -> Watched | None:
+    return Watched(Path(config.agents), max_depth=config.max_depth) if config.agents else None
 
 
 def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
@@ -82,6 +83,7 @@ class Policy:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._stored: Mapping[str, str] = {}
+        self._changing = threading.Lock()
         self.on_denied: Callable[[Principal, str], None] = lambda principal, operation: None
         self._rules = self.tried({})
 
@@ -99,12 +101,14 @@ class Policy:
 
     def use(self, stored: Mapping[str, str]) -> None:
         """Makes texts that were stored decide, over those of the folder."""
-        if stored != self._stored:
-            self._rules, self._stored = self.tried(stored), stored
+        with self._changing:
+            if stored != self._stored:
+                self._rules, self._stored = self.tried(stored), stored
 
     def reload(self) -> None:
         """Reads the folder again; a bundle that does not work leaves the old one active and raises."""
-        self._rules = self.tried(self._stored)
+        with self._changing:
+            self._rules = self.tried(self._stored)
 
     def check(self) -> None:
         """Raises unless the active bundle answers every kind of question."""
