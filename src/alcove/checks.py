@@ -54,48 +54,59 @@ def value(given: object, settings: Settings) -> bytes:
     """A JSON object as compact JSON."""
     if not isinstance(given, Mapping):
         raise InvalidRequest("value", f"a JSON object, not {_type(given)}")
-    encoded = json(dict(given), "value")
-    if len(encoded) > settings.max_value_bytes:
-        raise PayloadTooLarge(
-            "value", f"at most {settings.max_value_bytes} bytes of JSON, not {len(encoded)}"
-        )
+    return json(dict(given), "value", most=settings.max_value_bytes)
+
+
+def json(given: object, field: str, *, most: int | None = None) -> bytes:
+    """Compact JSON of plain data, which reads back equal; its size is looked at before what is in it."""
+    try:
+        encoded = msgspec.json.encode(given)
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "text without lone surrogates") from None
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        _plain(given, (None, field), MAX_NESTING)  # says what it is and where
+        raise
+    if most is not None and len(encoded) > most:
+        raise PayloadTooLarge(field, f"at most {most} bytes of JSON, not {len(encoded)}")
+    _plain(given, (None, field), MAX_NESTING)
     return encoded
 
 
-def json(given: object, field: str) -> bytes:
-    """Compact JSON of plain data, which reads back equal."""
-    _plain(given, field, MAX_NESTING)
-    try:
-        return msgspec.json.encode(given)
-    except UnicodeEncodeError:
-        raise InvalidRequest(field, "text without lone surrogates") from None
+_Place = tuple["_Place | None", str | int]
+"""Where a node is, spelled only if it must be told: the names on the way to it may be long."""
 
 
-def _plain(node: object, field: str, depth: int) -> None:
+def _plain(node: object, place: _Place, depth: int) -> None:
     """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
     if isinstance(node, dict | list) and depth == 0:
-        raise InvalidRequest(field, f"at most {MAX_NESTING} levels of nesting")
+        raise InvalidRequest(_spelled(place), f"at most {MAX_NESTING} levels of nesting")
     if type(node) is dict:
         for name, child in node.items():
             if type(name) is not str:
-                raise InvalidRequest(field, f"names that are strings, not {_type(name)}")
+                raise InvalidRequest(_spelled(place), f"names that are strings, not {_type(name)}")
             if type(child) not in _CARRIED:
-                _plain(child, f"{field}.{name}", depth - 1)
+                _plain(child, (place, name), depth - 1)
     elif type(node) is list:
         for position, child in enumerate(node):
             if type(child) not in _CARRIED:
-                _plain(child, f"{field}[{position}]", depth - 1)
-    else:
-        _plain_scalar(node, field)
+                _plain(child, (place, position), depth - 1)
+    elif unfit := _unfit(node):
+        raise InvalidRequest(_spelled(place), unfit)
 
 
-def _plain_scalar(node: object, field: str) -> None:
-    if type(node) is int and node not in _INT64:
-        raise InvalidRequest(field, "an integer that fits in 64 bits")
-    if type(node) is float and not math.isfinite(node):
-        raise InvalidRequest(field, "a finite number")
-    if type(node) not in (int, float) and type(node) not in _CARRIED:
-        raise InvalidRequest(field, f"JSON data, not {_type(node)}")
+def _spelled(place: _Place) -> str:
+    above, name = place
+    if above is None:
+        return str(name)
+    return _spelled(above) + (f"[{name}]" if isinstance(name, int) else f".{name}")
+
+
+def _unfit(node: object) -> str | None:
+    if type(node) is int:
+        return None if node in _INT64 else "an integer that fits in 64 bits"
+    if type(node) is float:
+        return None if math.isfinite(node) else "a finite number"
+    return None if type(node) in _CARRIED else f"JSON data, not {_type(node)}"
 
 
 def index(given: object, settings: Settings) -> bytes | None:

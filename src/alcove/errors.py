@@ -20,9 +20,15 @@ class InvalidRequest(AlcoveError):
     code = "invalid_request"
 
     def __init__(self, field: str, expected: str) -> None:
+        field, expected = _cut(field, 300), _cut(expected, 600)
         super().__init__(f"{field}: expected {expected}", details={"field": field, "expected": expected})
         self.field = field
         self.expected = expected
+
+
+def _cut(text: str, most: int) -> str:
+    """What an error repeats of what was sent, which may be megabytes long."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 class PayloadTooLarge(InvalidRequest):

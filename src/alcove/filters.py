@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
 from alcove.clock import parse_instant
@@ -25,6 +25,8 @@ Params = list[int | float | str | bytes | None]
 
 MAX_CONDITIONS = 64
 MAX_CHOICES = 1000
+MAX_NAME = 1024
+"""Characters of a field's name, which is split at its dots for each memory."""
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -48,12 +50,16 @@ class OneOf:
     """The field equals one of these scalars, or is an array that holds one."""
 
     choices: tuple[Scalar, ...]
+    _known: frozenset[tuple[bool, Scalar]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", frozenset(map(_typed, self.choices)))
 
     def holds(self, found: JSON | _Absent) -> bool:
         if isinstance(found, _Absent):
             return None in self.choices
         members = found if isinstance(found, list) else [found]
-        return any(_equal(member, choice) for member in members for choice in self.choices)
+        return any(_typed(member) in self._known for member in members if _is_scalar(member))
 
     def sql(self, params: Params) -> str:
         def scalar(alias: str) -> str:
@@ -147,18 +153,32 @@ class Filter:
 
     def sql(self, alias: str, params: Params) -> str:
         """A predicate on a version row that is false only where `matches` is, whatever the value holds."""
-        return _conjunction(
-            f"COALESCE({_lookup(alias, 'attributes', name, test, params)}, "
-            f"{_lookup(alias, 'index_text', name, test, params)}, 1)"
-            for name, test in self.conditions
+        if not self.conditions:
+            return "1"
+        attributes, index = (
+            f"NOT EXISTS (SELECT 1 FROM json_each({alias}.{column}) f WHERE NOT {self._tests(params)}"
+            for column in ("attributes", "index_text")
         )
+        hidden = f"EXISTS (SELECT 1 FROM json_each({alias}.attributes) a WHERE a.key = f.key)"
+        return f"{attributes}) AND {index} AND NOT {hidden})"
 
     def policy_sql(self, alias: str, params: Params) -> str:
         """The predicate of a policy's own filter: attributes only, and absent never matches."""
-        return _conjunction(
-            f"COALESCE({_lookup(alias, 'attributes', name, test, params)}, 0)"
-            for name, test in self.conditions
-        )
+        if not self.conditions:
+            return "1"
+        fitting = f"SELECT count(*) FROM json_each({alias}.attributes) f WHERE {self._tests(params, other=0)}"
+        return f"({fitting}) = {len({name for name, _ in self.conditions})}"
+
+    def _tests(self, params: Params, *, other: int = 1) -> str:
+        """What each field of a row must fulfil, so that a row is read once for all conditions."""
+        fields: dict[str, list[Test]] = {}
+        for name, test in self.conditions:
+            fields.setdefault(name, []).append(test)
+        cases = []
+        for name, tests in fields.items():
+            params.append(name)
+            cases.append(f"WHEN ? THEN {' AND '.join(test.sql(params) for test in tests)}")
+        return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
 
     def matches(
         self,
@@ -166,7 +186,8 @@ class Filter:
         index: Mapping[str, str],
         value: Callable[[], Mapping[str, JSON]],
     ) -> bool:
-        """Whether a memory fits; `value` opens it and is called only when a field needs it."""
+        """Whether a memory fits; `value` opens it and is called once, and only when a field needs it."""
+        opened: Mapping[str, JSON] | None = None
         for name, test in self.conditions:
             found: JSON | _Absent
             if name in attributes:
@@ -174,15 +195,16 @@ class Filter:
             elif name in index:
                 found = index[name]
             else:
-                found = _dotted(value(), name)
+                opened = value() if opened is None else opened
+                found = _dotted(opened, name)
             if not test.holds(found):
                 return False
         return True
 
 
 def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
-    if type(name) is not str or not _scalar(name, "filter"):
-        raise InvalidRequest("filter", "field names that are non-empty strings")
+    if type(name) is not str or not _scalar(name, "filter") or len(name) > MAX_NAME:
+        raise InvalidRequest("filter", f"field names that are strings of 1 to {MAX_NAME} characters")
     if _is_scalar(condition):
         return [OneOf((_scalar(condition, field),))]
     if not isinstance(condition, dict) or not condition:
@@ -221,7 +243,7 @@ def _parse_range(sign: str, bound: object, field: str) -> Range:
     return Range(sign, moment, instant=True)
 
 
-def _is_scalar(value: object) -> bool:
+def _is_scalar(value: object) -> TypeGuard[Scalar]:
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -245,23 +267,9 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equal(found: JSON, wanted: Scalar) -> bool:
-    if isinstance(found, bool) or isinstance(wanted, bool) or found is None or wanted is None:
-        return found is wanted
-    if _is_number(found) and _is_number(wanted):
-        return found == wanted
-    return isinstance(found, str) and found == wanted
-
-
-def _lookup(alias: str, column: str, name: str, test: Test, params: Params) -> str:
-    """The test's result for one column of JSON, or NULL where the field is not in it."""
-    predicate = test.sql(params)
-    params.append(name)
-    return f"(SELECT {predicate} FROM json_each({alias}.{column}) f WHERE f.key = ?)"
-
-
-def _conjunction(predicates: Iterable[str]) -> str:
-    return " AND ".join(predicates) or "1"
+def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
+    """A scalar so that two are equal only where they are of one type; 7 and 7.0 are."""
+    return isinstance(scalar, bool), scalar
 
 
 def _dotted(value: Mapping[str, JSON], path: str) -> JSON | _Absent:

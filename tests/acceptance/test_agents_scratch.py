@@ -203,6 +203,7 @@ def test_the_global_room_is_the_default_where_it_is_declared_and_the_kind_is_req
     assert bob.call("bot", "shared_memory_read", key=f"plan_{key}")["written_by"]["user"] == alice.name
     assert bob.keys("bot", "shared_memory_list", pattern=f"p*_{key}") == [f"plan_{key}"]
     assert bob.keys("bot", "shared_memory_list", pattern="no such *") == []
+    assert "pattern" in bob.refused(400, "bot", "shared_memory_list", pattern="[" * 100_000)
     said = bob.refused(400, "bot-2", "shared_memory_read", key=key)
     assert "workflow, session, agent" in said
     bob.refused(400, "bot-2", "shared_memory_read", namespace="global", key=key)

@@ -6,6 +6,7 @@ import contextlib
 import decimal
 import enum
 import math
+import time
 import types
 import uuid
 from collections import OrderedDict
@@ -150,6 +151,32 @@ def test_a_value_at_its_limit_fits_and_one_byte_more_is_too_large() -> None:
     error = refused(lambda: checks.value({"a": "é" * 46 + "b"}, SETTINGS))
     assert isinstance(error, PayloadTooLarge)
     assert (error.code, error.field) == ("payload_too_large", "value")
+
+
+def test_a_long_name_costs_no_more_than_its_length() -> None:
+    """Not its length times the number of what stands below it."""
+
+    def seconds(name: str) -> float:
+        settings, value, started = Settings(), {name: [[7]] * 10_000}, time.perf_counter()
+        checks.value(value, settings)
+        return time.perf_counter() - started
+
+    short, long = (min(seconds(name) for _ in range(3)) for name in ("a", "a" * 200_000))
+    assert long < 20 * short
+
+
+def test_the_size_is_looked_at_before_what_is_inside() -> None:
+    error = refused(lambda: checks.value({"a": "b" * 100, "c": math.nan}, SETTINGS))
+    assert isinstance(error, PayloadTooLarge)
+
+
+def test_an_error_repeats_no_more_of_what_was_sent_than_a_line() -> None:
+    for call in (
+        lambda: checks.value({"a" * 10_000: math.nan}, Settings()),
+        lambda: checks.address("a%" * 10_000, "key", SETTINGS),
+        lambda: checks.index({"a" * 10_000: 7}, SETTINGS),
+    ):
+        assert len(str(refused(call))) < 1000
 
 
 @pytest.mark.parametrize("index", [[], "text", 7, True, {"a"}, b""])

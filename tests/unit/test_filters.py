@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping
 
 import apsw
@@ -186,6 +187,41 @@ def test_a_field_is_looked_for_in_attributes_then_index_then_value() -> None:
     assert filter.matches({}, {}, lambda: {"f": "here"})
 
 
+def test_a_value_is_opened_once_for_all_conditions_on_it() -> None:
+    opened = 0
+
+    def value() -> Mapping[str, JSON]:
+        nonlocal opened
+        opened += 1
+        return {f"f{n}": n for n in range(MAX_CONDITIONS)}
+
+    assert Filter.parse({f"f{n}": n for n in range(MAX_CONDITIONS)}).matches({}, {}, value)
+    assert opened == 1
+
+
+def test_many_choices_against_a_long_array_cost_what_both_are_long() -> None:
+    """Not their product, which would be three hundred million comparisons."""
+    filter = Filter.parse({"a": {"in": [f"c{n}" for n in range(MAX_CHOICES)]}})
+    members: list[JSON] = [f"m{n}" for n in range(300_000)]
+    started = time.perf_counter()
+    assert not filter.matches({}, {}, lambda: {"a": members})
+    several = time.perf_counter() - started
+    started = time.perf_counter()
+    assert not Filter.parse({"a": "c"}).matches({}, {}, lambda: {"a": members})
+    assert several < 20 * (time.perf_counter() - started)
+
+
+def test_sql_reads_a_row_once_however_many_conditions_there_are() -> None:
+    for policy in (False, True):
+        where = [_compiled(number, policy=policy) for number in (1, MAX_CONDITIONS)]
+        assert where[0].count("json_each") == where[1].count("json_each")
+
+
+def _compiled(conditions: int, *, policy: bool) -> str:
+    filter = Filter.parse({f"f{n}": {"gt": n} for n in range(conditions)})
+    return filter.policy_sql("v", []) if policy else filter.sql("v", [])
+
+
 def test_a_value_is_searched_by_dotted_path() -> None:
     value: dict[str, JSON] = {"a": {"b": {"c": 1}, "list": [{"c": 1}], "null": None}, "a.b": 2}
     for path, condition in [("a.b.c", 1), ("a.b", {"$exists": True}), ("a.null", None), ("a.b.x.y", None)]:
@@ -200,6 +236,7 @@ def test_a_value_is_searched_by_dotted_path() -> None:
     [
         ([], "filter"), ("a", "filter"), (7, "filter"), ({1: 2}, "filter"), ({"": 1}, "filter"),
         ({None: 1}, "filter"), ({"\ud800": 1}, "filter"), ({f"f{n}": 1 for n in range(65)}, "filter"),
+        ({".a" * 600: 1}, "filter"),
         ({"f": {}}, "filter.f"), ({"f": []}, "filter.f"), ({"f": ["a"]}, "filter.f"),
         ({"f": (1,)}, "filter.f"), ({"f": {"a", "b"}}, "filter.f"), ({"f": b"a"}, "filter.f"),
         ({"f": math.nan}, "filter.f"), ({"f": math.inf}, "filter.f"), ({"f": 2**63}, "filter.f"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import Key, missing, shown
+from alcove.agents.tools.pattern import matcher
 from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
@@ -81,11 +81,11 @@ def read(turn: Turn, given: Read) -> Answer:
 
 
 def listing(turn: Turn, given: Listing) -> Answer:
-    place = room(turn, given.namespace)
+    place, fits = room(turn, given.namespace), matcher(given.pattern or "*")
     found = [
         memory
         for memory in turn.memories.export(turn.within(place), place)
-        if memory.namespace == place and fnmatchcase(memory.key, given.pattern or "*")
+        if memory.namespace == place and fits(memory.key)
     ]
     lines = [f"- {_line(memory)}" for memory in found]
     text = "\n".join(lines) or f"The {given.namespace} room has nothing like that."

@@ -1,0 +1,41 @@
+"""Patterns for keys: they mean what shells mean, and none of them takes long."""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from alcove import InvalidRequest
+from alcove.agents.tools.pattern import MOST, matcher
+
+PATTERNS = st.text("ab*?[]!-^\\\n", max_size=12)
+
+
+@given(PATTERNS, st.text("ab[]!-^\\\n", max_size=8))
+@example("plan_*", "plan_a")
+@example("[!]a]*", "ba")
+@example("**", "")
+@example("", "")
+def test_a_pattern_means_what_it_means_to_a_shell(pattern: str, text: str) -> None:
+    assert matcher(pattern)(text) == fnmatchcase(text, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 99 + "*b", "[" * MOST, "[a-" * 66, "*" * MOST, "?*" * 100])
+def test_no_pattern_takes_much_longer_than_a_plain_one(pattern: str) -> None:
+    def seconds(pattern: str) -> float:
+        fits, started = matcher(pattern), time.perf_counter()
+        for n in range(20):
+            fits("a" * 1000 + str(n))
+        return time.perf_counter() - started
+
+    assert min(seconds(pattern) for _ in range(3)) < 20 * min(seconds("a*") for _ in range(3))
+
+
+def test_a_pattern_longer_than_its_limit_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        matcher("[" * 100_000)
+    assert refused.value.field == "pattern"
