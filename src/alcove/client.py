@@ -383,7 +383,7 @@ def _road(
         standing=standing,
         audit=audit,
         admin=admin,
-        recall=Recall(engine.index, embedder, clock),
+        recall=Recall(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20),
         indexer=indexer,
         clock=clock,
     )

@@ -82,6 +82,9 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
             most=86400,
         ),
     ] = 30.0
+    search_memory_mb: Annotated[
+        int, _about("Megabytes that searched subtrees may take in a worker.", least=1, most=1048576)
+    ] = 1024
     tracing: Annotated[
         bool, _about("Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     ] = False
@@ -100,6 +103,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
             busy_timeout=self.busy_timeout,
             indexing_batch=self.indexing_batch_size,
             indexing_interval=self.indexing_interval,
+            search_memory_mb=self.search_memory_mb,
         )
 
 

@@ -68,10 +68,19 @@ class Namespace(tuple[str, ...]):
 
         Under the root `user` that is the second segment, elsewhere the one after the first `u`.
         """
-        if self and self[0] == "user":
-            return self[1] if len(self) > 1 else None
-        position = self.index("u") + 1 if "u" in self else len(self)
+        position = self._owner_at()
         return self[position] if position < len(self) else None
+
+    def owned_root(self) -> Namespace:
+        """The topmost namespace on the way here that belongs to somebody; empty where none does."""
+        position = self._owner_at()
+        return Namespace(self[: position + 1]) if position < len(self) else Namespace()
+
+    def _owner_at(self) -> int:
+        """The position of the owner's segment; past the end where nobody owns it."""
+        if self and self[0] == "user":
+            return 1
+        return self.index("u") + 1 if "u" in self else len(self)
 
     def encode(self, field: str = "namespace") -> bytes:
         """Bytes that sort as the tuples do, and in which every descendant starts with its ancestor.

@@ -118,9 +118,8 @@ class Reading:
             if at is None:
                 best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
             else:
-                then = [*self._scanned(scope, at)]
+                best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
                 self._refuse_forgotten(at)
-                best = self._recall.search_past(scope, then, query, **how)
             found = Found(self._opener.hit(row, hit) for row, hit in best.hits)
             found.degraded = best.degraded
             return found

@@ -36,6 +36,8 @@ class Settings:
     """Texts embedded at a time."""
     indexing_interval: float = 30.0
     """Seconds between two looks for texts to index, beside those at each write; 0 indexes nothing here."""
+    search_memory_mb: int = 1024
+    """Megabytes that the subtrees searched lately may take in a process; one user's own a quarter of it."""
     audit_days: float = 365.0
     """How long entries of the audit log stay."""
     busy_timeout: float = 10.0

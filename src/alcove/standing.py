@@ -14,7 +14,7 @@ from alcove.errors import InvalidRequest
 from alcove.policy import Policy
 from alcove.settings import Settings
 
-_OF_A_PROCESS = ("sweep_interval", "busy_timeout", "indexing_batch", "indexing_interval")
+_OF_A_PROCESS = ("sweep_interval", "busy_timeout", "indexing_batch", "indexing_interval", "search_memory_mb")
 ADJUSTABLE = tuple(each.name for each in fields(Settings) if each.name not in _OF_A_PROCESS)
 """The settings that can be put while the store runs; the others belong to a process."""
 

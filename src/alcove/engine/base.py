@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from alcove.apikeys import ApiKey
 from alcove.filters import Filter
+from alcove.namespace import Namespace
 from alcove.records import Kind
 
 FOR_EVER = 2**63 - 1
@@ -120,6 +121,8 @@ class Scope:
     policy: Filter = field(default_factory=Filter)
     owner: str | None = None
     """When set, rooms that belong to anybody else are left out."""
+    common: bool = False
+    """When set, rooms that belong to anybody at all are left out."""
     written_by: tuple[str | None, ...] | None = None
     """When set, only what one of these wrote; None among them is nobody."""
     filter: Filter = field(default_factory=Filter)
@@ -308,9 +311,13 @@ class IndexState(NamedTuple):
 
     seq: int
     vectors: int
-    wipes: int
     touches: int
+    erased: int
     serving: str | None
+
+
+class SubtreeTooLarge(Exception):
+    """The texts and vectors of a subtree are more than the caller can hold."""
 
 
 class Change(NamedTuple):
@@ -319,8 +326,12 @@ class Change(NamedTuple):
     state: IndexState
     came: list[Text]
     """Those that came or got their vectors."""
+    superseded: list[int]
+    """Versions that are live no longer, because others took over."""
     live: list[int] | None
-    """All versions that are live, where anything happened but vectors; others need not be asked for."""
+    """Every version that is live, where something was erased, of which the log says nothing."""
+    expiries: list[tuple[int, int | None]]
+    """When the versions expire whose expiry was changed."""
 
 
 class IndexStatus(NamedTuple):
@@ -360,12 +371,13 @@ class Index(Protocol):
     def drop(self, embedder: str) -> None: ...
     def check(self) -> Iterator[tuple[str, int, list[str]]]: ...
     def state(self) -> IndexState: ...
-    def foreign(self, scope: Scope) -> bool: ...
-    def texts(self, scope: Scope, embedder: str) -> tuple[IndexState, list[Text]]: ...
+    def owned(self, scope: Scope) -> list[Namespace]: ...
+    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]: ...
     def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change: ...
-    def expiring(self, scope: Scope) -> dict[int, int]: ...
     def fitting(self, scope: Scope, after: int) -> list[int]: ...
-    def found(self, seqs: Sequence[int], now: int) -> Iterator[Row]: ...
+    def found(
+        self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None
+    ) -> Iterator[Row]: ...
 
 
 class Engine(Protocol):

@@ -58,7 +58,7 @@ class Erasure:
         with self._db.write() as db:
             removed = _changed(db, "wipe_namespace", ns, FOR_EVER)
             db.execute(LOG["forget_namespace"], (ns,))
-            db.execute(SQL["touched"])
+            db.execute(SQL["cleared"])
             return removed
 
     def users(self) -> Iterator[str]:

@@ -9,11 +9,23 @@ from typing import Any
 import apsw
 
 from alcove.engine import statements
-from alcove.engine.base import Change, IndexState, IndexStatus, Parked, Row, Scope, Text, TextToIndex
+from alcove.engine.base import (
+    FOR_EVER,
+    Change,
+    IndexState,
+    IndexStatus,
+    Parked,
+    Row,
+    Scope,
+    SubtreeTooLarge,
+    Text,
+    TextToIndex,
+)
 from alcove.engine.database import Database
 from alcove.engine.log import COLUMNS
 from alcove.engine.scopes import predicate
 from alcove.filters import Filter, Params
+from alcove.namespace import Namespace
 
 SQL = statements.load("index.sql", columns=COLUMNS)
 NEAR = 5000
@@ -141,14 +153,28 @@ class Index:
         with self._db.read() as db:
             return _state(db)
 
-    def foreign(self, scope: Scope) -> bool:
-        """Whether there are rooms in a subtree that this scope leaves out for belonging to others."""
-        return scope.owner is not None and bool(self._all("foreign", scope.low, scope.high, scope.owner))
+    def owned(self, scope: Scope) -> list[Namespace]:
+        """The topmost rooms in a subtree that belong to the scope's owner, each with all that is below it."""
+        found: list[Namespace] = []
+        low = scope.low
+        with self._db.read() as db:
+            while (ns := db.execute(SQL["next_owned"], (scope.owner, low, scope.high)).get) is not None:
+                found.append(Namespace.decode(ns).owned_root())
+                low = found[-1].subtree()[1]
+        return found
 
-    def texts(self, scope: Scope, embedder: str) -> tuple[IndexState, list[Text]]:
-        """Every live text that a scope shows, whatever its filter, as of one state."""
+    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
+        """Every live text that a scope shows, whatever its filter, as of one state.
+
+        Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
+        """
         with self._db.read() as db, db:  # one snapshot
-            state, came = _state(db), _came(db, scope, embedder, 0, "INDEXED BY live")
+            state, came = _state(db), []
+            for text in _came(db, scope, embedder, 0, "INDEXED BY live"):
+                most -= len(text.index_text) + len(text.vectors or b"")
+                if most < 0:
+                    raise SubtreeTooLarge
+                came.append(text)
         return state, came
 
     def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change:
@@ -157,10 +183,6 @@ class Index:
             change = _change(db, scope, embedder, since)
         return change  # noqa: RET504 - mypy thinks that `with` may swallow errors
 
-    def expiring(self, scope: Scope) -> dict[int, int]:
-        """When each text of a subtree expires that does."""
-        return dict(self._all("expiring", scope.low, scope.high))
-
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
@@ -168,10 +190,12 @@ class Index:
         with self._db.read() as db:
             return [seq for (seq,) in db.execute(statement, params)]
 
-    def found(self, seqs: Sequence[int], now: int) -> Iterator[Row]:
-        """The versions of these numbers that are still live."""
+    def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
+        """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
+        params: Params = [0, scope.low, scope.high, FOR_EVER if at is None else at, now if at is None else at]
+        statement = SQL["found"].format(where=predicate(scope, params))
         with self._db.read() as db:
-            rows = [db.execute(SQL["found"], (seq, now)).fetchone() for seq in seqs]
+            rows = [db.execute(statement, (seq, *params[1:])).fetchone() for seq in seqs]
         return (Row._make(row) for row in rows if row)
 
     def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
@@ -190,25 +214,31 @@ def _state(db: apsw.Connection) -> IndexState:
 def _change(db: apsw.Connection, scope: Scope, embedder: str, since: IndexState) -> Change:
     state = _state(db)
     place = (scope.low, scope.high)
-    near = state.seq - since.seq < NEAR
-    happened = SQL["happened"].format(along="NOT INDEXED" if near else "INDEXED BY history")
-    live: list[int] | None = None
     came: list[Text] = []
-    traceless = (state.wipes, state.touches) != (since.wipes, since.touches)
-    if traceless or db.execute(happened, (*place, since.seq)).fetchone():
-        live = [seq for (seq,) in db.execute(SQL["live"], place)]
+    superseded: list[int] = []
+    if state.seq != since.seq:
+        near = state.seq - since.seq < NEAR
+        along = SQL["superseded"].format(along="NOT INDEXED" if near else "INDEXED BY history")
+        superseded = [seq for (seq,) in db.execute(along, (*place, since.seq))]
         came += _came(db, scope, embedder, since.seq, "NOT INDEXED" if near else "INDEXED BY live")
     if state.vectors != since.vectors:
         near = state.vectors - since.vectors < NEAR
         along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
         came += _came(db, scope, embedder, since.vectors, along, which="embedded")
-    return Change(state, [*{text.seq: text for text in came}.values()], live)
+    erased, touched = state.erased != since.erased, state.touches != since.touches
+    return Change(
+        state,
+        [*{text.seq: text for text in came}.values()],
+        superseded,
+        [seq for (seq,) in db.execute(SQL["live"], place)] if erased else None,
+        [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))] if touched else [],
+    )
 
 
 def _came(
     db: apsw.Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
-) -> list[Text]:
+) -> Iterator[Text]:
     params: Params = [scope.low, scope.high, after, embedder]
     shown = predicate(replace(scope, filter=Filter()), params)
     statement = SQL[which].format(where=shown, along=along)
-    return [Text._make(row) for row in db.execute(statement, params)]
+    return map(Text._make, db.execute(statement, params))

@@ -9,6 +9,8 @@ from alcove.filters import Params
 def predicate(scope: Scope, params: Params) -> str:
     """What of the subtree may be seen, and was asked for; every part of it runs in SQL."""
     parts = [scope.policy.policy_sql("v", params)]
+    if scope.common:
+        parts.append("v.owner IS NULL")
     if scope.owner is not None:
         parts.append("(v.owner IS NULL OR v.owner = ?)")
         params.append(scope.owner)

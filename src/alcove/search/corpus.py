@@ -20,6 +20,8 @@ K1, B = 0.9, 0.4
 """BM25's usual settings for passages."""
 LONG = 30
 """Terms; a text is not more telling for being longer than that."""
+EMPTY_BYTES = 20_000
+"""What a corpus takes without any item, so that empty ones do not pile up."""
 SMALL = 64
 """Rows below which a corpus is always built anew: that takes a few milliseconds."""
 
@@ -44,6 +46,7 @@ class Corpus:
     """Who says which rows."""
     build: Build
     namespaces: Mapping[Hashable, int]
+    item_bytes: int
 
     @classmethod
     def of(cls, items: Iterable[Item], *, dimensions: int, reader: Reader | None = None) -> Corpus:
@@ -69,6 +72,7 @@ class Corpus:
             speakers=_speakers({}, reads, 0),
             build=Build(reads, names, content, columns),
             namespaces=namespaces,
+            item_bytes=sum(read.bytes for read in reads),
         )
 
     def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus:
@@ -103,11 +107,18 @@ class Corpus:
             speakers=_speakers(self.speakers, added, len(self)),
             build=self.build,
             namespaces=namespaces,
+            # What became a hole is still held by what the corpus was built from.
+            item_bytes=self.item_bytes + sum(read.bytes for read in added),
         )
 
     def __len__(self) -> int:
         """Rows, holes included: the length of every column here and of a mask."""
         return len(self.reads)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        return EMPTY_BYTES + self.item_bytes + self.content.bytes + self.labels.postings.bytes
 
     @property
     def _holes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,20 @@ class ReadItem:
     def terms_of(self, names: Collection[str]) -> Mapping[str, int]:
         """The terms of some fields together."""
         counts = [terms for name, terms in self.terms.items() if name in names]
-        return counts[0] if len(counts) == 1 else sum(counts, Counter())
+        if len(counts) == 1:
+            return counts[0]
+        together: Counter[str] = Counter()
+        for each in counts:
+            together.update(each)
+        return together
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes in a corpus, its vectors twice: by themselves and in the matrix."""
+        texts = sum(map(getsizeof, self.item.fields.values()))
+        terms = sum(map(len, self.terms.values()))
+        vectors = sum(rows.nbytes for rows in self.item.vectors.values())
+        return 1000 + 250 * len(self.terms) + texts + 60 * terms + 9 * vectors // 4
 
 
 def _date(item: Item) -> float | None:

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from alcove.search.embedders import Matrix
 
 Rows = NDArray[np.int32]
-_NONE = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+PostingList = tuple[Rows, Matrix]
+"""The rows that hold a term, and how often each does."""
+LIST_BYTES = 300
+"""About what a list takes beside its entries."""
+_NONE: PostingList = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 
 
 class Postings:
@@ -20,14 +24,20 @@ class Postings:
 
     def __init__(
         self,
-        lists: dict[str, tuple[Rows, Matrix]],
+        lists: dict[str, PostingList],
         lengths: Matrix,
         documents: int,
         total: float,
         settings: tuple[float, float],
     ) -> None:
-        self._lists, self._lengths, self._documents, self._total = lists, lengths, documents, total
-        self._settings = settings
+        self._lists = lists
+        self.lengths = lengths
+        """Terms in each row's text."""
+        self.documents = documents
+        self.total = total
+        """Terms in all of them."""
+        self.settings = settings
+        """BM25's k1 and b."""
 
     @classmethod
     def of(cls, documents: Iterable[Mapping[str, int]], *, k1: float, b: float) -> Postings:
@@ -56,7 +66,7 @@ class Postings:
         self, added: Iterable[Mapping[str, int]], removed: Mapping[int, Mapping[str, int]]
     ) -> Postings:
         """With documents at the rows after the last, and without those at the given rows."""
-        lists, more, total = dict(self._lists), [], self._total
+        lists, more, total = dict(self._lists), [], self.total
         for row, document in removed.items():
             for term in document:
                 rows, frequencies = lists[term]
@@ -65,7 +75,7 @@ class Postings:
                 if not len(lists[term][0]):
                     del lists[term]
             total -= sum(document.values())
-        for row, document in enumerate(added, len(self._lengths)):
+        for row, document in enumerate(added, len(self.lengths)):
             for term, count in document.items():
                 rows, frequencies = lists.get(term, _NONE)
                 lists[term] = (
@@ -74,34 +84,37 @@ class Postings:
                 )
             more.append(float(sum(document.values())))
         total += sum(more)
-        lengths = np.concatenate([self._lengths, np.array(more, dtype=np.float32)])
-        documents = self._documents + len(more) - len(removed)
-        return Postings(lists, lengths, documents, total, self._settings)
+        lengths = np.concatenate([self.lengths, np.array(more, dtype=np.float32)])
+        documents = self.documents + len(more) - len(removed)
+        return Postings(lists, lengths, documents, total, self.settings)
 
     def __contains__(self, term: object) -> bool:
         return term in self._lists
 
     def frequency(self, term: str) -> int:
         """How many rows hold a term."""
-        return len(self._lists.get(term, _NONE)[0])
+        return len(self.held(term)[0])
+
+    def held(self, term: str) -> PostingList:
+        """The rows that hold a term, and how often each does."""
+        return self._lists.get(term, _NONE)
 
     @property
-    def lengths(self) -> Matrix:
-        """Terms in each row's text."""
-        return self._lengths
+    def bytes(self) -> int:
+        """About how much memory the lists take, beside a dozen bytes for each term of each row."""
+        return LIST_BYTES * len(self._lists)
 
     @cached_property
     def _norms(self) -> Matrix:
         """What a term's count in each row is weighed against: long texts need more of it."""
-        k1, b = self._settings
-        average = max(self._total / max(self._documents, 1), 1e-9)
-        return (k1 * (1 - b + b * self._lengths / average)).astype(np.float32)
+        k1, b = self.settings
+        average = max(self.total / max(self.documents, 1), 1e-9)
+        return (k1 * (1 - b + b * self.lengths / average)).astype(np.float32)
 
     def scores(self, term: str) -> tuple[Rows, Matrix]:
         """The rows that hold a term, and its BM25 weight in each."""
-        found = self._lists.get(term)
-        if found is None:
+        rows, counts = self.held(term)
+        if not len(rows):
             return _NONE
-        rows, counts = found
-        rarity = math.log(1 + (self._documents - len(rows) + 0.5) / (len(rows) + 0.5))
-        return rows, counts * np.float32(rarity * (self._settings[0] + 1)) / (counts + self._norms[rows])
+        rarity = math.log(1 + (self.documents - len(rows) + 0.5) / (len(rows) + 0.5))
+        return rows, counts * np.float32(rarity * (self.settings[0] + 1)) / (counts + self._norms[rows])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Mask
+from alcove.search.joined import Joined
 from alcove.search.postings import Rows
 from alcove.search.question import Question, Word
 from alcove.search.times import DAY, Span
@@ -73,7 +74,7 @@ DEFAULT = Ranking()
 
 
 def rank(
-    corpus: Corpus,
+    corpus: Corpus | Joined,
     question: Question,
     *,
     limit: int,
@@ -93,7 +94,9 @@ def rank(
 class Search:
     """One search: every signal over every row that passes."""
 
-    def __init__(self, corpus: Corpus, question: Question, mask: Mask | None, ranking: Ranking) -> None:
+    def __init__(
+        self, corpus: Corpus | Joined, question: Question, mask: Mask | None, ranking: Ranking
+    ) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.coherent else 0.0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
-from alcove.search.porter import stem
+import Stemmer
 
+LONGEST_WORD = 64
+"""Letters; what is longer is no word of any language, and is taken as it is."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
 
@@ -62,10 +66,26 @@ class Reader:
         return [word for word in counts if word in chosen]
 
     def term(self, word: str) -> str:
-        return stem(word) if self.stemming else word
+        return _stem(word) if self.stemming and len(word) <= LONGEST_WORD else word
 
     def _idle(self, word: str) -> bool:
         return self.stop_words and word in STOP_WORDS
+
+
+class _Stemmers(threading.local):
+    """A stemmer for each thread: one must not be used by two at once."""
+
+    def __init__(self) -> None:
+        self.stem = Stemmer.Stemmer("porter", 0).stemWord
+
+
+_stemmers = _Stemmers()
+
+
+@lru_cache(maxsize=50_000)  # of short words, so a few megabytes; equal terms are then one object
+def _stem(word: str) -> str:
+    """The stem of an English word; what is not plain English letters stays as it is."""
+    return _stemmers.stem(word) if len(word) > 2 and word.isascii() and word.isalpha() else word
 
 
 def speaker(text: str) -> str | None:

@@ -15,9 +15,9 @@ DELETE FROM versions WHERE ns = ? AND created_at <= ?
 -- name: count_vectors
 SELECT count(*) FROM vectors WHERE ns = ?
 
--- name: touched
+-- name: cleared
 -- Tells whoever remembers a search that something is gone of which the log says nothing.
-UPDATE marks SET value = value + 1 WHERE name = 'touches'
+UPDATE marks SET value = value + 1 WHERE name = 'clears'
 
 -- name: wipe_replays
 DELETE FROM replays WHERE user = ? AND created_at <= ?

@@ -70,15 +70,16 @@ DELETE FROM vectors WHERE embedder != ?
 INSERT INTO to_index (seq, due, error) SELECT seq, NULL, ?2 FROM versions WHERE seq = ?1 AND ended_at IS NULL
 
 -- name: state
--- How far the log and the vectors ever went, and what changes without going on: wipes and touches.
+-- How far the log, the vectors and the changes of expiry ever went, and how often something was erased.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'vectors'), 0),
-       (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'touches'),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'touches'), 0),
+       (SELECT sum(value) FROM marks WHERE name IN ('wipes', 'clears')),
        (SELECT embedder FROM serving)
 
--- name: foreign
--- Whether a subtree has rooms that belong to anybody else than one user.
-SELECT 1 FROM namespaces WHERE ns >= ? AND ns < ? AND owner IS NOT NULL AND owner != ? LIMIT 1
+-- name: next_owned
+-- The first namespace of a range that belongs to a user.
+SELECT min(ns) FROM namespaces INDEXED BY owned WHERE owner = ? AND ns >= ? AND ns < ?
 
 -- name: came
 -- Live texts of a subtree that came after a position, with their vectors if they have them.
@@ -86,9 +87,11 @@ SELECT v.seq, v.ns, v.created_at, v.expires_at, v.index_text, x.body FROM versio
 LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
 WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL AND {where}
 
--- name: happened
--- Whether anything happened in a subtree after a position, whatever it was.
-SELECT 1 FROM versions {along} WHERE seq > ?3 AND ns >= ?1 AND ns < ?2 LIMIT 1
+-- name: superseded
+-- The versions that those after a position took over from.
+SELECT p.seq FROM versions v {along} CROSS JOIN versions p INDEXED BY history
+ON p.ns = v.ns AND p.key = v.key AND p.revision = v.revision - 1
+WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
 -- name: embedded
 -- Live texts of a subtree whose vectors came after a position.
@@ -101,8 +104,9 @@ WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at 
 SELECT seq FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL
 
 -- name: expiring
-SELECT seq, expires_at FROM versions INDEXED BY live
-WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND expires_at IS NOT NULL AND index_text IS NOT NULL
+-- When the versions of a subtree expire whose expiry changed after a position.
+SELECT v.seq, v.expires_at FROM touches t CROSS JOIN versions v USING (seq)
+WHERE t.id > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
 -- name: fitting
 -- Which of a subtree's texts after a position were asked for.
@@ -110,4 +114,7 @@ SELECT seq FROM versions v INDEXED BY live
 WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {where}
 
 -- name: found
-SELECT {columns} FROM versions v WHERE seq = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
+-- A version, if it still is what a reader may see and asked for.
+SELECT {columns} FROM versions v
+WHERE seq = ?1 AND ns >= ?2 AND ns < ?3 AND (ended_at IS NULL OR ended_at > ?4)
+  AND (expires_at IS NULL OR expires_at > ?5) AND {where}

@@ -1,0 +1,323 @@
+"""Searching a shared room beside others: nobody finds what is somebody else's, or pays for a stranger."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
+from alcove.engine.base import Change, IndexState, Scope, Text
+from alcove.search.subtree import Subtree
+from tests.acceptance.children import say, started
+from tests.acceptance.patience import PATIENCE
+from tests.conftest import LONG, ManualClock
+from tests.contract.bag import Bag
+from tests.contract.conftest import Open
+
+POOL = ("org", "docs")
+QUERY = "tea and rain"
+ROUNDS = 400 if LONG else 60
+Look = Callable[[str], list[Memory]]
+
+
+def own(user: str, pool: tuple[str, ...] = POOL) -> tuple[str, ...]:
+    """A room of a user's own below a pool."""
+    return (*pool, "u", user)
+
+
+def reader(store: Alcove, user: str) -> Alcove:
+    return store.as_principal(Principal(user, grants=(Grant(Namespace(POOL[:1])),)))
+
+
+def keep(store: Alcove, user: str, room: tuple[str, ...], key: str) -> None:
+    reader(store, user).put(
+        room, key, {"room": str(room)}, index={"text": f"tea rain {key}"}, wait_for_index=True
+    )
+
+
+def found(store: Alcove, user: str, pool: tuple[str, ...] = POOL, **how: object) -> list[Memory]:
+    return reader(store, user).search(pool, query=QUERY, limit=100, **how)  # type: ignore[arg-type]
+
+
+def rooms(memories: list[Memory]) -> set[tuple[str, ...]]:
+    return {tuple(memory.namespace) for memory in memories}
+
+
+# Forced interleavings: something else happens at each step of a search
+
+
+class Interrupted:
+    """Calls back before the nth time that a search asks the store anything, or after it."""
+
+    def __init__(self, store: Alcove, at: int, *, after: bool, then: Callable[[], object]) -> None:
+        self._index = store.memories._engine.index
+        self._asked, self._at, self._after, self._then = 0, at, after, then
+        self._searching = threading.get_ident()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Interrupted:
+        for name in ("serving", "state", "owned", "texts", "changes", "fitting", "found", "foreign"):
+            if hasattr(self._index, name):
+                setattr(self._index, name, self._wrapped(getattr(self._index, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._index.__dict__ = {name: value for name, value in vars(self._index).items() if name[0] == "_"}
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    @property
+    def happened(self) -> bool:
+        return bool(self._threads)
+
+    def _wrapped(self, call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **named: object) -> object:
+            mine = threading.get_ident() == self._searching
+            self._asked += mine
+            now = mine and self._asked == self._at
+            if now and not self._after:
+                self._interrupt()
+            answer = call(*args, **named)
+            if now and self._after:
+                self._interrupt()
+            return answer
+
+        return wrapped
+
+    def _interrupt(self) -> None:
+        """Something else gets a moment; where it has to wait for the search, the search goes on first."""
+        thread = threading.Thread(target=self._then)
+        self._threads.append(thread)
+        thread.start()
+        thread.join(0.3)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("warm", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("filter", [None, {"room": {"$exists": True}}], ids=["plain", "filtered"])
+def test_whatever_happens_at_any_step_of_a_search_it_finds_only_what_its_caller_may_see(
+    open_store: Open, clock: ManualClock, filter: dict[str, object] | None, *, warm: bool, after: bool
+) -> None:
+    """Bob writes his first memory below the pool, and searches, at every step of Alice's search."""
+    store = open_store(clock=clock, embedder=Bag())
+    for step in range(1, 100):
+        pool = ("org", f"docs{step}")
+        room = own("bob", pool)
+        keep(store, "carol", pool, "common")
+        look = partial(found, store, pool=pool, filter=filter)
+        if warm:
+            look("alice")
+            look("bob")
+
+        def meanwhile(room: tuple[str, ...] = room, look: Look = look) -> None:
+            keep(store, "bob", room, "secret")
+            look("bob")
+
+        with Interrupted(store, step, after=after, then=meanwhile) as interrupted:
+            seen = look("alice")
+        assert rooms(seen) == {pool}, f"at step {step}"
+        if not interrupted.happened:
+            break
+        assert rooms(look("alice")) == {pool}, f"after step {step}"
+        assert rooms(look("bob")) == {pool, room}, f"after step {step}"
+    assert step > 3, "a search asks the store a few times"
+
+
+def test_what_was_ranked_by_mistake_is_left_out_when_it_is_read(open_store: Open, clock: ManualClock) -> None:
+    """The last step of a search looks rows up in the caller's own scope, whatever found them."""
+    store = open_store(clock=clock, embedder=Bag())
+    keep(store, "carol", POOL, "common")
+    keep(store, "bob", own("bob"), "secret")
+    low, high = Namespace(POOL).subtree()
+    index, every = store.memories._engine.index, [1, 2]
+    shown = {user: [row.seq for row in index.found(Scope(low, high, owner=user), every, now=clock())]
+             for user in ("alice", "bob")}  # fmt: skip
+    assert shown == {"alice": [1], "bob": [1, 2]}
+    assert [*index.found(Scope(low, low, owner="bob"), every, now=clock())] == []
+
+
+# Many at once: threads and processes against what each of them wrote
+
+
+class Crowd:
+    """Users of the pool who write, delete and search at once; each has keys that nobody else writes."""
+
+    def __init__(self, store: Alcove, users: list[str], seed: int) -> None:
+        self.store, self.users, self.seed = store, users, seed
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(len(self.users)) as threads:
+            for done in threads.map(self.live, self.users):
+                assert done is None
+
+    def live(self, user: str) -> None:
+        chance = random.Random(f"{self.seed} {user}")
+        mine: dict[tuple[str, ...], set[str]] = {POOL: set(), own(user): set()}
+        handle = reader(self.store, user)
+        for n in range(ROUNDS):
+            room = chance.choice([*mine])
+            key = f"{user}-{chance.randrange(4)}"
+            if chance.random() < 0.3:
+                handle.delete(room, key)
+                mine[room].discard(key)
+            else:
+                handle.put(room, key, {"by": user}, index={"text": f"tea rain {n}"})
+                mine[room].add(key)
+            self.check(user, mine, chance)
+
+    def check(self, user: str, mine: dict[tuple[str, ...], set[str]], chance: random.Random) -> None:
+        """Nothing of anybody else's room; and of one's own, what was written and not deleted, and no more."""
+        mode = chance.choice(["hybrid", "keyword"])
+        filter = chance.choice([None, {"by": {"$exists": True}}])
+        seen = found(self.store, user, mode=mode, filter=filter)
+        assert rooms(seen) <= {POOL, own(user)}
+        assert all(memory.value["by"] == user for memory in seen if tuple(memory.namespace) == own(user))
+        for room, keys in mine.items():
+            found_here = {m.key for m in seen if tuple(m.namespace) == room and m.key.startswith(f"{user}-")}
+            assert found_here == keys, (user, room)
+
+
+def test_many_principals_in_threads_and_two_processes_find_what_brute_force_finds(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    seed = random.randrange(2**32) if LONG else 7
+    users = [f"user{n}" for n in range(4)]
+    with Alcove(path, settings=Settings(sweep_interval=0), embedder=Bag()) as store:
+        with started(tmp_path / "said", "tests.contract.test_recall_apart", path, seed) as child:
+            child.wait_for("ready")
+            child.tell("go")
+            Crowd(store, users, seed).run()
+            child.wait_for("done")
+            child.finish()
+        for user in [*users, "stranger"]:
+            handle = reader(store, user)
+            everything = {(m.namespace, m.key) for m in handle.list(POOL, limit=1000)}
+            assert {(m.namespace, m.key) for m in found(store, user, mode="keyword")} == everything
+            assert {namespace for namespace, _ in everything} <= {POOL, own(user)}
+
+
+# What it costs
+
+
+class Reads:
+    """Counts what searches read of the store to bring subtrees up to date."""
+
+    def __init__(self, store: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = 0
+        index = store.memories._engine.index
+        texts, changes = index.texts, index.changes
+
+        def counted_texts(scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
+            state, read = texts(scope, embedder, most)
+            self.rows += len(read)
+            return state, read
+
+        def counted_changes(scope: Scope, embedder: str, since: IndexState) -> Change:
+            change = changes(scope, embedder, since)
+            read = (change.came, change.superseded, change.live or (), change.expiries)
+            self.rows += sum(map(len, read))
+            return change
+
+        monkeypatch.setattr(index, "texts", counted_texts)
+        monkeypatch.setattr(index, "changes", counted_changes)
+
+
+@pytest.fixture
+def pool(open_store: Open, clock: ManualClock) -> Alcove:
+    """A store with a pool of some size."""
+    store = open_store(clock=clock, embedder=Bag())
+    many = [{"op": "put", "namespace": POOL, "key": f"k{n}", "value": {}, "index": {"text": f"tea {n}"}}
+            for n in range(300)]  # fmt: skip
+    reader(store, "carol").batch(many)
+    reader(store, "carol").put(POOL, "last", {}, index={"text": "tea"}, wait_for_index=True)
+    return store
+
+
+def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
+    pool: Alcove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [f"user{n}" for n in range(20)]
+    reads = Reads(pool, monkeypatch)
+    for user in users:
+        found(pool, user)
+    assert reads.rows == 301, "the pool is read once for all of them"
+    held = pool.memories._recall._subtrees._bytes.total()
+    for n in range(50):
+        reader(pool, "mallory").put(own("mallory"), f"m{n}", {}, index={"text": "tea"})
+        reader(pool, "mallory").touch(own("mallory"), f"m{n}", ttl_seconds=1000)
+    before = reads.rows
+    for user in users:
+        assert rooms(found(pool, user)) == {POOL}
+    assert reads.rows - before <= 50, "what changed is looked at once, whoever comes by"
+    assert pool.memories._recall._subtrees._bytes.total() < 1.1 * held
+    assert len(pool.memories._recall._subtrees._subtrees) == 1
+
+
+def test_an_own_room_below_a_pool_is_held_beside_it(pool: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(pool, "bob", own("bob"), "mine")
+    found(pool, "alice")
+    reads = Reads(pool, monkeypatch)
+    assert rooms(found(pool, "bob", mode="keyword")) == {POOL, own("bob")}
+    assert reads.rows == 1
+    assert rooms(found(pool, "alice")) == {POOL}
+
+
+def test_a_change_of_an_expiry_is_read_and_nothing_else(
+    pool: Alcove, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(reader(pool, "alice").search(POOL, query="last", filter={"text": "tea"})) == 1
+    reads = Reads(pool, monkeypatch)
+    reader(pool, "carol").touch(POOL, "last", ttl_seconds=5)
+    assert len(reader(pool, "alice").search(POOL, query="tea", filter={"text": "tea"})) == 1
+    assert reads.rows == 1
+    clock.advance(6)
+    assert reader(pool, "alice").search(POOL, query="tea", filter={"text": "tea"}) == []
+
+
+def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_the_others(
+    open_store: Open,
+) -> None:
+    store = open_store(embedder=None, settings=Settings(sweep_interval=0, search_memory_mb=1))
+    subtrees = store.memories._recall._subtrees
+    words = " ".join(f"w{n}" for n in range(300))
+    victim = store.as_user("victim")
+    victim.put("user:victim", "k", {}, index={"text": "tea"})
+    for n in range(60):
+        store.as_user("mallory").put(f"user:mallory:{n}", "k", {}, index={"text": words})
+    loads: list[Scope] = []
+    original = Subtree._take
+
+    def taken(self: Subtree, *args: object) -> None:
+        loads.append(self.scope)
+        original(self, *args)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Subtree, "_take", taken)
+        victim.search("user:victim", query="tea")
+        for n in range(60):
+            store.as_user("mallory").search(f"user:mallory:{n}", query="w7")
+            assert subtrees._bytes["mallory"] <= (1 << 20) // 4
+        assert len(loads) == 61
+        victim.search("user:victim", query="tea")
+        assert len(loads) == 61, "the victim's is still there"
+    bulk = store.as_user("bulk")
+    bulk.batch([{"op": "put", "namespace": "user:bulk", "key": f"k{n}", "value": {}, "index": {"text": words}}
+                for n in range(100)])  # fmt: skip
+    with pytest.raises(InvalidRequest, match="search_memory_mb"):
+        bulk.search("user:bulk", query="w7")
+    assert subtrees._bytes.total() <= 1 << 20
+
+
+if __name__ == "__main__":
+    with Alcove(sys.argv[1], settings=Settings(sweep_interval=0), embedder=Bag()) as child_store:
+        say("ready")
+        sys.stdin.readline()
+        Crowd(child_store, [f"other{n}" for n in range(4)], int(sys.argv[2])).run()
+        say("done")
