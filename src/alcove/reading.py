@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, TypeAlias, TypeVar, get_args
 
 from alcove import checks, cursor, rows
@@ -49,6 +50,8 @@ _SWEEP_BATCH = 500
 _MOST_RESEALS = 10
 _MOST_OFFSET = 10**9
 _EXPORT_PAGE = 200
+_ALIKE = 16
+"""Namespaces after which it is cheaper to look for the next that differs than to read on."""
 
 
 class Reading:
@@ -174,16 +177,30 @@ class Reading:
         max_depth: int | None = None,
         limit: int | None = None,
         offset: int = 0,
+        owner: str | None = None,
     ) -> List[Namespace]:
-        """The distinct namespaces with something live in them, cut to a depth, sorted."""
+        """The distinct namespaces with something live in them, cut to a depth, sorted.
+
+        With an owner, only those that belong to this user, at the cost of those.
+        """
         ending = Namespace.checked(suffix, "suffix")
         depth = None if max_depth is None else checks.whole(max_depth, "max_depth", 1, 2**31)
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         stop = None if limit is None else offset + checks.whole(limit, "limit", 1, _MOST_OFFSET)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
-        found = map(Namespace.decode, self._engine.namespaces(scope, now=self._clock()))
+        found = self._below(scope, None if ending else depth, owner)
         cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
-        return [*islice(dict.fromkeys(cut), offset, stop)]
+        return [*islice((ns for ns, _ in groupby(cut)), offset, stop)]
+
+    def _below(self, scope: Scope, depth: int | None, owner: str | None) -> Iterator[Namespace]:
+        """The namespaces of a scope; of many that are alike down to a depth, the rest is passed over."""
+        found, last, alike = self._engine.namespaces(scope, now=self._clock(), owner=owner), None, 0
+        while (encoded := next(found, None)) is not None:
+            yield (ns := Namespace.decode(encoded))
+            alike, last = (alike + 1 if ns[:depth] == last else 0), ns[:depth]
+            if depth and alike == _ALIKE:
+                scope = replace(scope, low=Namespace(last).subtree()[1])
+                found = self._engine.namespaces(scope, now=self._clock(), owner=owner)
 
     def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
         """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.

@@ -9,6 +9,9 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound, connect
 from alcove.agents.catalogue import InvalidSpecs
+from alcove.engine.base import Row
+from alcove.principal import JSON
+from alcove.rows import Opener
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import raw_bytes
 from tests.acceptance.service import serving
@@ -76,6 +79,31 @@ def test_runs_are_opened_changed_and_closed(tmp_path: Path, specs: Path) -> None
             with pytest.raises(NotFound):
                 agents.close_run("workflow", run.id)
         assert memory.agents(specs)._agents is memory.as_user("alice").agents(specs)._agents
+
+
+def test_what_a_stranger_writes_below_a_run_costs_its_members_nothing(
+    path: Path, specs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Row] = []
+    value = Opener.value
+
+    def noted(opener: Opener, row: Row) -> dict[str, JSON]:
+        opened.append(row)
+        return value(opener, row)
+
+    monkeypatch.setattr(Opener, "value", noted)
+    with Alcove(path, settings=QUIET) as memory:
+        alice = memory.agents(specs).as_user("alice")
+        run = alice.open_run("workflow", members=["bob"])
+        costs = []
+        for room in (None, ["runs", "workflow", run.id, "u", "mallory"]):
+            if room:
+                puts = [{"op": "put", "namespace": room, "key": f"k{n}", "value": {}} for n in range(500)]
+                memory.as_user("mallory").batch(puts)
+            opened.clear()
+            assert alice.change_run("workflow", run.id, ["bob"]).members == ["alice", "bob"]
+            costs.append(len(opened))
+        assert costs[1] <= costs[0]
 
 
 def test_wrong_specs_and_ids_are_refused(path: Path, specs: Path, tmp_path: Path) -> None:

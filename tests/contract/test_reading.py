@@ -94,6 +94,27 @@ def test_namespaces_are_distinct_sorted_cut_and_live(alice: Alcove, clock: Manua
     assert alice.namespaces(("user", "alice", "b")) == [("user", "alice", "b", "x")]
 
 
+def test_listing_to_a_depth_passes_over_what_lies_below(
+    alice: Alcove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads follows what it answers, and not how much there is below that."""
+    for top, below in (("a", 3), ("b", 200), ("c", 1)):
+        wanted = [("user", "alice", top, f"{n:03}") for n in range(below)]
+        alice.batch([{"op": "put", "namespace": [*ns], "key": "k", "value": {}} for ns in wanted])
+    assert len(alice.namespaces()) == 204
+    read = 0
+
+    def decode(encoded: bytes) -> Namespace:
+        nonlocal read
+        read += 1
+        return whole(encoded)
+
+    whole = Namespace.decode
+    monkeypatch.setattr(Namespace, "decode", decode)
+    assert alice.namespaces(max_depth=3) == [("user", "alice", top) for top in "abc"]
+    assert read < 50
+
+
 def test_reads_as_of_a_moment_answer_what_was_current_then(alice: Alcove, clock: ManualClock) -> None:
     def later() -> datetime:
         clock.advance(1)

@@ -123,14 +123,14 @@ class Runs:
 
     def forget(self, user: str) -> None:
         """Before a wipe: empties the runs in which nobody is but this user; their memberships go with it."""
-        for ns in self._memories.namespaces(OVERSEER, ("runs",), suffix=("u", user)):
+        for ns in self._memories.namespaces(OVERSEER, ("runs",), suffix=("u", user), owner=user):
             if len(ns) == 5 and ns[1] in RUNS and self._find(ns[1], ns[2]).members == [user]:
                 self.reset(ns[1], ns[2])
                 self._memories.clear(_clerk(ns[1], ns[2], user), _run(ns[1], ns[2]))
 
     def of(self, kind: str, user: str) -> list[str]:
         """The ids of the runs that somebody is in."""
-        places = self._memories.namespaces(OVERSEER, ("runs", _kind(kind)), suffix=("u", user))
+        places = self._memories.namespaces(OVERSEER, ("runs", _kind(kind)), suffix=("u", user), owner=user)
         return [ns[2] for ns in places if len(ns) == 5 and self.role(kind, ns[2], user)]
 
     def members(self, kind: str, id: str) -> list[str]:
@@ -145,9 +145,10 @@ class Runs:
             raise PermissionDenied(f"only the owner of this {kind} may do that")
 
     def _find(self, kind: str, id: str) -> Run:
-        place = _run(kind, id)
-        found = [memory for memory in self._memories.export(OVERSEER, place) if len(memory.namespace) == 5]
-        roles = {memory.namespace[4]: role for memory in found if (role := _role(memory))}
+        # Only memberships are read: what else lies below a run is its writers' own, and may be much.
+        below = self._memories.namespaces(OVERSEER, _run(kind, id), max_depth=5)
+        users = [ns[4] for ns in below if len(ns) == 5 and ns[3] == "u"]
+        roles = {user: role for user in users if (role := self.role(kind, id, user))}
         owner = next((user for user, role in roles.items() if role == "owner"), None)
         return Run(kind=kind, id=id, owner=owner, members=sorted(roles))
 

@@ -155,7 +155,8 @@ class Agents:
 
     def _own(self, principal: Principal, prefix: tuple[str, ...]) -> list[Namespace]:
         """The caller's rooms below a prefix that end with their name."""
-        return self._memories.namespaces(OVERSEER, prefix, suffix=("u", principal.user_id))
+        user = principal.user_id
+        return self._memories.namespaces(OVERSEER, prefix, suffix=("u", user), owner=user)
 
     def _summary(self, kind: str, who: Principal, room: Namespace) -> RoomSummary:
         return RoomSummary(room=kind, namespace=room, memories=self._memories.count(who, room))

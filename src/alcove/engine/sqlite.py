@@ -87,9 +87,10 @@ class SqliteEngine:
         with self._db.read() as db:
             return [Row._make(row) for row in db.execute(statement, [*params, limit])]
 
-    def namespaces(self, scope: Scope, *, now: int) -> Iterator[bytes]:
-        params: Params = [scope.low, scope.high, now]
-        for (ns,) in self._stream("namespaces", predicate(scope, params), params):
+    def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
+        whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
+        params: Params = [*named, scope.low, scope.high, now]
+        for (ns,) in self._stream("namespaces", predicate(scope, params), params, whose):
             yield ns
 
     def history(self, ns: bytes, key: bytes) -> list[Row]:
@@ -259,10 +260,10 @@ class SqliteEngine:
         with self._db.read() as db:
             return db.execute(SQL[name], params).fetchall()
 
-    def _stream(self, name: str, where: str, params: Params) -> Iterator[tuple[Any, ...]]:
+    def _stream(self, name: str, where: str, params: Params, whose: str = "") -> Iterator[tuple[Any, ...]]:
         """Rows one at a time, so that a reader who has enough stops the scan."""
         with self._db.read() as db:
-            cursor = db.execute(SQL[name].format(where=where), params)
+            cursor = db.execute(SQL[name].format(where=where, whose=whose), params)
             try:
                 yield from cursor
             finally:

@@ -57,9 +57,9 @@ ORDER BY ns, key
 SELECT {columns} FROM versions v WHERE ns = ? AND key = ? ORDER BY revision DESC
 
 -- name: namespaces
--- The namespaces of a subtree with something live in them that the caller may see.
+-- The namespaces of a subtree with something live in them that the caller may see; all of them or one owner's.
 SELECT n.ns FROM namespaces n
-WHERE n.ns >= ? AND n.ns < ? AND EXISTS (
+WHERE {whose} n.ns >= ? AND n.ns < ? AND EXISTS (
     SELECT 1 FROM versions v INDEXED BY live
     WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where})
 ORDER BY n.ns
