@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,17 +19,19 @@ _MAX_KEY_BYTES = 255
 
 
 class _Answer(NamedTuple):
-    """What is kept, sealed, of a request: which one it was, and the rows of its answer."""
+    """What is kept, sealed, of a request: which one it was, and which versions its answer was made of."""
 
     digest: bytes
     rows: list[Row | None]
+    """Without content or author: those are read again, so that what was erased since does not come back."""
 
 
 class Replays:
     """Makes and reads the sealed answers; the engine keeps them in the request's transaction."""
 
-    def __init__(self, vault: Vault) -> None:
+    def __init__(self, vault: Vault, versions: Callable[[Sequence[int]], list[Row]]) -> None:
         self._vault = vault
+        self._versions = versions
 
     def request(
         self, principal: Principal, operations: Sequence[Operation], key: str | None
@@ -41,12 +43,7 @@ class Replays:
         data_key = self._vault.key(user_subject(principal.user_id))
 
         def seal(rows: Sequence[Row | None]) -> bytes:
-            # Only a get answers with a value; a put's own sealed value need not be kept twice.
-            kept = [
-                row if row is None or isinstance(op, Get) else row._replace(sealed=None)
-                for op, row in zip(operations, rows, strict=True)
-            ]
-            return data_key.seal(msgspec.msgpack.encode(_Answer(digest, kept)), token)
+            return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, rows)])), token)
 
         return Replay(principal.user_id, token, data_key.id, seal)
 
@@ -65,7 +62,22 @@ class Replays:
         earlier = msgspec.msgpack.decode(plain, type=_Answer)
         if earlier.digest != _digest(operations):
             raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
-        return earlier.rows
+        found = {row.seq: row for row in self._versions([row.seq for row in earlier.rows if row])}
+        return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=True)]
+
+
+def _bare(row: Row | None) -> Row | None:
+    """A row without what an erasure would have to reach."""
+    return row and row._replace(
+        user=None, client=None, agent=None, data_key=None, sealed=None, attributes="{}", index_text=None
+    )
+
+
+def _again(operation: Operation, earlier: Row | None, found: Mapping[int, Row]) -> Row | None:
+    """What an operation answered with, as far as it is still there: a get's memory may be gone."""
+    if earlier is None or (isinstance(operation, Get) and earlier.seq not in found):
+        return None
+    return found.get(earlier.seq, _bare(earlier))._replace(expires_at=earlier.expires_at)  # type: ignore[union-attr]
 
 
 def _token(principal: Principal, key: str) -> bytes:

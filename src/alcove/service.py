@@ -91,7 +91,7 @@ class Memories(Reading):
         self._recall = recall
         self._indexer = indexer
         self._opener = rows.Opener(vault)
-        self._replays = Replays(vault)
+        self._replays = Replays(vault, engine.versions)
 
     # Writing
 

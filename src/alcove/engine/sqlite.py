@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -244,6 +245,9 @@ class SqliteEngine:
         while page := self._all("every_version", seq, 1000):
             yield from map(Row._make, page)
             seq = page[-1][0]
+
+    def versions(self, seqs: Sequence[int]) -> list[Row]:
+        return [Row._make(row) for row in self._all("versions", json.dumps(seqs))]
 
     def check(self) -> Iterator[tuple[str, int, list[str]]]:
         with self._db.read() as db, db:  # one snapshot for all of it

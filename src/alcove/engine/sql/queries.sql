@@ -154,6 +154,9 @@ DELETE FROM api_keys WHERE id = ?
 -- name: every_version
 SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?
 
+-- name: versions
+SELECT {columns} FROM versions v WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq
+
 -- name: scan_page
 -- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.
 SELECT {columns} FROM versions v INDEXED BY live

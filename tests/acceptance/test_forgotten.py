@@ -1,0 +1,67 @@
+"""What was erased cannot be read by any road: a repeated request, or what was still to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from alcove import Alcove, Get, Grant, Memory, Namespace, Principal, Put, Settings
+from tests.acceptance.inspection import raw_bytes
+from tests.conftest import ManualClock
+
+QUIET = Settings(sweep_interval=0)
+DOCS = Namespace(("org", "docs"))
+Erase = Callable[[Alcove, ManualClock], object]
+
+
+def _retain(memory: Alcove, clock: ManualClock) -> None:
+    """Retention takes a version away that was superseded long ago."""
+    in_docs(memory, "carol").put(DOCS, "k", {"text": "another"})
+    memory.admin.put_settings({"retention_days": 0.1})
+    clock.advance(0.2 * 86_400)
+    memory.sweep()
+
+
+ERASING: dict[str, Erase] = {
+    "a wipe that removes": lambda memory, clock: memory.wipe("alice", shared="remove"),
+    "an admin's removal": lambda memory, clock: memory.admin.remove(
+        "alice", memory.admin.memories_of("alice").items[0].id
+    ),
+    "retention": _retain,
+}
+
+
+def in_docs(memory: Alcove, user: str) -> Alcove:
+    return memory.as_principal(Principal(user, grants=(Grant(DOCS),)))
+
+
+@pytest.mark.parametrize("how", ERASING)
+def test_a_repeated_request_does_not_bring_back_what_was_erased_since(
+    path: Path, clock: ManualClock, how: str
+) -> None:
+    with Alcove(path, settings=QUIET, clock=clock, embedder=None) as memory:
+        in_docs(memory, "alice").put(DOCS, "k", {"text": "a secret"}, index={"text": "MARKER"})
+        request = [Get(namespace=DOCS, key="k"), Put(namespace=DOCS, key="mine", value={"n": 1})]
+        bob = in_docs(memory, "bob")
+        first, put = bob.batch(request, idempotency_key="once")
+        assert isinstance(first, Memory)
+        assert bob.batch(request, idempotency_key="once") == [first, put]
+        ERASING[how](memory, clock)
+        assert bob.batch(request, idempotency_key="once") == [None, put]
+        if how != "retention":
+            memory.sweep()
+            assert b"MARKER" not in raw_bytes(path)
+
+
+def test_a_repeated_put_shows_no_attributes_of_what_was_removed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "attributes.rego").write_text(
+        'package memories.attributes\nattributes := {"topic": input.value.topic}\n'
+    )
+    with Alcove(path, settings=QUIET, policy_dir=tmp_path, embedder=None) as memory:
+        alice = memory.as_user("alice")
+        first = alice.put(("user", "alice"), "k", {"topic": "MARKER"}, idempotency_key="once")
+        memory.admin.remove("alice", first.id)
+        again = alice.put(("user", "alice"), "k", {"topic": "MARKER"}, idempotency_key="once")
+        assert (again.id, again.revision, again.attributes) == (first.id, 1, {})
