@@ -40,6 +40,7 @@ def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examinat
     for name, compared, wrong in engine.index.check():
         yield Examination(name, compared, wrong, [], _REINDEX)
     yield _ledger(engine, ledger)
+    yield _readers(ledger)
     yield _duplicates(engine, opener)
     for name, compared, noticed in engine.notices():
         advice = "harmless, as after a write that was refused; a wipe of that user takes their key away"
@@ -93,6 +94,16 @@ def _ledger(engine: Engine, ledger: Ledger) -> Examination:
         wrong.append(error.message)
     advice = "bring the ledger back from its copy: a restored backup needs it to forget whom it must"
     return Examination("the ledger of wipes can be read", lines, wrong, [], advice)
+
+
+def _readers(ledger: Ledger) -> Examination:
+    """The files of the store, which lie beside its ledger, and who can read them."""
+    store = ledger.path.with_suffix("")
+    beside = (store.with_name(store.name + suffix) for suffix in ("", "-wal", "-shm", ".key", ".wipes"))
+    modes = {file: file.stat().st_mode & 0o777 for file in beside if file.exists()}
+    noticed = [f"{file} has the mode {mode:o}" for file, mode in modes.items() if mode & 0o077]
+    advice = "`chmod 600` them, unless others are meant to read everybody's memories"
+    return Examination("only the owner can read the files", len(modes), [], noticed, advice)
 
 
 def _duplicates(engine: Engine, opener: Opener) -> Examination:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,33 @@ def assert_refused(path: Path, error: type[AlcoveError], words: str) -> None:
 def make_store(path: Path) -> None:
     with Alcove(path, settings=QUIET) as memory:
         memory.as_user("al").put(AL, "key", {"n": 1})
+
+
+def test_only_the_owner_can_read_a_new_store_and_all_that_is_written_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    (tmp_path / "link.db").symlink_to(tmp_path / "linked.db")
+    before = os.umask(0)
+    try:
+        with Alcove(path, settings=QUIET) as memory, Alcove(tmp_path / "link.db", settings=QUIET):
+            memory.as_user("al").put(AL, "key", {"n": 1})
+            memory.wipe("al")
+            for _ in memory.backup(tmp_path / "backup.db"):
+                pass
+            modes = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"memory.db", "memory.db-wal", "memory.db-shm", "memory.db.wipes", "linked.db"} <= modes.keys()
+    assert set(modes.values()) == {"0o600"}, modes
+
+
+def test_a_store_that_others_can_read_is_left_so_and_noticed_by_the_doctor(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    make_store(path)
+    path.chmod(0o644)
+    with Alcove(path, settings=QUIET) as memory:
+        noticed = {each.name: each.noticed for each in memory.doctor()}["only the owner can read the files"]
+    assert noticed == [f"{path}{suffix} has the mode 644" for suffix in ("", "-wal", "-shm")]
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -18,6 +18,7 @@ from alcove.engine import statements
 from alcove.errors import AlcoveError, StoreError, Unavailable
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
+_making = threading.Lock()
 
 
 class Database:
@@ -29,6 +30,7 @@ class Database:
         self._busy_timeout = busy_timeout
         self.readers: deque[apsw.Connection] = deque()
         self._closed = False
+        _make(path)
         with self.explained():
             self._writer = self.connect()
             try:
@@ -176,6 +178,15 @@ class Reading:
         self._database.readers.append(self._reader)
         if isinstance(error, apsw.Error):
             raise _explain(error, self._database.path) from error
+
+
+def _make(path: Path) -> None:
+    """Makes an empty file that only its owner can read, unless there is one; SQLite's log gets its mode.
+
+    One thread at a time: when a file is closed, this process loses its other locks on it.
+    """
+    with _making, suppress(OSError):  # SQLite explains what is in the way
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 class _Patience:
