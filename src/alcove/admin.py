@@ -22,7 +22,7 @@ from alcove.errors import InvalidRequest, NotFound, PermissionDenied, Unavailabl
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
 from alcove.policy import Policy
-from alcove.principal import Principal
+from alcove.principal import Principal, checked_user
 from alcove.records import Memory, Receipt, Shared
 from alcove.reports import (
     AuditPage,
@@ -80,7 +80,7 @@ class Admin:
     def held(self, principal: Principal, user: str) -> Held:
         """What is held of a user; they may ask for themselves."""
         self._may_read(principal, user)
-        found, elsewhere = self._rows.held(checked_user(user))
+        found, elsewhere = self._rows.held(checked_user(user, "user"))
         written = [moment for row in found for moment in (row.first, row.last)]
         return Held(
             user=user,
@@ -110,20 +110,20 @@ class Admin:
         self._may_read(principal, user)
         limit = checks.whole(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        found = self._rows.of_user(checked_user(user), position=position, limit=limit)
+        found = self._rows.of_user(checked_user(user, "user"), position=position, limit=limit)
         items = rows.undisturbed(lambda: [self._opener.memory(row) for row in found])
         return ReviewPage(items=items, after_cursor=cursor.encode(found[-1].seq if found else position))
 
     def export(self, principal: Principal, user: str) -> Iterator[Memory]:
         """Everything a user would be shown who asks what is held of them."""
         self._may_read(principal, user)
-        self._audit.record(principal, "user.export", user=checked_user(user))
+        self._audit.record(principal, "user.export", user=checked_user(user, "user"))
         return map(self._opener.memory, self._all_of(user))
 
     def remove(self, principal: Principal, user: str, id: str) -> None:
         """Takes one memory away with every version it had; audited, and not undone by a restore."""
         self._require(principal)
-        for row in self._all_of(checked_user(user)):
+        for row in self._all_of(checked_user(user, "user")):
             if rows.uuid(row.id) == id:
                 moment = max(self._clock(), row.created_at)
                 self._ledger.record_memory(id, moment, place=self._vault.pseudonym(rows.place(row)))
@@ -141,7 +141,7 @@ class Admin:
         What they wrote into shared rooms loses its author, or is kept as it is, or is removed too.
         With `wait`, the receipt comes when no byte is left in the file; otherwise that follows.
         """
-        checked_user(user)
+        checked_user(user, "user")
         if shared not in ("keep", "anonymise", "remove"):
             raise InvalidRequest("shared", "keep, anonymise or remove")
         if principal.user_id != user:
@@ -385,12 +385,6 @@ class Admin:
     def _require(principal: Principal, *, reading: bool = False) -> None:
         if not (principal.is_admin or (reading and principal.is_auditor)):
             raise PermissionDenied("this needs the role admin" + " or auditor" * reading)
-
-
-def checked_user(user: str) -> str:
-    if not checks.text(user, "user"):
-        raise InvalidRequest("user", "a non-empty string")
-    return user
 
 
 def _shown(settings: Settings) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from alcove.errors import NotFound
+from alcove.principal import checked_user
 
 _PREFIX = "alcove"
 
@@ -45,6 +46,8 @@ class ApiKeys:
 
     def create(self, *, client: str, user: str | None, roles: list[str], trusted: bool, now: int) -> str:
         """A new key, which cannot be shown again."""
+        if user is not None:
+            checked_user(user, "user")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         self._rows.add_api_key(
             ApiKey(

@@ -41,6 +41,9 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     jwt_issuer: Annotated[str | None, _about("`iss` that tokens must have.")] = None
     jwt_audience: Annotated[str | None, _about("`aud` that tokens must have.")] = None
     jwt_user_claim: Annotated[str, _about("Claim that names the user.")] = "sub"
+    jwt_roles_claim: Annotated[
+        str, _about("Claim with the list of roles; dots lead into objects, as in realm_access.roles.")
+    ] = "roles"
     jwt_leeway: Annotated[float, _about("Seconds that clocks may differ.", least=0, most=86400)] = 0.0
     jwt_require_exp: Annotated[bool, _about("Refuse tokens that never expire.")] = True
     policy_dir: Annotated[str | None, _about("Folder of Rego files; the built-in ones without it.")] = None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
+from alcove.namespace import MAX_ENCODED_BYTES, Namespace
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -35,10 +35,9 @@ class Principal:
     grants: tuple[Grant, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("user_id", "client_id", "agent"):
+        checked_user(self.user_id, "user_id")
+        for name in ("client_id", "agent"):
             given = getattr(self, name)
-            if name == "user_id" and not given:
-                raise InvalidRequest(name, "a non-empty string")
             if given is None:
                 continue
             if type(given) is not str:
@@ -84,6 +83,15 @@ class Principal:
                 }
             )
         )
+
+
+def checked_user(user: object, field: str) -> str:
+    """A user id that namespaces can have as a segment; otherwise an error names the field it came from."""
+    if type(user) is not str or not user:
+        raise InvalidRequest(field, "a non-empty string")
+    if len(Namespace(("user", user)).encode(field)) > MAX_ENCODED_BYTES:
+        raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES - 6} bytes, as a segment of a namespace")
+    return user
 
 
 NOBODY_ELSE = Principal("noop", claims={"roles": ["admin"]})

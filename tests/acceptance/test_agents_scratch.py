@@ -89,6 +89,19 @@ def test_a_run_for_several_is_theirs_until_they_are_let_go(table: Table) -> None
         assert_error(alice.ask("POST", "/v1/runs", json=wrong), 400, "invalid_request")
 
 
+def test_a_member_too_long_for_a_namespace_is_refused_before_anything_is_done(table: Table) -> None:
+    alice, bob, run = table.player("alice"), table.player("bob"), table.new_id()
+    for id, member in ((run, "x" * 2000), (run + "x" * 500, "x" * 900)):
+        body = {"kind": "workflow", "id": id, "members": [bob.name, member]}
+        answer = alice.ask("POST", "/v1/runs", json=body)
+        assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "members"
+        assert_error(alice.ask("DELETE", f"/v1/runs/workflow/{id}"), 404, "not_found")
+    write(alice, "workflow", run)
+    answer = alice.ask("PATCH", f"/v1/runs/workflow/{run}", json={"members": [bob.name, "x" * 2000]})
+    assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "members"
+    bob.refused(404, "bot", "shared_memory_list", where=at("workflow", run), namespace="workflow")
+
+
 def test_closing_a_run_takes_its_room_and_its_players_rooms_and_nothing_else(table: Table) -> None:
     alice, bob, run, other = table.player("alice"), table.player("bob"), table.new_id(), table.new_id()
     alice.ask("POST", "/v1/runs", json={"kind": "workflow", "id": run, "members": [bob.name]})

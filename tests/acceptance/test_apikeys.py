@@ -127,6 +127,8 @@ def test_a_user_named_in_a_header_may_have_any_character_of_utf_8(service: Servi
         assert service.get(["user", user], "k", headers=headers).json()["value"] == {"of": user}
     broken = {"x-api-key": trusted.encode(), "x-user-id": b"\xff"}
     assert service.look(headers=broken).status_code in (400, 401)
+    answer = service.look(**with_key(trusted, "x" * 2000))
+    assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "X-User-ID"
 
 
 def test_the_roles_of_a_key_reach_the_policy(service: Service) -> None:

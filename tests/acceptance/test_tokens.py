@@ -111,6 +111,13 @@ def test_a_user_that_is_no_text_is_never_an_error_of_ours(shared: Service) -> No
     assert shared.look(given).status_code in (400, 401)
 
 
+def test_a_user_too_long_for_a_namespace_is_told_which_claim_it_is(shared: Service) -> None:
+    assert shared.look(token(sub="é" * 509)).status_code == 200
+    for path in ("namespaces", "events", "export", "history?ns=a&key=k"):
+        answer = shared.call("GET", f"/v1/memories/{path}", token(sub="x" * 2000))
+        assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "sub"
+
+
 @pytest.mark.parametrize("given", ["x", "a.b.c", "é.é.é", "..", "null", token(OTHER), token() + "x"])
 def test_what_is_no_token_of_ours_is_refused(shared: Service, given: str) -> None:
     answer = shared.look(headers={"authorization": b"Bearer " + given.encode()})
@@ -215,6 +222,22 @@ def test_roles_count_only_as_a_list_of_strings(shared: Service) -> None:
         params = {"prefix": ["user", "carol"]}
         found = shared.look(token(sub="root", roles=roles), params=params).json()["namespaces"]
         assert (found == [["user", "carol"]]) is sees, roles
+
+
+@pytest.mark.parametrize("claim", ["realm_access.roles", "https://alcove.example/roles"])
+def test_roles_may_be_in_another_claim(tmp_path: Path, claim: str) -> None:
+    """By a dotted path into objects, as Keycloak has them, or by a name with dots in it, as Auth0 has."""
+    nested = claim == "realm_access.roles"
+    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", SECRET, "--jwt-roles-claim", claim) as service:
+        assert service.put(["user", "carol"], "k", {}, token(sub="carol")).status_code == 200
+        for roles, sees in ((["admin"], True), ("admin", False), (["admin", 7], False), (None, False)):
+            claims = {"realm_access": {"roles": roles}} if nested else {claim: roles}
+            given = token(sub="root", **claims)
+            found = service.look(given, params={"prefix": ["user", "carol"]}).json()["namespaces"]
+            assert (found == [["user", "carol"]]) is sees, roles
+            assert (service.call("GET", "/v1/admin/stats", given).status_code == 200) is sees
+        for elsewhere in ({"roles": ["admin"]}, {"realm_access": ["admin"]}, {"realm_access": "roles"}):
+            assert_error(service.call("GET", "/v1/admin/stats", token(**elsewhere)), 403, "permission_denied")
 
 
 @pytest.mark.parametrize(

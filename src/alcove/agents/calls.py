@@ -101,7 +101,7 @@ class Calls:
         """The calls of an agent for a user, or for all of them, newest first."""
         self.flush()
         rooms = (
-            [_room(agent, user)]
+            [Namespace.checked(_room(agent, user), "user_id")]
             if user is not None
             else self._memories.namespaces(OVERSEER, ("calls", agent))
         )

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from alcove.agents.rooms import RUNS, short
 from alcove.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal
+from alcove.principal import Grant, Principal, checked_user
 from alcove.records import Delete, Memory, Operation, Put
 from alcove.service import Memories
 
@@ -70,7 +70,7 @@ class Runs:
     def open(self, kind: str, id: str | None, owner: str, members: Iterable[str]) -> Run:
         """Makes a run; one that exists already is not found by anybody who is not in it."""
         id = secrets.token_hex(8) if id is None else id
-        wanted = _users(members)
+        wanted = _users(kind, id, members)
         try:
             self._claim(kind, id, owner)
         except Conflict:
@@ -96,7 +96,7 @@ class Runs:
     def change(self, kind: str, id: str, by: str, members: Iterable[str]) -> Run:
         """Makes these the members; only the owner may, and stays one."""
         self._owned(kind, id, by)
-        wanted = _users(members) | {by}
+        wanted = _users(kind, id, members) | {by}
         present = {*self._find(kind, id).members}
         for user in wanted - present:
             self._do(kind, id, user, _joined(kind, id, user, "member"))
@@ -163,8 +163,8 @@ def _run(kind: str, id: str) -> Namespace:
     return Namespace(("runs", _kind(kind), _id(id)))
 
 
-def _membership(kind: str, id: str, user: str) -> Namespace:
-    return Namespace((*_run(kind, id), "u", user))
+def _membership(kind: str, id: str, user: str, field: str = "id") -> Namespace:
+    return Namespace.checked((*_run(kind, id), "u", user), field)
 
 
 def _joined(kind: str, id: str, user: str, role: Role) -> Put:
@@ -204,8 +204,11 @@ def _id(id: str) -> str:
     return id
 
 
-def _users(members: Iterable[str]) -> set[str]:
+def _users(kind: str, id: str, members: Iterable[str]) -> set[str]:
+    """Whom the caller names as members, once each of them can be one."""
     users = [*members]
-    if len(users) > MOST_MEMBERS or not all(type(user) is str and user for user in users):
-        raise InvalidRequest("members", f"at most {MOST_MEMBERS} non-empty user ids")
+    if len(users) > MOST_MEMBERS:
+        raise InvalidRequest("members", f"at most {MOST_MEMBERS} user ids")
+    for user in users:
+        _membership(kind, id, checked_user(user, "members"), "members")
     return {*users}

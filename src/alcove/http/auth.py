@@ -22,7 +22,7 @@ import jwt
 from alcove.apikeys import ApiKeys
 from alcove.errors import InvalidRequest, PermissionDenied, Unavailable
 from alcove.http.errors import Unauthenticated
-from alcove.principal import NOBODY_ELSE, Principal
+from alcove.principal import NOBODY_ELSE, Principal, checked_user
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]
@@ -86,6 +86,7 @@ class TokenRules:
     audience: str | None = None
     issuer: str | None = None
     user_claim: str = "sub"
+    roles_claim: str = "roles"
     leeway: float = 0.0
     require_exp: bool = True
 
@@ -136,6 +137,9 @@ class Tokens:
         user = claims.get(rules.user_claim)
         if not isinstance(user, str) or not user:
             raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
+        checked_user(user, rules.user_claim)
+        if rules.roles_claim != "roles":
+            claims["roles"] = _claim(claims, rules.roles_claim)
         client = claims.get("azp") or claims.get("client_id")
         try:
             until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
@@ -241,6 +245,7 @@ class KeyHolders:
             raise Unauthenticated("X-User-ID: expected UTF-8") from None
         if not user:
             raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
+        checked_user(user, "X-User-ID")
         return Principal(user, key.client, {"roles": list(key.roles)})
 
 
@@ -276,6 +281,14 @@ def _refuse_a_name(headers: Headers) -> None:
     """Whoever names a user expects to be served as that user, and not as somebody else."""
     if b"x-user-id" in headers:
         raise PermissionDenied("only a trusted API key may name the user with X-User-ID")
+
+
+def _claim(claims: dict[str, Any], path: str) -> Any:
+    """What a claim says, None if it is not there; dots lead into objects, unless one has that very name."""
+    found: Any = claims
+    for name in [path] if path in claims else path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def _age(moment: float) -> float:

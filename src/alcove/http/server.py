@@ -222,6 +222,7 @@ def _authenticator(config: ServeConfig, store: Alcove) -> Authenticator:
         audience=config.jwt_audience,
         issuer=config.jwt_issuer or config.oidc_issuer,
         user_claim=config.jwt_user_claim,
+        roles_claim=config.jwt_roles_claim,
         leeway=config.jwt_leeway,
         require_exp=config.jwt_require_exp,
     )
