@@ -160,6 +160,13 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
     written_by: Author | None = None
 
 
+class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
+    """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
+
+    data_key: int
+    """The id of the data key that they had then."""
+
+
 class Get(Operation, frozen=True, kw_only=True, tag="get"):
     pass
 

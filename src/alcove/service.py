@@ -35,6 +35,7 @@ from alcove.namespace import Namespace
 from alcove.principal import Principal
 from alcove.reading import Address, Reading
 from alcove.records import (
+    Deferred,
     Delete,
     Deletion,
     Entry,
@@ -143,6 +144,10 @@ class Memories(Reading):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         return self._write(principal, operations, idempotency_key)
 
+    def data_key(self, user: str) -> int:
+        """The id of a user's data key, which a wipe destroys; see `Deferred`."""
+        return self._vault.key(user_subject(user)).id
+
     def _write_one(self, principal: Principal, operation: Operation, idempotency_key: str | None) -> Result:
         try:
             return self._write(principal, [operation], idempotency_key)[0]
@@ -227,7 +232,10 @@ class Memories(Reading):
             policy.authorise_write(principal, place.namespace, put.key, value, index)
         attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
-        data_key = self._vault.key(subject_of(place.namespace))
+        if isinstance(put, Deferred):
+            data_key = self._vault.existing(put.data_key)
+        else:
+            data_key = self._vault.key(subject_of(place.namespace))
         sealed = data_key.seal(value, rows.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
         until = None

@@ -65,3 +65,30 @@ def test_a_repeated_put_shows_no_attributes_of_what_was_removed(path: Path, tmp_
         memory.admin.remove("alice", first.id)
         again = alice.put(("user", "alice"), "k", {"topic": "MARKER"}, idempotency_key="once")
         assert (again.id, again.revision, again.attributes) == (first.id, 1, {})
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> Path:
+    (file := tmp_path / "agents.yaml").write_text("agents: [{name: bot, memory: {private: {}}}]")
+    return file
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_another_process_had_gathered_of_a_user_is_not_written_after_their_wipe(
+    path: Path, specs: Path, *, comes_back: bool
+) -> None:
+    with Alcove(path, settings=QUIET, embedder=None) as one:
+        with Alcove(path, settings=QUIET, embedder=None) as two:
+            alice = two.agents(specs).as_user("alice")
+            alice.call("bot", "remember", key="k", content="c")
+            alice.call("bot", "list_memories")
+            assert one.wipe("alice").scrubbed
+            if comes_back:
+                one.as_user("alice").put("user:alice", "k", {"n": 1})
+        # The other process ends: what it had to write is written.
+        if comes_back:
+            assert [str(room) for room in one.namespaces()] == ["user:alice"]
+        else:
+            assert b"alice" not in raw_bytes(path)
+        one.agents(specs).as_user("alice").call("bot", "list_memories")
+        assert [call.tool for call in one.agents(specs).as_user("alice").calls_of("bot")] == ["list_memories"]

@@ -2,7 +2,8 @@
 
 Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
 gathered and written about once a second, many in one memory: a read that waited for a write of its own would
-be slow.
+be slow. What was gathered before a wipe is not written after it, in whichever process: a call is bound to the
+data key that its user had, and a wipe destroys that.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER
-from alcove.errors import AlcoveError
+from alcove.errors import AlcoveError, KeyDestroyed
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal
-from alcove.records import Put
+from alcove.records import Deferred
 from alcove.service import Memories
 
 log = logging.getLogger("alcove")
@@ -57,16 +58,21 @@ class Calls:
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._gathered: list[Noted] = []
+        self._gathered: list[tuple[int, Noted]] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def note(self, call: Noted) -> None:
         """Takes a call down, as quickly as can be; under a flood the newest are not."""
+        try:
+            data_key = self._memories.data_key(call[2])
+        except AlcoveError as error:
+            log.warning("a tool call was not recorded: %s", error.message)
+            return
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
-                self._gathered.append(call)
+                self._gathered.append((data_key, call))
             if self._timer is None:
                 self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
                 self._timer.daemon = True
@@ -77,25 +83,25 @@ class Calls:
         with self._writing:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
-            rooms: dict[tuple[str, str], list[ToolCall]] = defaultdict(list)
-            for call in map(_call, gathered):
-                rooms[call.agent, call.user].append(call)
-            for (agent, user), calls in rooms.items():
+            rooms: dict[tuple[int, str, str], list[ToolCall]] = defaultdict(list)
+            for data_key, noted in gathered:
+                call = _call(noted)
+                rooms[data_key, call.agent, call.user].append(call)
+            for (data_key, agent, user), calls in rooms.items():
                 for start in range(0, len(calls), _AT_ONCE):
-                    self._write(_room(agent, user), user, calls[start : start + _AT_ONCE])
+                    self._write(_room(agent, user), user, data_key, calls[start : start + _AT_ONCE])
 
-    def _write(self, room: Namespace, user: str, calls: list[ToolCall]) -> None:
+    def _write(self, room: Namespace, user: str, data_key: int, calls: list[ToolCall]) -> None:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
-        put = Put(namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS)
+        put = Deferred(
+            namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS, data_key=data_key
+        )
         try:
             self._memories.put(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
+        except KeyDestroyed:
+            pass  # their user was wiped since
         except AlcoveError as error:
             log.warning("%d tool calls were not recorded: %s", len(calls), error.message)
-
-    def forget(self, user: str) -> None:
-        """Drops what was not written yet of a user who is wiped, after what is being written."""
-        with self._writing, self._mutex:
-            self._gathered = [call for call in self._gathered if call[2] != user]
 
     def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
         """The calls of an agent for a user, or for all of them, newest first."""

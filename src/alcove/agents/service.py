@@ -74,7 +74,6 @@ class Agents:
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.runs = Runs(memories)
         self.calls = Calls(memories)
-        memories.admin.before_wipe.append(self.calls.forget)
 
     @property
     def catalogue(self) -> Catalogue:

@@ -86,11 +86,16 @@ class Vault:
             assert found is not None
         return found
 
+    def existing(self, id: int) -> SubjectKey:
+        """A data key by its id, as the store has it now; KeyDestroyed where it has been wiped."""
+        found = self._load(self._store.data_key(id=id))
+        if found is None:
+            raise KeyDestroyed("the data key of this value has been destroyed")
+        return found
+
     def open(self, data_key: int, sealed: bytes, bound_to: bytes) -> bytes:
         """The plaintext, or `Unreadable` where a bit of it or of its place has changed."""
-        key = self._by_id.get(data_key) or self._load(self._store.data_key(id=data_key))
-        if key is None:
-            raise KeyDestroyed("the data key of this value has been destroyed")
+        key = self._by_id.get(data_key) or self.existing(data_key)
         try:
             return key.cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
         except (InvalidTag, ValueError):
