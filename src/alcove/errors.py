@@ -82,7 +82,7 @@ class KeyDestroyed(Unreadable):
 
 
 class PolicyFailed(AlcoveError):
-    """The policy in force failed over a call that it should have decided; the log says how."""
+    """The policy in force failed over a call that it should have decided; the log says where."""
 
 
 class PolicyError(AlcoveError):

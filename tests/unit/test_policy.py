@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, PermissionDenied, PolicyError, Principal
+from alcove.errors import PolicyFailed
 from alcove.filters import Filter, OneOf
 from alcove.policy import Bundle, Narrowed, Policy
 from alcove.principal import JSON
@@ -247,6 +248,35 @@ def test_a_broken_bundle_is_refused_with_file_and_line_and_the_old_one_stays(
     with pytest.raises(PolicyError, match=re.escape(place)):
         policy.reload()
     assert refusal(policy, ALICE, "user:alice") == "the old one"
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "place"),
+    [
+        ("authz", 'decision := {"allow": input.value.note + 1 == 3}', "authz.rego:2:34"),
+        ("authz", 'decision := {"allow": {input.value.note: x | x := [1, 2][_]} == {}}', "authz.rego:2:35"),
+        ("authz", "decision := time.parse_rfc3339_ns(input.value.note)", "authz.rego"),
+        ("authz", 'decision := {"allow": input.context.jwt_claims.note + 1 == 3}', "authz.rego:2:47"),
+        ("attributes", "attributes := {input.value.note: 123456789012345678901}", "attributes.rego"),
+        ("filter", 'namespace_prefix := []\nattribute_filter := {input.context.jwt_claims.note: {"x": 1}}',
+         "filter.rego"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_fails_is_logged_with_its_place_and_no_values(
+    custom: Custom, caplog: pytest.LogCaptureFixture, name: str, rule: str, place: str
+) -> None:
+    policy = custom(**{name: rule})
+    who = Principal("alice", claims={"note": "sesame"})
+    asked: dict[str, Callable[[], object]] = {
+        "authz": lambda: policy.authorise_write(who, HOME, "key", b'{"note":"sesame"}', None),
+        "attributes": lambda: policy.attributes(who, HOME, "key", b'{"note":"sesame"}', None),
+        "filter": lambda: policy.narrow(who, HOME),
+    }
+    with pytest.raises(PolicyFailed):
+        asked[name]()
+    (line,) = caplog.messages
+    assert place in line
+    assert "sesame" not in line
 
 
 def test_threads_that_decide_during_reloads_see_one_whole_bundle_each_time(custom: Custom) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from alcove.principal import Principal
 
 log = logging.getLogger("alcove")
 Answer = TypeVar("Answer")
+_PLACE = re.compile(r"--> ((?:authz|attributes|filter)\.rego:\d+:\d+)\n")
 
 
 class Narrowed(NamedTuple):
@@ -155,8 +157,10 @@ class Policy:
         try:
             return self._rules.answer(question, find)
         except PolicyError as error:
-            log.error("the policy failed: %s", error.message)
-            raise PolicyFailed("the policy failed to decide; the server's log says how") from None
+            place = _PLACE.match(error.message)  # and no more: the engine's words quote what it was given
+            file = {AttributesInput: "attributes.rego", FilterInput: "filter.rego"}.get(type(question))
+            log.error("the policy failed at %s", place[1] if place else file or "authz.rego")
+            raise PolicyFailed("the policy failed to decide; the server's log says where") from None
 
 
 def _refusal(engine: regorus.Engine) -> str | None:
