@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-import time
 from collections import Counter
 
 import msgspec
@@ -11,10 +11,12 @@ import msgspec
 from alcove import cursor
 from alcove.clock import Clock, to_datetime
 from alcove.engine.base import Administration, AuditRow
+from alcove.errors import AlcoveError
 from alcove.principal import Principal
 from alcove.reports import AuditEntry, AuditPage
 from alcove.vault import Vault
 
+log = logging.getLogger("alcove")
 _DENIALS_APART = 1000
 _FLUSH_SECONDS = 5.0
 _NEWEST = 2**62
@@ -32,7 +34,7 @@ class Audit:
         self._vault = vault
         self._clock = clock
         self._denials: Counter[tuple[str | None, str]] = Counter()
-        self._noted = 0.0
+        self._timer: threading.Timer | None = None
         self._mutex = threading.Lock()
 
     def record(
@@ -43,34 +45,46 @@ class Audit:
         self._rows.add_audit([self._entry(actor.user_id if actor else None, action, subject, details)])
 
     def denied(self, principal: Principal, operation: str) -> None:
-        """Counts a denial; a flood of them by ever new names is counted under nobody's."""
+        """Counts a denial, and waits for nothing; a flood by ever new names is counted under nobody's."""
         with self._mutex:
             known: tuple[str | None, str] = (principal.user_id, operation)
             if known not in self._denials and len(self._denials) >= _DENIALS_APART:
                 known = (None, operation)
             self._denials[known] += 1
-            if len(self._denials) == 1 and self._denials[known] == 1:
-                self._noted = time.monotonic()
-            due = time.monotonic() - self._noted > _FLUSH_SECONDS
-        if due:
+            if self._timer is None:
+                self._timer = threading.Timer(_FLUSH_SECONDS, self._flush_in_time)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _flush_in_time(self) -> None:
+        try:
             self.flush()
+        except AlcoveError as error:
+            log.warning("denials wait to be written to the audit log: %s", error.message)
 
     def flush(self) -> None:
-        """Writes what was counted."""
+        """Writes what was counted; what could not be written is counted on."""
         with self._mutex:
             counted, self._denials = self._denials, Counter()
-        if counted:
-            self._rows.add_audit(
-                [
-                    self._entry(
-                        None,
-                        "denied",
-                        None if user is None else self._vault.pseudonym(user),
-                        {"operation": operation, "count": count},
-                    )
-                    for (user, operation), count in counted.items()
-                ]
+            if self._timer:
+                self._timer.cancel()
+            self._timer = None
+        entries = [
+            self._entry(
+                None,
+                "denied",
+                None if user is None else self._vault.pseudonym(user),
+                {"operation": operation, "count": count},
             )
+            for (user, operation), count in counted.items()
+        ]
+        if entries:
+            try:
+                self._rows.add_audit(entries)
+            except BaseException:
+                with self._mutex:
+                    self._denials.update(counted)
+                raise
 
     def page(
         self, *, user: str | None, action: str | None, after_cursor: str | None, limit: int

@@ -34,13 +34,19 @@ class Replays:
         self._versions = versions
 
     def request(
-        self, principal: Principal, operations: Sequence[Operation], key: str | None
+        self, principal: Principal, operations: Sequence[Operation], key: str | None, missing: set[str]
     ) -> Replay | None:
-        """What the engine needs to do this request once; None where the caller gave no key."""
+        """What the engine needs to do this request once; None where the caller gave no key.
+
+        A subject without a data key is added to `missing`.
+        """
         if key is None:
             return None
         token, digest = _token(principal, key), _digest(operations)
-        data_key = self._vault.key(user_subject(principal.user_id))
+        data_key = self._vault.known(subject := user_subject(principal.user_id))
+        if data_key is None:
+            missing.add(subject)
+            return None
 
         def seal(rows: Sequence[Row | None]) -> bytes:
             return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, rows)])), token)

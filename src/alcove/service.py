@@ -23,13 +23,14 @@ from alcove.engine.base import (
     DeleteRow,
     Engine,
     GetRow,
-    Pending,
     PutRow,
     Row,
     RowOperation,
     TouchRow,
+    Waited,
     Writer,
 )
+from alcove.engine.commit import Step
 from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.namespace import Namespace
 from alcove.principal import Principal
@@ -167,16 +168,23 @@ class Memories(Reading):
 
     def write_steps(
         self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None = None
-    ) -> Generator[Pending, None, List[Result]]:
-        """A write that leaves the waiting to its caller: each yielded commit has to be waited for.
+    ) -> Generator[Waited, None, List[Result]]:
+        """A write that leaves the waiting to its caller: whatever is yielded has to be waited for.
 
-        A thread blocks, an event loop awaits; the road is the same.
+        A thread blocks, an event loop awaits; the road is the same, and no part of it but what is yielded
+        waits for the write lock.
         """
         for _ in range(_MOST_RESEALS):
             standing = self._standing.current()
-            prepared = [self._prepare(standing, principal, op, n) for n, op in enumerate(operations)]
-            replay = self._replays.request(principal, operations, idempotency_key)
-            pending = self._engine.submit(prepared, replay)
+            missing: set[str] = set()
+            prepared = [self._prepare(standing, principal, op, n, missing) for n, op in enumerate(operations)]
+            replay = self._replays.request(principal, operations, idempotency_key, missing)
+            if missing:  # of newcomers, to whom all of it is allowed
+                made = Step(lambda subjects=missing: [*map(self._vault.key, subjects)])  # type: ignore[misc]
+                yield made
+                made.result()
+                continue
+            pending = self._engine.submit([row for row in prepared if row], replay)
             yield pending
             try:
                 outcome = pending.result()
@@ -192,16 +200,24 @@ class Memories(Reading):
         raise Unavailable("this user is being wiped again and again; try later")
 
     def _prepare(
-        self, standing: InForce, principal: Principal, operation: Operation, position: int
-    ) -> RowOperation:
-        """Validates, authorises and seals one operation; an error says which of a batch it is."""
+        self,
+        standing: InForce,
+        principal: Principal,
+        operation: Operation,
+        position: int,
+        missing: set[str],
+    ) -> RowOperation | None:
+        """Validates, authorises and seals one operation; an error says which of a batch it is.
+
+        None where there is no data key to seal it with; its subject is then `missing`.
+        """
         try:
             policy, settings = standing
             place = checks.address(operation.namespace, operation.key, settings)
             writer = Writer(principal.user_id, principal.client_id, principal.agent)
             match operation:
                 case Put():
-                    return self._prepare_put(standing, principal, operation, place, writer)
+                    return self._prepare_put(standing, principal, operation, place, writer, missing)
                 case Get():
                     if not (isinstance(operation, Exported) and principal.is_admin):
                         policy.authorise(principal, "read", place.namespace, operation.key)
@@ -221,8 +237,14 @@ class Memories(Reading):
             raise
 
     def _prepare_put(
-        self, standing: InForce, principal: Principal, put: Put, place: checks.Address, writer: Writer
-    ) -> PutRow:
+        self,
+        standing: InForce,
+        principal: Principal,
+        put: Put,
+        place: checks.Address,
+        writer: Writer,
+        missing: set[str],
+    ) -> PutRow | None:
         policy, settings = standing
         value = checks.value(put.value, settings)
         index = checks.index(put.index, settings)
@@ -234,8 +256,11 @@ class Memories(Reading):
         id, owner = new_id(), place.namespace.owner
         if isinstance(put, Deferred):
             data_key = self._vault.existing(put.data_key)
+        elif known := self._vault.known(subject := subject_of(place.namespace)):
+            data_key = known
         else:
-            data_key = self._vault.key(subject_of(place.namespace))
+            missing.add(subject)
+            return None
         sealed = data_key.seal(value, rows.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
         until = None

@@ -203,11 +203,11 @@ class DataKeyGone(Exception):
     """A write was sealed with a data key that has been destroyed since; seal again and retry."""
 
 
-class Pending(Protocol):
-    """A submitted transaction."""
+class Waited(Protocol):
+    """Something that waits for the disk: a thread blocks for it, an event loop has a thread do so."""
 
     def wait(self) -> None:
-        """Blocks until it is committed or refused."""
+        """Blocks until it is done or refused."""
         ...
 
     def attend(self, signal: Callable[[], None]) -> None:
@@ -216,12 +216,16 @@ class Pending(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it is committed or refused."""
+        """Whether it is done or refused."""
         ...
 
     def settle(self) -> bool:
-        """Commits what waits, unless somebody else does; whether this one is committed or refused."""
+        """Does what waits, unless somebody else does; whether this one is done or refused."""
         ...
+
+
+class Pending(Waited, Protocol):
+    """A submitted transaction."""
 
     def result(self) -> list[Row | None] | Replayed:
         """Waits for the commit: a row an operation, or the answer an earlier request got."""

@@ -86,6 +86,34 @@ class Submission:
             self._sleep.release()
 
 
+class Step:
+    """A call that may wait for the write lock, to be waited for like a commit."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._error: Exception | None = None
+        self.done = False
+
+    def attend(self, signal: Callable[[], None]) -> None:
+        signal()
+
+    def settle(self) -> bool:
+        try:
+            self._call()
+        except Exception as error:  # for who waits, and not for the thread that does it
+            self._error = error
+        self.done = True
+        return True
+
+    def wait(self) -> None:
+        self.settle()
+
+    def result(self) -> None:
+        """Raises what the call raised."""
+        if self._error:
+            raise self._error
+
+
 class CommitQueue:
     """Writes in order of arrival; `commit` gives every submission of a batch its outcome, or raises.
 

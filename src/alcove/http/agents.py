@@ -20,8 +20,6 @@ _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
 _CHANGED = (400, 401, 403, 404, 409, 413, 415)
 MOST_CALLS = 1000
-QUICK = frozenset(("read_from_pool", "read_shared", "shared_memory_read"))
-"""Tools that read by key and nothing else: another thread would cost more than they do."""
 
 
 class AgentsAnswer(Struct):
@@ -139,10 +137,7 @@ class AgentsApi:
         body = call.body
         where = Where(session_id=body.session_id, team=body.team, instances=body.instances)
         agent, tool = call.path["agent"], call.path["tool"]
-        if tool in QUICK:
-            answer = self._agents.call(call.principal, agent, tool, body.arguments, where)
-        else:
-            answer = await self._do(self._agents.call, call, agent, tool, body.arguments, where)
+        answer = await self._do(self._agents.call, call, agent, tool, body.arguments, where)
         return ToolAnswer(answer.result, answer.text)
 
     async def calls(self, call: Call) -> Any:

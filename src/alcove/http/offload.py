@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from alcove.engine.base import Pending
+from alcove.engine.base import Waited
 from alcove.errors import Unavailable
 from alcove.records import Result
 
@@ -35,7 +35,7 @@ class Offload:
         self._pool.shutdown(wait=True)
         self._committer.shutdown(wait=True)
 
-    async def settled(self, steps: Generator[Pending, None, list[Result]]) -> list[Result]:
+    async def settled(self, steps: Generator[Waited, None, list[Result]]) -> list[Result]:
         """What a write answers once a thread has put it on the disk; the loop serves others meanwhile."""
         while True:
             try:
@@ -50,7 +50,7 @@ class _Commit:
 
     __slots__ = ("_committer", "_done", "_loop", "_pending")
 
-    def __init__(self, pending: Pending, committer: ThreadPoolExecutor) -> None:
+    def __init__(self, pending: Waited, committer: ThreadPoolExecutor) -> None:
         self._loop = asyncio.get_running_loop()
         self._done = self._loop.create_future()
         self._pending = pending

@@ -76,9 +76,13 @@ class Vault:
         self._by_id: dict[int, SubjectKey] = {}
         self.key(STORE)  # a wrong key fails here, at start-up, and not at the first read
 
+    def known(self, subject: str) -> SubjectKey | None:
+        """The subject's data key, if it has been made."""
+        return self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
+
     def key(self, subject: str) -> SubjectKey:
-        """The subject's data key; the first call for a subject makes it."""
-        found = self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
+        """The subject's data key; the first call for a subject makes it, which may wait for other writes."""
+        found = self.known(subject)
         if found is None:
             self._read_keks()  # another process may have rotated: wrap with the key that is active now
             new = self._wrap(0, subject, secrets.token_bytes(32))
