@@ -110,6 +110,7 @@ class Admin:
         self._may_read(principal, user)
         limit = checks.whole(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        self._audit.record(principal, "user.review", user=user)
         found = self._rows.of_user(checked_user(user, "user"), position=position, limit=limit)
         items = rows.undisturbed(lambda: [self._opener.memory(row) for row in found])
         return ReviewPage(items=items, after_cursor=cursor.encode(found[-1].seq if found else position))

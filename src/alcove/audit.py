@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -41,8 +42,14 @@ class Audit:
         self, actor: Principal | None, action: str, *, user: str | None = None, **details: object
     ) -> None:
         """Writes an entry; it is on the disk when this returns."""
-        subject = None if user is None else self._vault.pseudonym(user)
-        self._rows.add_audit([self._entry(actor.user_id if actor else None, action, subject, details)])
+        self._rows.add_audit([self._entry(actor.user_id if actor else None, action, user, details)])
+
+    def imported(self, actor: Principal, owners: Iterable[str | None]) -> None:
+        """Writes how many memories an import put into whose rooms; None is nobody's."""
+        counted = Counter(owners).items()
+        self._rows.add_audit(
+            [self._entry(actor.user_id, "memories.import", owner, {"count": n}) for owner, n in counted]
+        )
 
     def denied(self, principal: Principal, operation: str) -> None:
         """Counts a denial, and waits for nothing; a flood by ever new names is counted under nobody's."""
@@ -70,12 +77,7 @@ class Audit:
                 self._timer.cancel()
             self._timer = None
         entries = [
-            self._entry(
-                None,
-                "denied",
-                None if user is None else self._vault.pseudonym(user),
-                {"operation": operation, "count": count},
-            )
+            self._entry(None, "denied", user, {"operation": operation, "count": count})
             for (user, operation), count in counted.items()
         ]
         if entries:
@@ -111,6 +113,7 @@ class Audit:
         return AuditPage(entries=entries, after_cursor=cursor.encode(found[-1].seq) if found else None)
 
     def _entry(
-        self, actor: str | None, action: str, subject: str | None, details: dict[str, object]
+        self, actor: str | None, action: str, user: str | None, details: Mapping[str, object]
     ) -> AuditRow:
+        subject = None if user is None else self._vault.pseudonym(user)
         return AuditRow(0, self._clock(), actor, action, subject, msgspec.json.encode(details).decode())

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from alcove import checks, rows
 from alcove.admin import Admin
@@ -196,6 +196,9 @@ class Memories(Reading):
             stored = self._replays.answer(principal, operations, idempotency_key, outcome)
             if self._indexer and any(isinstance(op, Put) and op.index for op in operations):
                 self._indexer.wake()
+            owners = [Namespace.checked(op.namespace).owner for op in operations if isinstance(op, Imported)]
+            if owners:
+                self._audit.imported(principal, owners)
             return [self._result(op, row) for op, row in zip(operations, stored, strict=True)]
         raise Unavailable("this user is being wiped again and again; try later")
 
@@ -218,9 +221,12 @@ class Memories(Reading):
             match operation:
                 case Put():
                     return self._prepare_put(standing, principal, operation, place, writer, missing)
+                case Exported(value=given, index=texts):
+                    value, index = checks.value(given, settings), checks.index(texts, settings)
+                    policy.authorise_write(principal, place.namespace, operation.key, value, index, "import")
+                    return GetRow(place.ns, place.key)
                 case Get():
-                    if not (isinstance(operation, Exported) and principal.is_admin):
-                        policy.authorise(principal, "read", place.namespace, operation.key)
+                    policy.authorise(principal, "read", place.namespace, operation.key)
                     return GetRow(place.ns, place.key)
                 case Delete():
                     expected = checks.revision(operation.expected_revision)
@@ -250,8 +256,8 @@ class Memories(Reading):
         index = checks.index(put.index, settings)
         ttl = checks.ttl(put.ttl_seconds)
         expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        if not (isinstance(put, Imported) and principal.is_admin):  # an admin may move what they may see
-            policy.authorise_write(principal, place.namespace, put.key, value, index)
+        asked: Literal["write", "import"] = "import" if isinstance(put, Imported) else "write"
+        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
         attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         if isinstance(put, Deferred):

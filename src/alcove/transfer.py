@@ -65,7 +65,7 @@ class Importer:
                     wanted.append((self._lines, self._parsed(line)))
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     self._fail(self._lines, str(error))
-        found = self._done(wanted, [Exported(namespace=put.namespace, key=put.key) for _, put in wanted])
+        found = self._done(wanted, [_look(put) for _, put in wanted])
         changed = [each for each in wanted if each[0] in found and self._differs(each[1], found[each[0]])]
         written = self._done(changed, [put for _, put in changed])
         self.report.imported += len(written)
@@ -111,6 +111,10 @@ class Importer:
         self.report.failures += 1
         if len(self.report.failed) < _MOST_FAILURES_TOLD:
             self.report.failed.append(Failure(line, error))
+
+
+def _look(put: Imported) -> Exported:
+    return Exported(namespace=put.namespace, key=put.key, value=put.value, index=put.index)
 
 
 def in_bundles(lines: Iterable[bytes]) -> Iterable[list[bytes]]:

@@ -23,10 +23,10 @@ from alcove.policy import Bundle, Narrowed, Policy
 from alcove.principal import JSON
 from tests.conftest import LONG
 
-Operation = Literal["read", "write", "delete"]
+Operation = Literal["read", "write", "import", "delete"]
 Custom = Callable[..., Policy]
 
-OPERATIONS: tuple[Operation, ...] = ("read", "write", "delete")
+OPERATIONS: tuple[Operation, ...] = ("read", "write", "import", "delete")
 BUILT_IN = Policy()
 ALICE = Principal("alice")
 ADMIN = Principal("root", claims={"roles": ["admin"]})
@@ -41,8 +41,8 @@ def room(spelling: str, *operations: str) -> Grant:
 def refusal(policy: Policy, who: Principal, at: str, operation: Operation = "read") -> str | None:
     """The reason why this operation is denied, None where it is allowed."""
     try:
-        if operation == "write":
-            policy.authorise_write(who, Namespace.parse(at), "key", b'{"n":1}', None)
+        if operation == "write" or operation == "import":
+            policy.authorise_write(who, Namespace.parse(at), "key", b'{"n":1}', None, operation)
         else:
             policy.authorise(who, operation, Namespace.parse(at), "key")
     except PermissionDenied as denied:
@@ -92,10 +92,12 @@ def test_with_an_agent_ownership_opens_nothing_and_grants_do() -> None:
     assert narrowed(BUILT_IN, agent, str(inside)) == Narrowed(inside, Filter(), "alice")
 
 
-def test_an_admin_looks_everywhere_but_opens_no_door_directly() -> None:
+def test_an_admin_looks_everywhere_but_opens_no_door_except_to_import() -> None:
     for prefix in ("", "user", "user:bob", "pool"):
         assert narrowed(BUILT_IN, ADMIN, prefix) == Narrowed(Namespace.parse(prefix), Filter(), None)
-    assert all(refusal(BUILT_IN, ADMIN, "user:bob", operation) for operation in OPERATIONS)
+    refused = [each for each in OPERATIONS if refusal(BUILT_IN, ADMIN, "user:bob", each)]
+    assert refused == ["read", "write", "delete"]
+    assert refusal(BUILT_IN, Principal("root", claims=ADMIN.claims, agent="bot"), "user:bob", "import")
     assert narrowed(BUILT_IN, Principal("root", claims=ADMIN.claims, agent="bot"), "user:bob") is None
 
 
@@ -116,6 +118,7 @@ def test_only_a_list_of_strings_with_admin_in_it_makes_an_admin(roles: JSON) -> 
     alice = Principal("alice", claims={"roles": roles})
     assert not alice.is_admin
     assert narrowed(BUILT_IN, alice, "") == Narrowed(HOME, OWN_FILTER, "alice")
+    assert refusal(BUILT_IN, alice, "user:bob", "import")
 
 
 KEPT = {"user:alice": OWN_FILTER, "user:alice:notes": OWN_FILTER, "agent:bot:u:alice": Filter(),

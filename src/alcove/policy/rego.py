@@ -48,14 +48,14 @@ class Narrowed(NamedTuple):
 class AuthzInput(Struct, frozen=True, gc=False):
     """What `authz.rego` is asked about a read or a delete."""
 
-    operation: Literal["read", "write", "delete"]
+    operation: Literal["read", "write", "import", "delete"]
     namespace: Namespace
     key: str
     context: Raw
 
 
 class WriteInput(AuthzInput, frozen=True, gc=False):
-    """What `authz.rego` is asked about a write: the content, too."""
+    """What `authz.rego` is asked about a write or an import: the content, too."""
 
     value: Raw
     index: Raw
@@ -123,11 +123,17 @@ class Policy:
         self._decide(principal, AuthzInput(operation, namespace, key, principal.context))
 
     def authorise_write(
-        self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
+        self,
+        principal: Principal,
+        namespace: Namespace,
+        key: str,
+        value: bytes,
+        index: bytes | None,
+        operation: Literal["write", "import"] = "write",
     ) -> None:
-        """The same for a write, which the policy may judge by its content."""
+        """The same for a write or an import, which the policy may judge by its content."""
         content = Raw(value), Raw(index or b"{}")
-        self._decide(principal, WriteInput("write", namespace, key, principal.context, *content))
+        self._decide(principal, WriteInput(operation, namespace, key, principal.context, *content))
 
     def _decide(self, principal: Principal, question: AuthzInput) -> None:
         reason = self._answer(question, _refusal)
