@@ -280,7 +280,7 @@ class Alcove:
 
     def import_memories(self, lines: Iterable[bytes]) -> Imports:
         """Writes those of the lines of an export that differ from what is there."""
-        importer = Importer(self._memories, self.principal, self._clock)
+        importer = Importer(self._memories, lambda: self.principal, self._clock)
         for bundle in in_bundles(lines):
             importer.take(bundle)
         return importer.report

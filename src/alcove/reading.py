@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from alcove.engine.base import (
     Row,
     Scope,
 )
-from alcove.errors import InvalidRequest, KeyDestroyed
+from alcove.errors import InvalidRequest, KeyDestroyed, PermissionDenied
 from alcove.filters import Filter
 from alcove.namespace import Namespace
 from alcove.principal import Principal
@@ -42,6 +42,9 @@ Address = Sequence[str] | str
 """A namespace as a caller may give it: its segments, or their spelling."""
 Moment = datetime | str
 """A time as a caller may give it: an aware datetime, or RFC 3339 text."""
+
+View = Callable[[], Scope]
+"""What somebody was let see when it began; raises once they may no longer see just that."""
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -207,12 +210,24 @@ class Reading:
 
         What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
         """
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
-        return self._pages(scope)
+        return self.seen(self.view(lambda: principal, prefix))
 
-    def _pages(self, scope: Scope) -> Iterator[Memory]:
+    def view(self, who: Callable[[], Principal], prefix: Address) -> View:
+        """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
+        below = Namespace.checked(prefix, "prefix")
+        begun = self._scope(who(), below, None)
+
+        def view() -> Scope:
+            if self._scope(who(), below, None) != begun:
+                raise PermissionDenied("what this caller may see has changed since this was opened")
+            return begun
+
+        return view
+
+    def seen(self, view: View) -> Iterator[Memory]:
+        """Everything in a view, which is looked through anew before each page."""
         after = None
-        while page := self._engine.scan_page(scope, after=after, now=self._clock(), limit=_EXPORT_PAGE):
+        while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=_EXPORT_PAGE):
             for row in page:
                 with contextlib.suppress(KeyDestroyed):  # wiped since the page was read
                     yield self._opener.memory(row)

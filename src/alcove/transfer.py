@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -44,13 +44,17 @@ class Imports(Struct, kw_only=True):
     failed: list[Failure] = []
     failures: int = 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"imported": self.imported, "unchanged": self.unchanged, "failures": self.failures}
+
 
 class Importer:
     """Takes lines a few hundred at a time; a line that cannot be taken is told of and holds up no other."""
 
-    def __init__(self, memories: Memories, principal: Principal, clock: Clock) -> None:
+    def __init__(self, memories: Memories, who: Callable[[], Principal], clock: Clock) -> None:
         self._memories = memories
-        self._principal = principal
+        self._who = who
         self._clock = clock
         self._lines = 0
         self.report = Imports()
@@ -79,7 +83,7 @@ class Importer:
         while left:
             some = left[:at_once]
             try:
-                results = self._memories.batch(self._principal, [operation for _, operation in some])
+                results = self._memories.batch(self._who(), [operation for _, operation in some])
             except AlcoveError as error:
                 position = error.details.get("operation")
                 if isinstance(position, int):

@@ -17,12 +17,13 @@ POISON = "poison"
 
 
 class Embeddings:
-    """`behaviour` is one of well, slow, garbage, dimensions, nan, refuses, poison."""
+    """`behaviour` is one of well, slow, held (until `free`), garbage, dimensions, nan, refuses, poison."""
 
     def __init__(self, port: int | None = None) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.behaviour = "well"
+        self.free = threading.Event()
         self.embedded = 0
         """Texts that were answered well."""
         self._server: ThreadingHTTPServer | None = None
@@ -60,6 +61,8 @@ class Embeddings:
         match self.behaviour:
             case "slow":
                 time.sleep(1)
+            case "held":
+                self.free.wait()
             case "garbage":
                 return 200, b'{"data": [{"index": 0, "embedding": "what"'
             case "refuses":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -93,6 +94,22 @@ def test_a_service_whose_embedder_is_down_writes_and_finds_words(tmp_path: Path)
             answer = search(service, room, "red car").json()
             assert "degraded" not in answer
             assert answer["items"][0]["score"] > 0.5
+
+
+def test_who_waits_for_the_index_takes_no_thread_from_others(tmp_path: Path) -> None:
+    with embeddings() as model, ThreadPoolExecutor(4) as pool:
+        model.behaviour = "held"
+        with serving(tmp_path, "--embedder", f"{model.url}#m", "--threads", 1) as service:
+            body = {"namespace": ["user", "noop"], "value": {}, "index": {"t": "tea"}, "wait_for_index": True}
+            waiting = [
+                pool.submit(service.call, "PUT", "/v1/memories", json={**body, "key": f"{n}"})
+                for n in range(4)
+            ]
+            until(lambda: service.call("GET", "/v1/admin/index").json()["waiting"] == 4)
+            assert not any(each.done() for each in waiting)
+            model.free.set()
+            assert [each.result().status_code for each in waiting] == [200] * 4
+            assert service.call("GET", "/v1/admin/index").json()["waiting"] == 0
 
 
 def test_the_model_is_loaded_by_the_first_text_and_not_before(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -196,16 +197,35 @@ def test_a_head_of_a_stream_ends(service: Service) -> None:
             assert client.get("/healthz").status_code == 200
 
 
-def test_an_idle_stream_says_that_it_is_still_there(service: Service, room: list[str]) -> None:
-    with connected(service) as client:
-        reader = Reader(ns=room)
+def test_a_stream_without_events_of_its_own_says_that_it_is_still_there(
+    service: Service, room: list[str]
+) -> None:
+    """Whatever others do meanwhile; the test's time-out is what it must be earlier than."""
+    with connected(service) as client, ThreadPoolExecutor(1) as pool:
+        reader, heard = Reader(ns=room), threading.Event()
         stream = reader.follow(client)
-        while ": still here" not in reader.notes:
-            next(stream)
+        next(stream)
+        writing = pool.submit(_write_elsewhere, service, heard)
+        try:
+            while ": still here" not in reader.notes:
+                next(stream)
+        finally:
+            heard.set()
+        assert writing.result() > 20
         service.put(room, "k", {})
         while not reader.events:
             next(stream)
         assert reader.keys == ["k"]
+
+
+def _write_elsewhere(service: Service, enough: threading.Event) -> int:
+    """Something new every moment; how many that were."""
+    written = 0
+    with connected(service) as client:
+        while not enough.wait(0.2):
+            put(client, f"other-{written}")
+            written += 1
+    return written
 
 
 def test_a_reader_that_comes_back_too_late_is_told_what_it_missed(tmp_path: Path) -> None:

@@ -120,9 +120,12 @@ class Wire:
             raise Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
 
     def lines(self, who: Principal, path: str, params: Mapping[str, object] | None = None) -> Iterator[bytes]:
-        """The lines of an answer, as they come."""
+        """The lines of an answer, as they come; one that ended before its end says so in the last."""
         with self.stream(who, "GET", path, params=params, patient=True) as response:
-            yield from _lines(response)
+            for line in _lines(response):
+                if line.startswith(b'{"code":'):
+                    raise self._error(response.status_code, line)
+                yield line
 
     def sent_events(
         self, who: Principal, path: str, params: Mapping[str, object], last: str | None

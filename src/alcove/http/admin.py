@@ -95,7 +95,8 @@ class AdminApi:
         return forms.ReviewAnswer(items, page.after_cursor)
 
     async def export_user(self, call: Call) -> Any:
-        return memory_lines(self._offload, await self._do(self._admin.export, call, call.path["user"]))
+        found = await self._do(self._admin.export, call, call.path["user"])
+        return memory_lines(self._offload, found, call.ask_again)
 
     async def clean(self, call: Call) -> None:
         await self._do(self._admin.remove, call, call.path["user"], call.path["id"])
@@ -156,7 +157,7 @@ class AdminApi:
         except BaseException:
             shutil.rmtree(folder)
             raise
-        return Stream(self._pieces(copy), b"application/octet-stream")
+        return Stream(self._pieces(copy), b"application/octet-stream", call.ask_again)
 
     async def _pieces(self, copy: Path) -> AsyncIterator[bytes]:
         try:

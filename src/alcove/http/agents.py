@@ -151,9 +151,11 @@ class AgentsApi:
         await self._do(self._agents.reset_room, call, *self._room(call))
 
     async def watch_room(self, call: Call) -> Any:
-        watching = partial(self._agents.watching, call.principal, *self._room(call))
-        _, room = await self._offload(watching)
-        return await self._streams.follow(call, lambda: watching()[0], room, None)
+        where = self._room(call)
+        _, room = await self._do(self._agents.watching, call, *where)
+        return await self._streams.follow(
+            call, lambda: self._agents.watching(call.principal, *where)[0], room, None
+        )
 
     @staticmethod
     def _room(call: Call) -> tuple[str, str, Where]:

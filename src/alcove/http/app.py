@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -25,7 +26,7 @@ from alcove.http.auth import Authenticator, on_this_machine
 from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
 from alcove.http.limits import Limits, RateLimiter
 from alcove.http.resource import Call, Resource, expect, path_parameter, path_pattern, too_large
-from alcove.http.streaming import Stream, pour
+from alcove.http.streaming import Stream, pour, while_allowed
 from alcove.logs import AccessLine, AccessLog
 from alcove.principal import NOBODY_ELSE, Principal
 
@@ -162,11 +163,10 @@ class Edge:
 
     async def _stream(self, exchange: Exchange, stream: Stream, receive: Any, send: Any) -> None:
         """Pours an answer out; one that fails half-way breaks off, which the client can tell from its end."""
-        if exchange.scope["method"] == "HEAD":
-            stream = Stream(_begun(stream.pieces), stream.media_type)
+        pieces = _begun(stream.pieces) if exchange.scope["method"] == "HEAD" else stream.pieces
         self._streams += 1
         try:
-            await pour(stream, receive, send, self._limits.request_seconds)
+            await pour(_lasting(pieces, stream, exchange), receive, send, self._limits.request_seconds)
         except (AlcoveError, TimeoutError) as error:
             trouble.warning(
                 "stream %s was broken off: %s", exchange.id, str(error) or "its reader is too slow"
@@ -204,11 +204,12 @@ class Edge:
         return 200, _encode(answer), [_JSON]
 
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
-        principal = NOBODY_ELSE
+        principal, again = NOBODY_ELSE, None
         if not (resource.open or (resource.local and _local(exchange))):
             principal = exchange.principal = await self._authenticate(exchange.headers)
             self._rate.take(principal)
             resource.admit(principal)
+            again = partial(self._admitted, exchange, resource)
         path = {
             name: path_parameter(name, raw) for name, raw in exchange.scope.get("path_params", {}).items()
         }
@@ -222,7 +223,13 @@ class Edge:
             body = resource.parse_body(raw, exchange.headers.get(b"content-type", b""))
         key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
         token = key if key is None else key.decode("latin-1")
-        return await resource.handler(Call(principal, query, body, exchange.headers, path, pieces, token))
+        call = Call(principal, query, body, exchange.headers, path, pieces, token, again)
+        return await resource.handler(call)
+
+    async def _admitted(self, exchange: Exchange, resource: Resource) -> Principal:
+        principal = await self._authenticate(exchange.headers)
+        resource.admit(principal)
+        return principal
 
     def _tell(self, exchange: Exchange) -> None:
         who = exchange.principal
@@ -287,6 +294,20 @@ def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
     return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
+
+
+async def _lasting(pieces: AsyncIterator[bytes], stream: Stream, exchange: Exchange) -> AsyncIterator[bytes]:
+    """The pieces of an answer; one that is no longer allowed says so, if it can, and ends."""
+    lasting = while_allowed(pieces, stream.allowed)
+    try:
+        async for piece in lasting:
+            yield piece
+    except AlcoveError as error:
+        if stream.last_words is None or STATUS[error.code] >= 500:
+            raise
+        yield stream.last_words % _encode(ErrorAnswer.of(error, exchange.id))
+    finally:
+        await lasting.aclose()  # type: ignore[attr-defined]
 
 
 async def _begun(pieces: Any) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -81,7 +82,8 @@ class MemoriesApi:
         entry = await self._write_one(call, _record(Put, call.body))
         assert isinstance(entry, Entry)
         if call.body.wait_for_index and call.body.index:
-            await self._offload(lambda: self._memories.wait_for_index(entry, self._patience))
+            for pause in self._memories.index_pauses(entry, self._patience):
+                await asyncio.sleep(pause)
         return answers.EntryAnswer.of(entry)
 
     async def get(self, call: Call) -> Struct:

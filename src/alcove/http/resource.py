@@ -34,6 +34,12 @@ class Call:
     pieces: Any = None
     """The body as it comes, for a resource that takes lines."""
     idempotency_key: str | None = None
+    authenticate: Callable[[], Awaitable[Principal]] | None = None
+
+    async def ask_again(self) -> None:
+        """Finds out who calls once more, for what stays open; raises where that no longer holds."""
+        if self.authenticate:
+            self.principal = await self.authenticate()
 
 
 @dataclass(frozen=True, kw_only=True)

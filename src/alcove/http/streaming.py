@@ -4,40 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
 
+ASK_AGAIN_SECONDS = 2.0
+"""How long something open goes on before it is asked again whether it may."""
 _POLL_SECONDS = 0.05
 _PIECE_BYTES = 64 * 1024
 
 
+Allowed = Callable[[], Awaitable[None]]
+"""Raises once whoever opened something may no longer have it open."""
+
+
 class Stream(Struct):
-    """An answer that is sent piece by piece."""
+    """An answer that is sent piece by piece, as long as it is allowed."""
 
     pieces: AsyncIterator[bytes]
     media_type: bytes
+    allowed: Allowed
+    last_words: bytes | None = None
+    """What is sent, around the error, before an answer ends that is no longer allowed; None breaks it off."""
 
 
-async def pour(stream: Stream, receive: Any, send: Any, patience: float) -> bool:
-    """Sends every piece; whether it came to its end, and not to the end of the client or its patience.
+async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, patience: float) -> None:
+    """Sends every piece, unless the client goes away.
 
     A reader that does not take a piece in time is cut off and may resume. Nothing is read ahead for it,
     so a slow one costs no memory.
     """
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
-        async for piece in stream.pieces:
+        async for piece in pieces:
             async with asyncio.timeout(patience):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             if gone.done():
-                return False
+                return
         await send({"type": "http.response.body", "body": b""})
-        return True
     finally:
         gone.cancel()
-        await stream.pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def while_allowed(pieces: AsyncIterator[bytes], allowed: Allowed) -> AsyncIterator[bytes]:
+    """The same pieces; whether that is still allowed is asked before each, and every few seconds between."""
+    coming: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(pieces, None))
+            while not coming.done():
+                await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
+                await allowed()
+            piece = await coming
+            if piece is None:
+                return
+            yield piece
+    finally:
+        if coming:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await pieces.aclose()  # type: ignore[attr-defined]
 
 
 async def _disconnected(receive: Any) -> None:

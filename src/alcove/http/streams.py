@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -13,12 +12,14 @@ from msgspec import Struct
 
 from alcove import cursor
 from alcove.clock import system_clock
+from alcove.errors import AlcoveError
 from alcove.http import answers
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
-from alcove.http.streaming import Stream, Tail, gathered, lines
+from alcove.http.streaming import Allowed, Stream, Tail, gathered, lines, while_allowed
 from alcove.namespace import Namespace
 from alcove.principal import Principal
+from alcove.reading import View
 from alcove.records import Event, EventPage, Kind, Memory
 from alcove.service import Memories
 from alcove.transfer import AT_A_TIME, Importer, Imports
@@ -26,7 +27,8 @@ from alcove.transfer import AT_A_TIME, Importer, Imports
 HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
 NDJSON = b"application/x-ndjson"
-Read = Callable[..., EventPage]
+Page = tuple[EventPage, list[bytes]]
+"""Some events, and what is sent of them."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,58 +67,69 @@ class StreamsApi:
     async def follow(
         self, call: Call, who: Callable[[], Principal], namespace: Namespace, kinds: Sequence[Kind] | None
     ) -> Struct:
-        """The events of a namespace from where the caller left off; who may see them is asked every time."""
+        """The events of a namespace from where the caller left off; `who` says each time who may see them."""
         resumed = call.headers.get(b"last-event-id")
         seen = self._tail.end()
         after = self._memories.end_of_events() if resumed is None else resumed.decode("latin-1")
 
-        def read(**position: str) -> EventPage:
-            return self._memories.events(who(), namespace, kinds=kinds, limit=_PAGE, **position)
+        def read(position: str) -> Page:
+            page = self._memories.events(who(), namespace, kinds=kinds, after_cursor=position, limit=_PAGE)
+            return page, [*gathered(map(_told, page.events))]
 
-        page = await self._offload(lambda: read(after_cursor=after))  # refused here, with a status
-        expiry = call.principal.claims.get("exp")
-        until = float(expiry) if isinstance(expiry, int | float) else math.inf
-        return Stream(self._events(read, after, page, seen, until), b"text/event-stream")
+        allowed = self._allowed(call, self._memories.view(who, namespace))
+        first = await self._offload(partial(read, after))  # refused here, with a status
+        events = self._events(read, after, first, seen)
+        return Stream(events, b"text/event-stream", allowed, b": ended %s\n\n")
 
     async def _events(
-        self, read: Read, after: str, page: EventPage, seen: int, until: float
+        self, read: Callable[[str], Page], after: str, found: Page, seen: int
     ) -> AsyncIterator[bytes]:
-        """Pages of events; `seen` is how far the log went before the page was read, if it has an end.
-
-        It ends when the token does that it was opened with.
-        """
+        """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
+        page, pieces = found
         yield b"retry: 1000\nid: %s\n\n" % after.encode()  # who is cut off before an event resumes here
         if page.truncated_before:
             yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
-        while time.time() < until:
-            told = (
-                b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event)) for event in page.events
-            )
-            for piece in gathered(told):
+        heard = time.monotonic()
+        while not self._tail.stopping:
+            for piece in pieces:
                 yield piece
+                heard = time.monotonic()
             position = cursor.decode(page.after_cursor)
             if len(page.events) < _PAGE:
                 position = max(position, seen)  # what came before it was not for this reader
-                while not await self._tail.beyond(position, HEARTBEAT_SECONDS):
-                    if self._tail.stopping or time.time() >= until:
-                        return
-                    yield b": still here\n\n"
+                await self._tail.beyond(position, heard + HEARTBEAT_SECONDS - time.monotonic())
+            if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                yield b": still here\n\n"
+                heard = time.monotonic()
             seen = self._tail.end()
-            at = cursor.encode(position)
-            page = await self._offload(partial(read, after_cursor=at))
+            page, pieces = await self._offload(partial(read, cursor.encode(position)))
 
     async def export(self, call: Call) -> Struct:
-        found = self._memories.export(call.principal, Namespace.checked(call.query.ns, "ns"))
-        return memory_lines(self._offload, found)
+        view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
+        return memory_lines(self._offload, self._memories.seen(view), self._allowed(call, view))
+
+    @staticmethod
+    def _allowed(call: Call, view: View) -> Allowed:
+        """Whether who calls is who they were, and may see what they might when they began."""
+
+        async def allowed() -> None:
+            await call.ask_again()
+            view()
+
+        return allowed
 
     async def bring(self, call: Call) -> Struct:
-        importer = Importer(self._memories, call.principal, system_clock)
+        importer = Importer(self._memories, lambda: call.principal, system_clock)
         bundle: list[bytes] = []
-        async for line in lines(call.pieces, self._most_line):
-            bundle.append(line)
-            if len(bundle) == AT_A_TIME:
-                await self._offload(partial(importer.take, bundle))
-                bundle = []
+        try:
+            async for line in lines(while_allowed(call.pieces, call.ask_again), self._most_line):
+                bundle.append(line)
+                if len(bundle) == AT_A_TIME:
+                    await self._offload(partial(importer.take, bundle))
+                    bundle = []
+        except AlcoveError as error:
+            error.details |= importer.report.counts
+            raise
         await self._offload(partial(importer.take, bundle))
         return importer.report
 
@@ -125,12 +138,16 @@ def _told(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
 
 
-def memory_lines(offload: Offload, found: Iterator[Memory]) -> Stream:
-    """Memories as lines of JSON, read a page at a time in the pool."""
+def memory_lines(offload: Offload, found: Iterator[Memory], allowed: Allowed) -> Stream:
+    """Memories as lines of JSON, read and written out a page at a time in the pool."""
+
+    def page() -> list[bytes]:
+        lines = (_encode(answers.MemoryAnswer.of_memory(each)) + b"\n" for each in islice(found, _PAGE))
+        return [*gathered(lines)]
 
     async def pieces() -> AsyncIterator[bytes]:
-        while page := await offload(lambda: [*islice(found, _PAGE)]):
-            for piece in gathered(_encode(answers.MemoryAnswer.of_memory(each)) + b"\n" for each in page):
+        while some := await offload(page):
+            for piece in some:
                 yield piece
 
-    return Stream(pieces(), NDJSON)
+    return Stream(pieces(), NDJSON, allowed, b"%s\n")
