@@ -15,6 +15,7 @@ from alcove.namespace import Namespace
 from alcove.settings import Settings
 
 MAX_KEY_BYTES = 1024
+MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 MAX_TTL_SECONDS = 100 * 366 * 86_400
 _INT64 = range(-(2**63), 2**63)
@@ -48,6 +49,14 @@ def text(value: object, field: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(field, "text without lone surrogates") from None
+
+
+def query(given: object) -> None:
+    """A question in words; what is longer than a field of an index can be is no question."""
+    if len(text(given, "query")) > MAX_QUERY_BYTES:
+        raise InvalidRequest("query", f"at most {MAX_QUERY_BYTES} bytes")
+    if not str(given).strip():
+        raise InvalidRequest("query", "something to look for")
 
 
 def value(given: object, settings: Settings) -> bytes:

@@ -113,8 +113,7 @@ class Reading:
             return Found(rows.undisturbed(lambda: [self._opener.memory(row) for row in find()]))
         if mode not in MODES:
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
-        if not checks.text(query, "query").strip():
-            raise InvalidRequest("query", "something to look for")
+        checks.query(query)
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
         scope = self._scope(principal, Namespace.checked(namespace_prefix, "namespace_prefix"), filter)

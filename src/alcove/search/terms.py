@@ -13,6 +13,8 @@ import Stemmer
 
 LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
+MOST_GROWTH = 4
+"""One character can stand for eighteen; a text of nothing else is read as far as any other."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
 
@@ -35,7 +37,8 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 def words(text: str) -> list[str]:
     """The words in lower case; scripts written without spaces give pairs of characters."""
     found: list[str] = []
-    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+    normal = unicodedata.normalize("NFKC", text).casefold()
+    for word in _WORD.findall(normal[: MOST_GROWTH * len(text)]):
         if word.isascii():
             found.append(word)
             continue
