@@ -36,8 +36,7 @@ from alcove.reports import (
     Stats,
 )
 from alcove.search.embedders import Embedder
-from alcove.search.indexer import Indexer
-from alcove.search.recall import reindex
+from alcove.search.indexer import Indexer, reindex
 from alcove.settings import Settings
 from alcove.standing import ADJUSTABLE, Standing
 from alcove.vault import Rotation, Vault, user_subject

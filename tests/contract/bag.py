@@ -30,3 +30,15 @@ class Bag:
                 digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
                 row[int.from_bytes(digest[:4]) % self.dimensions] += 1 if digest[4] % 4 else -1
         return unit(rows)
+
+
+class Counted(Bag):
+    """Remembers how many windows each call had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        self.calls.append(len(texts))
+        return super().embed(texts)

@@ -15,7 +15,7 @@ from alcove.search.ranking import Mode
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import until
 from tests.conftest import ManualClock
-from tests.contract.bag import Bag
+from tests.contract.bag import Bag, Counted
 from tests.contract.conftest import Open
 
 MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
@@ -67,21 +67,25 @@ def test_a_text_without_vectors_is_found_by_its_words_and_has_no_score(open_stor
 def test_the_past_is_ranked_as_it_was_and_says_where_it_was_too_much(
     open_store: Open, clock: ManualClock
 ) -> None:
-    memory = open_store(clock=clock, embedder=Bag())
-    many = [{"op": "put", "namespace": HOME, "key": f"k{n}", "value": {}} for n in range(1000)]
+    embedder = Counted()
+    memory = open_store(clock=clock, embedder=embedder)
+    many = [{"op": "put", "namespace": HOME, "key": f"k{n}", "value": {}} for n in range(200)]
     for text in ("tea", "rain"):
         memory.batch([{**each, "index": {"text": f"{text} w{n}"}} for n, each in enumerate(many)])
-        memory.put(HOME, "more", {}, index={"text": f"{text} more"}, wait_for_index=True)
+        memory.put(HOME, "long", {}, index={"text": f"{text} " + "long " * 4000}, wait_for_index=True)
         clock.advance(10)
     until(lambda: memory.admin.index().waiting == 0)
     then = datetime.fromtimestamp(clock.now / 1e6 - 15, UTC)
-    found = memory.search(HOME, query="tea more", as_of=then)
-    assert found.degraded == "1 texts of that time are ranked by words alone"
+    embedder.calls.clear()
+    found = memory.search(HOME, query="tea w177", as_of=then)
+    assert max(embedder.calls) == 16, "windows of the past that one search embeds"
+    assert found.degraded == "185 texts of that time are ranked by words alone"
     assert {m.index["text"].split()[0] for m in found} == {"tea"}
+    assert (found[0].key, found[0].score is not None) == ("k177", True), "the likeliest by words are embedded"
     narrow = memory.search(HOME, query="tea", as_of=then, filter={"text": "tea w7"})
     assert narrow.degraded is None
     assert [(m.key, m.score is not None) for m in narrow] == [("k7", True)]
-    assert memory.search(HOME, query="rain more", limit=1)[0].key == "more"
+    assert memory.search(HOME, query="rain long", limit=1)[0].key == "long"
 
 
 def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory: Alcove) -> None:

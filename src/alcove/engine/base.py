@@ -291,12 +291,14 @@ class Erasure(Protocol):
 
 
 class TextToIndex(NamedTuple):
-    """A version whose `index` text wants vectors, and how often that was tried."""
+    """A version whose `index` text wants vectors, how often that was tried, and from where on."""
 
     seq: int
     ns: bytes
     index_text: str
     tries: int
+    field: int = 0
+    window: int = 0
 
 
 class Text(NamedTuple):

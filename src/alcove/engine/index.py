@@ -49,7 +49,7 @@ class Index:
             texts = []
             for seq, tries in claimed:
                 if found := db.execute(SQL["texts"], (seq,)).fetchone():
-                    texts.append(TextToIndex._make((*found, tries)))
+                    texts.append(TextToIndex._make((*found, tries, 0, 0)))
                 else:
                     db.execute(SQL["indexed"], (seq,))
             return texts
@@ -112,7 +112,7 @@ class Index:
         return found[0][0] if found else None
 
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
-        return [TextToIndex._make((*row, 0)) for row in self._all("unembedded", embedder, after, limit)]
+        return [TextToIndex._make((*row, 0, 0, 0)) for row in self._all("unembedded", embedder, after, limit)]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
         """Serves an embedder's vectors from now on and drops the others', unless some are still missing.

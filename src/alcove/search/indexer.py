@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-import msgspec
-import numpy as np
-
 from alcove.clock import SECOND, Clock
 from alcove.engine.base import Index, TextToIndex
 from alcove.errors import AlcoveError
-from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
+from alcove.search.embedders import Embedder
+from alcove.search.pieces import PROBE, checked, dimensions_of, embedded
 
 log = logging.getLogger("alcove")
 
@@ -23,7 +21,6 @@ MOST_TRIES = 5
 """Failures of a text's own, while the embedder takes others, after which it is parked."""
 LONGEST_PAUSE = 60
 STOP_SECONDS = 15
-PROBE = "Is anybody there?"
 
 
 class Indexer:
@@ -163,46 +160,41 @@ class Indexer:
         return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
 
-def embedded(
-    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None
-) -> Iterator[tuple[int, bytes]]:
-    """The vectors of each version's texts, as they are kept: for each field a row a window."""
-    parts = [
-        (number, field, window)
-        for number, text in enumerate(texts)
-        for field, words in msgspec.json.decode(text.index_text, type=dict[str, str]).items()
-        if words.strip()
-        for window in embedder.windows(words)
+def reindex(index: Index, embedder: Embedder, batch: int) -> Iterator[int]:
+    """Embeds every text anew with another embedder, then serves its vectors; how many it has done so far.
+
+    The old ones serve until then. What was done is kept, so that one that was broken off goes on. A text
+    that the embedder does not take, while it takes others, is parked.
+    """
+    name, done, after = embedder.name, 0, 0
+    parked: dict[int, str] = {}
+    kept = index.some_vectors(name)
+    dimensions = checked(embedder.embed([PROBE]), 1, None).shape[1]
+    if kept and dimensions_of(kept) not in (None, dimensions):
+        index.drop(name)  # of a model that had the same name: they cannot be searched
+    while not index.switch(name, parked):
+        while texts := index.unembedded(name, after=after, limit=batch):
+            after = texts[-1].seq
+            index.keep(name, _all_but_bad(embedder, texts, dimensions, parked))
+            done += len(texts)
+            yield done
+        after = 0  # some came meanwhile: from the front, without those that are parked
+
+
+def _all_but_bad(
+    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int, bad: dict[int, str]
+) -> list[tuple[int, bytes]]:
+    """The vectors of all texts that can have them."""
+    texts = [text for text in texts if text.seq not in bad]
+    try:
+        return [*embedded(embedder, texts, dimensions)]
+    except Exception as error:
+        checked(embedder.embed([PROBE]), 1, dimensions)  # raises if it is the embedder and no text
+        if len(texts) == 1:
+            bad[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
+            return []
+    half = len(texts) // 2
+    return [
+        *_all_but_bad(embedder, texts[:half], dimensions, bad),
+        *_all_but_bad(embedder, texts[half:], dimensions, bad),
     ]
-    empty = np.zeros((0, 1), dtype=np.float32)
-    windows = [window for *_, window in parts]
-    rows = checked(embedder.embed(windows), len(parts), dimensions) if parts else empty
-    found: list[dict[str, list[bytes]]] = [{} for _ in texts]
-    for (number, field, _), row in zip(parts, rows, strict=True):
-        found[number].setdefault(field, []).append(row.tobytes())
-    for text, fields in zip(texts, found, strict=True):
-        yield text.seq, msgspec.msgpack.encode(fields)
-
-
-def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
-    """Whoever wrote the embedder: nothing is kept that could not be searched."""
-    rows = np.asarray(rows, dtype=np.float32)
-    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
-        raise EmbedderUnavailable(f"the embedder answered {rows.shape}, not a row for each of {count} texts")
-    if dimensions not in (None, rows.shape[1]):
-        raise EmbedderUnavailable(OTHER_DIMENSIONS.format(rows.shape[1], dimensions))
-    return unit(rows)
-
-
-def opened(body: bytes) -> dict[str, Matrix]:
-    """Vectors as they were kept, by field."""
-    fields = msgspec.msgpack.decode(body, type=dict[str, list[bytes]])
-    return {
-        name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
-        for name, rows in fields.items()
-    }
-
-
-def dimensions_of(body: bytes) -> int | None:
-    """How long each of some kept vectors is; None where the texts were empty."""
-    return next((rows.shape[1] for rows in opened(body).values()), None)

@@ -12,13 +12,13 @@ import numpy as np
 
 from alcove.clock import SECOND, Clock
 from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
-from alcove.errors import AlcoveError, InvalidRequest
+from alcove.errors import InvalidRequest
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
-from alcove.search.indexer import PROBE, checked, dimensions_of, embedded
 from alcove.search.items import Item, Mask
 from alcove.search.joined import Joined
 from alcove.search.kindred import Lexicon
+from alcove.search.pieces import vectors_of, whole
 from alcove.search.question import Question
 from alcove.search.ranking import DEFAULT, Hit, Mode, Ranking, rank
 from alcove.search.subtree import Fits, corpus_of, item, text_of
@@ -28,8 +28,8 @@ MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
 MOST_ATTEMPTS = 3
 """Searches until one is answered in full, where what was found is gone before it is read."""
-MOST_EMBEDDED = 1000
-"""Texts of the past that one search embeds."""
+MOST_WINDOWS, MOST_CHARACTERS = 16, 16_000
+"""What one search embeds of the past: some tenths of a second."""
 FAILED = "the embedder failed: {}"
 NO_EMBEDDER = "no embedder is configured, so this is ranked by words alone"
 log = logging.getLogger("alcove")
@@ -134,9 +134,10 @@ class Recall:
         if self._embedder and question.vector is not None:
             lost = [texts[seq] for seq, item in items.items() if not item.vectors]
             try:
-                items.update(self._embedded(lost[:MOST_EMBEDDED], len(question.vector)))
-                if len(lost) > MOST_EMBEDDED:
-                    degraded = f"{len(lost) - MOST_EMBEDDED} texts of that time are ranked by words alone"
+                found = self._embedded(self._likeliest(lost, question), len(question.vector))
+                items.update(found)
+                if len(found) < len(lost):
+                    degraded = f"{len(lost) - len(found)} texts of that time are ranked by words alone"
             except EmbedderUnavailable as error:
                 degraded = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
         corpus = corpus_of(items.values())
@@ -148,16 +149,28 @@ class Recall:
     def _name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
+    def _likeliest(self, texts: list[Text], question: Question) -> list[Text]:
+        """Texts of which not all can be embedded in one search, the best by words first."""
+        if len(texts) <= MOST_WINDOWS:
+            return texts
+        words, corpus = replace(question, vector=None), corpus_of(map(item, texts))
+        hits = rank(corpus, words, limit=MOST_WINDOWS, mode="keyword", ranking=self._ranking, explain=False)
+        order = {hit.id: n for n, hit in enumerate(hits)}
+        return sorted(texts, key=lambda text: order.get(text.seq, MOST_WINDOWS))
+
     def _embedded(self, texts: Sequence[Text], dimensions: int) -> dict[int, Item]:
+        """As many of the texts, from the first on, as one search may embed."""
         assert self._embedder is not None
         wanted = [TextToIndex(text.seq, text.ns, text.index_text, 0) for text in texts]
         try:
-            bodies = dict(embedded(self._embedder, wanted, dimensions))
+            pieces = [*whole(self._embedder, wanted, windows=MOST_WINDOWS, size=MOST_CHARACTERS)]
+            bodies = vectors_of(self._embedder, pieces, dimensions)
         except EmbedderUnavailable:
             raise
         except Exception as error:
             raise EmbedderUnavailable(FAILED.format(type(error).__name__)) from error
-        return {text.seq: item(text._replace(vectors=bodies[text.seq])) for text in texts}
+        found = {piece.text.seq: body for piece, body in zip(pieces, bodies, strict=True)}
+        return {text.seq: item(text._replace(vectors=found[text.seq])) for text in texts if text.seq in found}
 
     def _question(self, query: str, mode: Mode) -> tuple[Question, str | None]:
         """The question with its vector, or the reason why it has none; by meaning alone that is an error."""
@@ -205,43 +218,3 @@ def _comparable(
     if told and mode == "semantic":
         raise EmbedderUnavailable(told)
     return replace(question, vector=None), degraded or told
-
-
-def reindex(index: Index, embedder: Embedder, batch: int) -> Iterator[int]:
-    """Embeds every text anew with another embedder, then serves its vectors; how many it has done so far.
-
-    The old ones serve until then. What was done is kept, so that one that was broken off goes on. A text
-    that the embedder does not take, while it takes others, is parked.
-    """
-    name, done, after = embedder.name, 0, 0
-    parked: dict[int, str] = {}
-    kept = index.some_vectors(name)
-    dimensions = checked(embedder.embed([PROBE]), 1, None).shape[1]
-    if kept and dimensions_of(kept) not in (None, dimensions):
-        index.drop(name)  # of a model that had the same name: they cannot be searched
-    while not index.switch(name, parked):
-        while texts := index.unembedded(name, after=after, limit=batch):
-            after = texts[-1].seq
-            index.keep(name, _all_but_bad(embedder, texts, dimensions, parked))
-            done += len(texts)
-            yield done
-        after = 0  # some came meanwhile: from the front, without those that are parked
-
-
-def _all_but_bad(
-    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int, bad: dict[int, str]
-) -> list[tuple[int, bytes]]:
-    """The vectors of all texts that can have them."""
-    texts = [text for text in texts if text.seq not in bad]
-    try:
-        return [*embedded(embedder, texts, dimensions)]
-    except Exception as error:
-        checked(embedder.embed([PROBE]), 1, dimensions)  # raises if it is the embedder and no text
-        if len(texts) == 1:
-            bad[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
-            return []
-    half = len(texts) // 2
-    return [
-        *_all_but_bad(embedder, texts[:half], dimensions, bad),
-        *_all_but_bad(embedder, texts[half:], dimensions, bad),
-    ]

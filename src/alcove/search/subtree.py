@@ -16,8 +16,8 @@ from alcove.clock import SECOND
 from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, Text
 from alcove.filters import Filter
 from alcove.search.corpus import Corpus
-from alcove.search.indexer import opened
 from alcove.search.items import Item, Mask
+from alcove.search.pieces import opened
 
 MOST_FILTERS = 16
 """Filters whose rows are remembered for a subtree."""
