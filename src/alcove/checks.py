@@ -129,8 +129,8 @@ def index(given: object, settings: Settings) -> bytes | None:
     if not given:
         return None
     for name, content in given.items():
-        if not text(name, "index"):
-            raise InvalidRequest("index", "field names that are not empty")
+        if not 1 <= len(text(name, "index")) <= MAX_KEY_BYTES:
+            raise InvalidRequest("index", f"field names of 1 to {MAX_KEY_BYTES} bytes")
         if len(text(content, f"index.{name}")) > settings.max_index_bytes:
             raise InvalidRequest(f"index.{name}", f"at most {settings.max_index_bytes} bytes")
     return msgspec.json.encode(dict(given))

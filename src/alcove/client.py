@@ -52,7 +52,7 @@ from alcove.service import Memories
 from alcove.settings import Settings
 from alcove.standing import Standing
 from alcove.sweeper import Sweeper
-from alcove.transfer import Importer, Imports, in_bundles
+from alcove.transfer import File, Importer, Imports, pieces_of
 from alcove.vault import KeyProvider, Rotation, Vault, default_keys
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -278,11 +278,13 @@ class Alcove:
         """Every memory below a prefix that may be seen, page by page."""
         return self._memories.export(self.principal, prefix)
 
-    def import_memories(self, lines: Iterable[bytes]) -> Imports:
-        """Writes those of the lines of an export that differ from what is there."""
+    def import_memories(self, lines: File | Iterable[bytes]) -> Imports:
+        """Writes those of the lines of an export, or of an open file, that differ from what is there."""
         importer = Importer(self._memories, lambda: self.principal, self._clock)
-        for bundle in in_bundles(lines):
-            importer.take(bundle)
+        for piece in pieces_of(lines):
+            for bundle in importer.lines.bundles(piece):
+                importer.take(bundle)
+        importer.take(importer.lines.rest())
         return importer.report
 
     def history(self, namespace: Address, key: str) -> List[Version]:

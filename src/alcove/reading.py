@@ -33,6 +33,7 @@ from alcove.records import (
 from alcove.records import Memories as Found
 from alcove.search.ranking import Mode
 from alcove.search.recall import Recall
+from alcove.settings import Settings
 from alcove.standing import Standing
 
 log = logging.getLogger("alcove")
@@ -65,6 +66,11 @@ class Reading:
     _recall: Recall
     _opener: rows.Opener
     _clock: Clock
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._standing.current().settings
 
     def get(
         self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None

@@ -171,13 +171,6 @@ class Get(Operation, frozen=True, kw_only=True, tag="get"):
     pass
 
 
-class Exported(Get, frozen=True, kw_only=True, tag="exported"):
-    """A get of what an import may have to replace; the policy is asked as for the import of this content."""
-
-    value: Mapping[str, object]
-    index: Mapping[str, str] | None = None
-
-
 class Delete(Operation, frozen=True, kw_only=True, tag="delete"):
     expected_revision: int | None = None
 

@@ -40,9 +40,9 @@ from alcove.records import (
     Delete,
     Deletion,
     Entry,
-    Exported,
     Get,
     Imported,
+    Memory,
     Operation,
     Put,
     Result,
@@ -145,6 +145,14 @@ class Memories(Reading):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         return self._write(principal, operations, idempotency_key)
 
+    def present(self, principal: Principal, put: Imported) -> Memory | None:
+        """What an import would replace; the policy is asked as for the import itself."""
+        policy, settings = self._standing.current()
+        place = checks.address(put.namespace, put.key, settings)
+        value, index = checks.value(put.value, settings), checks.index(put.index, settings)
+        policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
+        return rows.undisturbed(partial(self._read, place, None))
+
     def data_key(self, user: str) -> int:
         """The id of a user's data key, which a wipe destroys; see `Deferred`."""
         return self._vault.key(user_subject(user)).id
@@ -221,10 +229,6 @@ class Memories(Reading):
             match operation:
                 case Put():
                     return self._prepare_put(standing, principal, operation, place, writer, missing)
-                case Exported(value=given, index=texts):
-                    value, index = checks.value(given, settings), checks.index(texts, settings)
-                    policy.authorise_write(principal, place.namespace, operation.key, value, index, "import")
-                    return GetRow(place.ns, place.key)
                 case Get():
                     policy.authorise(principal, "read", place.namespace, operation.key)
                     return GetRow(place.ns, place.key)

@@ -1,23 +1,33 @@
-"""Export and import: memories as lines of JSON, of which an import writes only those that differ."""
+"""Import: memories as lines of JSON, of which only those that differ from what is there are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
 
+from alcove.checks import MAX_KEY_BYTES
 from alcove.clock import Clock, checked_moment
-from alcove.errors import AlcoveError
+from alcove.errors import AlcoveError, Unavailable
 from alcove.principal import Principal
-from alcove.records import Author, Exported, Imported, Memory
+from alcove.records import Author, Imported, Memory
 from alcove.service import Memories
+from alcove.settings import KIB, MIB, Settings
 
-AT_A_TIME = 200
-"""Lines that share a transaction."""
+_MOST_LINES = 200
+_MOST_BYTES = MIB
+"""Lines share a transaction until they are this many, or this many bytes."""
+_PIECE_BYTES = 64 * KIB
 _MOST_FAILURES_TOLD = 1000
+
+
+class File(Protocol):
+    """Whatever bytes can be read from, a part at a time."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Line(Struct, kw_only=True):
@@ -49,41 +59,95 @@ class Imports(Struct, kw_only=True):
         return {"imported": self.imported, "unchanged": self.unchanged, "failures": self.failures}
 
 
+def longest_line(settings: Settings) -> int:
+    """The bytes of a line that every memory fits in, also where each byte of a text is spelled with six."""
+    texts = settings.max_index_fields * (settings.max_index_bytes + MAX_KEY_BYTES)
+    return 6 * (settings.max_value_bytes + texts) + _PIECE_BYTES
+
+
+def pieces_of(given: File | Iterable[bytes]) -> Iterator[bytes]:
+    """The text of a file as it is read, or of some lines that may lack their ends."""
+    if hasattr(given, "read"):
+        while piece := given.read(_PIECE_BYTES):
+            yield piece
+    else:
+        for line in given:
+            yield line.rstrip(b"\n") + b"\n"
+
+
+class Lines:
+    """Cuts a text that comes in pieces into lines, and holds no more of them than share a transaction.
+
+    A line that is longer than `most` is given out with one byte more than that, by which it can be told.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun = bytearray()
+        self._whole: list[bytes] = []
+        self._bytes = 0
+
+    def bundles(self, piece: bytes) -> Iterator[list[bytes]]:
+        """The bundles of lines that this piece fills."""
+        *ended, begun = piece.split(b"\n")
+        for end in ended:
+            self._go_on(end)
+            self._bytes += len(self._begun)
+            self._whole.append(bytes(self._begun))
+            self._begun.clear()
+            if len(self._whole) == _MOST_LINES or self._bytes >= _MOST_BYTES:
+                yield self._bundle()
+        self._go_on(begun)
+
+    def rest(self) -> list[bytes]:
+        """What is left when there are no more pieces."""
+        return [*self._bundle(), *([bytes(self._begun)] if self._begun else [])]
+
+    def _go_on(self, part: bytes) -> None:
+        self._begun += part[: self._most + 1 - len(self._begun)]
+
+    def _bundle(self) -> list[bytes]:
+        bundle, self._whole, self._bytes = self._whole, [], 0
+        return bundle
+
+
 class Importer:
-    """Takes lines a few hundred at a time; a line that cannot be taken is told of and holds up no other."""
+    """Takes bundles of lines; a line that cannot be taken is told of and holds up no other."""
 
     def __init__(self, memories: Memories, who: Callable[[], Principal], clock: Clock) -> None:
         self._memories = memories
         self._who = who
         self._clock = clock
-        self._lines = 0
+        self._longest = longest_line(memories.settings)
+        self._number = 0
+        self.lines = Lines(self._longest)
         self.report = Imports()
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Imports some lines, in one transaction if all of them are good."""
-        wanted: list[tuple[int, Imported]] = []
+        changed: list[tuple[int, Imported]] = []
         for line in lines:
-            self._lines += 1
-            if line.strip():
-                try:
-                    wanted.append((self._lines, self._parsed(line)))
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    self._fail(self._lines, str(error))
-        found = self._done(wanted, [_look(put) for _, put in wanted])
-        changed = [each for each in wanted if each[0] in found and self._differs(each[1], found[each[0]])]
-        written = self._done(changed, [put for _, put in changed])
-        self.report.imported += len(written)
-        self.report.unchanged += len(found) - len(changed)
+            self._number += 1
+            if not line.strip():
+                continue
+            try:
+                put = self._parsed(line)
+                if self._differs(put, self._memories.present(self._who(), put)):
+                    changed.append((self._number, put))
+                else:
+                    self.report.unchanged += 1
+            except Unavailable:
+                raise
+            except (AlcoveError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                self._fail(self._number, str(error))
+        self._write(changed)
 
-    def _done(self, numbered: list[tuple[int, Imported]], operations: Sequence[Any]) -> dict[int, Any]:
-        """The results by line, of all that can be done: what is refused is told of and left out."""
-        left = [(number, operation) for (number, _), operation in zip(numbered, operations, strict=True)]
-        done: dict[int, Any] = {}
+    def _write(self, left: list[tuple[int, Imported]]) -> None:
+        """Writes all that can be written: what is refused is told of and left out."""
         at_once = len(left)
         while left:
-            some = left[:at_once]
             try:
-                results = self._memories.batch(self._who(), [operation for _, operation in some])
+                self._memories.batch(self._who(), [put for _, put in left[:at_once]])
             except AlcoveError as error:
                 position = error.details.get("operation")
                 if isinstance(position, int):
@@ -93,9 +157,8 @@ class Importer:
                 else:
                     raise
             else:
-                done.update((number, result) for (number, _), result in zip(some, results, strict=True))
+                self.report.imported += len(left[:at_once])
                 del left[:at_once]
-        return done
 
     def _differs(self, put: Imported, now: Memory | None) -> bool:
         """Whether it is to be written: what has expired is gone, and stays so."""
@@ -106,8 +169,9 @@ class Importer:
             return True
         return (now.value, now.index, now.expires_at) != (put.value, put.index or {}, put.expires_at)
 
-    @staticmethod
-    def _parsed(line: bytes) -> Imported:
+    def _parsed(self, line: bytes) -> Imported:
+        if len(line) > self._longest:
+            raise msgspec.ValidationError(f"expected a line of at most {self._longest} bytes")
         given = msgspec.json.decode(line, type=Line)
         return Imported(**{name: getattr(given, name) for name in Line.__struct_fields__})
 
@@ -115,19 +179,3 @@ class Importer:
         self.report.failures += 1
         if len(self.report.failed) < _MOST_FAILURES_TOLD:
             self.report.failed.append(Failure(line, error))
-
-
-def _look(put: Imported) -> Exported:
-    return Exported(namespace=put.namespace, key=put.key, value=put.value, index=put.index)
-
-
-def in_bundles(lines: Iterable[bytes]) -> Iterable[list[bytes]]:
-    """Lines, as many at a time as share a transaction."""
-    bundle: list[bytes] = []
-    for line in lines:
-        bundle.append(line)
-        if len(bundle) == AT_A_TIME:
-            yield bundle
-            bundle = []
-    if bundle:
-        yield bundle

@@ -149,17 +149,6 @@ def test_a_line_that_is_wrong_fails_alone(service: Service, room: list[str], wro
     assert [each["key"] for each in exported(service, room)] == ["a", "b"]
 
 
-def test_a_line_longer_than_a_body_may_be_fails_alone(tmp_path: Path) -> None:
-    """However long: what is beyond the limit is not kept."""
-    with serving(tmp_path, "--max-body-bytes", 100_000) as service:
-        pieces = (piece for piece in [line("a"), b"\n", *[b"x" * 65536] * 200, b"\n", line("b"), b"\n"])
-        report = imported(service, pieces)
-        assert counts(report) == (2, 0, 1)
-        assert report["failed"][0]["line"] == 2
-        large = line("c", {"text": "x" * 99_000})
-        assert counts(imported(service, [large, line("d")])) == (2, 0, 0)
-
-
 def test_lines_may_end_in_any_way(service: Service, room: list[str]) -> None:
     given = b"\r\n".join([line("a", {}, room), b"", b"  ", line("b", {}, room)])
     assert counts(imported(service, given)) == (2, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from alcove.client import Alcove
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
 from alcove.partial import Partial
+from alcove.transfer import File
 
 
 @click.command()
@@ -67,8 +68,8 @@ def import_memories(store: Alcove, out: Output, file: str) -> None:
     Example:  alcove import alice.jsonl
     """
     size = None if file == "-" else Path(file).stat().st_size
-    with click.open_file(file, "rb") as lines, progress("importing", size) as step:
-        report = store.import_memories(_watched(lines, step))
+    with click.open_file(file, "rb") as text, progress("importing", size) as step:
+        report = store.import_memories(_Watched(text, step))
     told = [f"{count(report.imported, 'memory')} imported, {report.unchanged:,} unchanged"]
     told += [f"line {each.line}: {plain(each.error)}" for each in report.failed[:20]]
     if report.failures > 20:
@@ -78,10 +79,17 @@ def import_memories(store: Alcove, out: Output, file: str) -> None:
         sys.exit(1)
 
 
-def _watched(lines: Iterable[bytes], step: Callable[[int], None]) -> Iterator[bytes]:
-    for line in lines:
-        yield line
-        step(len(line))
+class _Watched:
+    """A file that tells how much of it was read."""
+
+    def __init__(self, file: File, step: Callable[[int], None]) -> None:
+        self._file = file
+        self._step = step
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._file.read(size)
+        self._step(len(piece))
+        return piece
 
 
 @click.command()

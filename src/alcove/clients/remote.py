@@ -33,7 +33,7 @@ from alcove.records import (
 )
 from alcove.records import Memories as Found
 from alcove.service import Memories
-from alcove.transfer import Imports
+from alcove.transfer import File, Imports, pieces_of
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -75,9 +75,9 @@ class Remote(Alcove):
             raise InvalidRequest("specs", "none: the server has its own")
         return Crew(RemoteAgents(self._wire), self.principal)
 
-    def import_memories(self, lines: Iterable[bytes]) -> Imports:
-        whole = (line.rstrip(b"\n") + b"\n" for line in lines)
-        return self._wire.call(self.principal, "POST", f"{_AT}/import", Imports, lines=whole)
+    def import_memories(self, lines: File | Iterable[bytes]) -> Imports:
+        text = pieces_of(lines)
+        return self._wire.call(self.principal, "POST", f"{_AT}/import", Imports, lines=text)
 
     def follow(
         self, prefix: Address = (), *, kinds: Sequence[Kind] | None = None, after_cursor: str | None = None

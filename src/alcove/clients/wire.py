@@ -193,10 +193,13 @@ def record(kind: type[R], answer: Struct) -> R:
 
 def _lines(response: httpx.Response) -> Iterator[bytes]:
     """Whole lines, ended by a line feed and by nothing else that a text may hold."""
-    rest = b""
+    begun = bytearray()
     for piece in response.iter_bytes():
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from whole
+        *ended, last = piece.split(b"\n")
+        for end in ended:
+            yield bytes(begun + end)
+            begun.clear()
+        begun += last
 
 
 def _namespace(kind: type, segments: object) -> object:

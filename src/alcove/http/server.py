@@ -111,7 +111,7 @@ def build(config: ServeConfig) -> Router:
     memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
     metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
-    streams = StreamsApi(memories, offload, tail, most_line=config.max_body_bytes)
+    streams = StreamsApi(memories, offload, tail)
     specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
 

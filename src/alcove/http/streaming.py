@@ -116,15 +116,3 @@ def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
             piece.clear()
     if piece:
         yield bytes(piece)
-
-
-async def lines(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
-    """The lines of a body that comes in pieces; one longer than `most` comes cut, and so fails alone."""
-    rest = b""
-    async for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line
-        rest = rest[: most + 1]
-    if rest:
-        yield rest

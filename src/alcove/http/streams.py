@@ -16,13 +16,13 @@ from alcove.errors import AlcoveError
 from alcove.http import answers
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
-from alcove.http.streaming import Allowed, Stream, Tail, gathered, lines, while_allowed
+from alcove.http.streaming import Allowed, Stream, Tail, gathered, while_allowed
 from alcove.namespace import Namespace
 from alcove.principal import Principal
 from alcove.reading import View
 from alcove.records import Event, EventPage, Kind, Memory
 from alcove.service import Memories
-from alcove.transfer import AT_A_TIME, Importer, Imports
+from alcove.transfer import Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
@@ -35,11 +35,10 @@ _encode = msgspec.json.Encoder().encode
 class StreamsApi:
     """The resources under `/v1/memories` that stream."""
 
-    def __init__(self, memories: Memories, offload: Offload, tail: Tail, *, most_line: int) -> None:
+    def __init__(self, memories: Memories, offload: Offload, tail: Tail) -> None:
         self._memories = memories
         self._offload = offload
         self._tail = tail
-        self._most_line = most_line
 
     def resources(self) -> list[Resource]:
         at = "/v1/memories"
@@ -120,17 +119,14 @@ class StreamsApi:
 
     async def bring(self, call: Call) -> Struct:
         importer = Importer(self._memories, lambda: call.principal, system_clock)
-        bundle: list[bytes] = []
         try:
-            async for line in lines(while_allowed(call.pieces, call.ask_again), self._most_line):
-                bundle.append(line)
-                if len(bundle) == AT_A_TIME:
+            async for piece in while_allowed(call.pieces, call.ask_again):
+                for bundle in importer.lines.bundles(piece):
                     await self._offload(partial(importer.take, bundle))
-                    bundle = []
+            await self._offload(lambda: importer.take(importer.lines.rest()))
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise
-        await self._offload(partial(importer.take, bundle))
         return importer.report
 
 
