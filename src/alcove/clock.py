@@ -15,6 +15,7 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_CALENDAR = [(end.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for end in (datetime.min, datetime.max)]
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -45,8 +46,9 @@ def checked_moment(value: object, field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, datetime) and value.utcoffset() is not None:
-        return (value - _EPOCH) // _MICROSECOND
-    moment = parse_instant(value) if isinstance(value, str) else None
-    if moment is None:
+        moment: int | None = (value - _EPOCH) // _MICROSECOND
+    else:
+        moment = parse_instant(value) if isinstance(value, str) else None
+    if moment is None or not _CALENDAR[0] <= moment <= _CALENDAR[1]:
         raise InvalidRequest(field, "a time with its zone: RFC 3339 text or an aware datetime")
     return moment

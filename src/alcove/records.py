@@ -154,8 +154,9 @@ class Put(Operation, frozen=True, kw_only=True, tag="put"):
 
 
 class Imported(Put, frozen=True, kw_only=True, tag="import"):
-    """A put of what was exported: it keeps its expiry and, for an admin, who wrote it."""
+    """A put of what was exported: it keeps when it was written, its expiry and, for an admin, its author."""
 
+    created_at: datetime | None = None
     expires_at: datetime | None = None
     written_by: Author | None = None
 

@@ -43,7 +43,7 @@ def index(row: Row) -> dict[str, str]:
 
 def entry(row: Row) -> Entry:
     """The row without its value."""
-    return Entry(**_common(row), created_at=to_datetime(row.created_at), attributes=attributes(row))
+    return Entry(**_common(row), created_at=to_datetime(row.written_at), attributes=attributes(row))
 
 
 def deletion(ns: Namespace, key: str, tombstone: Row | None) -> Deletion:
@@ -72,7 +72,7 @@ class Opener:
             namespace=Namespace.decode(row.ns),
             key=row.key.decode(),
             revision=row.revision,
-            created_at=to_datetime(row.created_at),
+            created_at=to_datetime(row.written_at),
             expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
             value=self.value(row),
             attributes=attributes(row),
@@ -91,7 +91,7 @@ class Opener:
             **_common(row),
             **self._content(row),
             kind=row.kind,
-            created_at=to_datetime(row.created_at),
+            created_at=to_datetime(row.written_at),
             index=index(row) if row.sealed else None,
             written_by=_author(row),
         )

@@ -273,13 +273,14 @@ class Memories(Reading):
             return None
         sealed = data_key.seal(value, rows.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
-        until = None
+        until = original_at = None
         if isinstance(put, Imported):
             until = checked_moment(put.expires_at, "expires_at")
+            original_at = checked_moment(put.created_at, "created_at")
             if put.written_by and principal.is_admin:
                 writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
-                      index_text, ttl, expected, until)  # fmt: skip
+                      index_text, ttl, expected, until, original_at)  # fmt: skip
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:

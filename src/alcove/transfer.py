@@ -37,6 +37,7 @@ class Line(Struct, kw_only=True):
     key: str
     value: dict[str, Any]
     index: dict[str, str] | None = None
+    created_at: Annotated[datetime, Meta(tz=True)] | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
     written_by: Author | None = None
 

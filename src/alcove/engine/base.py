@@ -38,6 +38,12 @@ class Row(NamedTuple):
     sealed: bytes | None
     attributes: str
     index_text: str | None
+    original_at: int | None = None
+    """When it was written first, for what was brought from elsewhere; `created_at` is the log's own time."""
+
+    @property
+    def written_at(self) -> int:
+        return self.created_at if self.original_at is None else self.original_at
 
 
 class Writer(NamedTuple):
@@ -64,6 +70,8 @@ class PutRow(NamedTuple):
     expected: int | None
     until: int | None = None
     """When it expires, for what is brought with its expiry; `ttl` counts from the write."""
+    original_at: int | None = None
+    """When it was written first, for what is brought with that; a time to come is not believed."""
 
 
 class GetRow(NamedTuple):

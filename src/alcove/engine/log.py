@@ -132,8 +132,9 @@ class Transaction:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
         kind: Kind = "update" if newest.live else "add"
         expires_at = put.until if put.ttl is None else self.at + put.ttl
-        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at,
-                  *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)  # fmt: skip
+        original_at = put.original_at if (put.original_at or 0) < self.at else None
+        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
+                  put.data_key, put.sealed, put.attributes, put.index_text, original_at)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)
 
     def _delete(self, delete: DeleteRow) -> Row | None:

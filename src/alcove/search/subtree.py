@@ -150,7 +150,7 @@ class Subtree:
 
 def text_of(row: Row) -> Text:
     """A version's text without vectors, as it is searched."""
-    return Text(row.seq, row.ns, row.created_at, row.expires_at, row.index_text or "{}", None)
+    return Text(row.seq, row.ns, row.written_at, row.expires_at, row.index_text or "{}", None)
 
 
 def item(text: Text) -> Item:

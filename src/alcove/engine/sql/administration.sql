@@ -21,7 +21,7 @@ INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?)
 -- name: held
 -- What lies in the namespaces a user owns, one row a namespace.
 SELECT ns, count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)), count(*),
-       coalesce(sum(length(sealed)), 0), min(created_at), max(created_at)
+       coalesce(sum(length(sealed)), 0), min(coalesce(original_at, created_at)), max(coalesce(original_at, created_at))
 FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = ?1)
 GROUP BY ns ORDER BY ns
 

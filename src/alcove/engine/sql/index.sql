@@ -83,7 +83,7 @@ SELECT min(ns) FROM namespaces INDEXED BY owned WHERE owner = ? AND ns >= ? AND 
 
 -- name: came
 -- Live texts of a subtree that came after a position, with their vectors if they have them.
-SELECT v.seq, v.ns, v.created_at, v.expires_at, v.index_text, x.body FROM versions v {along}
+SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v {along}
 LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
 WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL AND {where}
 
@@ -95,7 +95,7 @@ WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
 -- name: embedded
 -- Live texts of a subtree whose vectors came after a position.
-SELECT v.seq, v.ns, v.created_at, v.expires_at, v.index_text, x.body
+SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body
 FROM vectors x {along} CROSS JOIN versions v USING (seq)
 WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at IS NULL AND {where}
 

@@ -15,8 +15,8 @@ SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1
 
 -- name: append
 INSERT INTO versions (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner,
-                      user, client, agent, data_key, sealed, attributes, index_text)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      user, client, agent, data_key, sealed, attributes, index_text, original_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: end
 UPDATE versions SET ended_at = ? WHERE seq = ?
@@ -94,9 +94,9 @@ SELECT seq FROM versions INDEXED BY expiring
 WHERE ended_at IS NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
 
 -- name: aged
--- Live versions of a subtree that were written before a moment.
+-- Live versions of a subtree that were written before a moment, wherever that was.
 SELECT seq FROM versions INDEXED BY live
-WHERE ended_at IS NULL AND ns >= ? AND ns < ? AND created_at < ? LIMIT ?
+WHERE ended_at IS NULL AND ns >= ? AND ns < ? AND coalesce(original_at, created_at) < ? LIMIT ?
 
 -- name: still_live
 SELECT seq, ns, key, revision, owner, attributes FROM versions WHERE seq = ? AND ended_at IS NULL
