@@ -151,3 +151,16 @@ class Table:
             headers={"content-type": "application/x-ndjson"},
         )
         assert answer.json()["imported"] == 1, answer.text
+
+
+def write(
+    player: Player, kind: str, run: str | None, key: str = "k", agent: str = "bot", **given: Any
+) -> Any:
+    return player.call(agent, "shared_memory_write", where=at(kind, run), namespace=kind, key=key,
+                       **{"value": 1, **given})  # fmt: skip
+
+
+def at(kind: str, run: str | None) -> dict[str, Any]:
+    if run is None:
+        return {}
+    return {"session_id": run} if kind == "session" else {"instances": {kind: run}}

@@ -70,6 +70,8 @@ def test_runs_are_opened_changed_and_closed(tmp_path: Path, specs: Path) -> None
         for agents in (memory.agents(specs), remote.agents()):
             run = agents.open_run("workflow", members=["bob"])
             assert (run.owner, run.members) == ("noop", ["bob", "noop"])
+            assert agents.list_runs() == [run]
+            assert agents.list_runs(offset=1) == []
             written: dict[str, Any] = {"namespace": "workflow", "key": "k", "instances": {"workflow": run.id}}
             assert agents.call("bot", "shared_memory_write", value=1, **written).result["version"] == 1
             assert agents.change_run("workflow", run.id, []).members == ["noop"]

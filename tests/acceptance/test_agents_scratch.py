@@ -7,23 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.players import Player, Table
+from tests.acceptance.players import Player, Table, at, write
 from tests.acceptance.service import assert_error
 
 RUNS = ("workflow", "swarm", "debate")
-
-
-def write(
-    player: Player, kind: str, run: str | None, key: str = "k", agent: str = "bot", **given: Any
-) -> Any:
-    return player.call(agent, "shared_memory_write", where=at(kind, run), namespace=kind, key=key,
-                       **{"value": 1, **given})  # fmt: skip
-
-
-def at(kind: str, run: str | None) -> dict[str, Any]:
-    if run is None:
-        return {}
-    return {"session_id": run} if kind == "session" else {"instances": {kind: run}}
 
 
 @pytest.mark.parametrize("kind", [*RUNS, "session"])
@@ -87,19 +74,6 @@ def test_a_run_for_several_is_theirs_until_they_are_let_go(table: Table) -> None
                   {"kind": "debate", "members": [""]},
                   {"kind": "debate", "members": ["m"] * 1001}):  # fmt: skip
         assert_error(alice.ask("POST", "/v1/runs", json=wrong), 400, "invalid_request")
-
-
-def test_a_member_too_long_for_a_namespace_is_refused_before_anything_is_done(table: Table) -> None:
-    alice, bob, run = table.player("alice"), table.player("bob"), table.new_id()
-    for id, member in ((run, "x" * 2000), (run + "x" * 500, "x" * 900)):
-        body = {"kind": "workflow", "id": id, "members": [bob.name, member]}
-        answer = alice.ask("POST", "/v1/runs", json=body)
-        assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "members"
-        assert_error(alice.ask("DELETE", f"/v1/runs/workflow/{id}"), 404, "not_found")
-    write(alice, "workflow", run)
-    answer = alice.ask("PATCH", f"/v1/runs/workflow/{run}", json={"members": [bob.name, "x" * 2000]})
-    assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "members"
-    bob.refused(404, "bot", "shared_memory_list", where=at("workflow", run), namespace="workflow")
 
 
 def test_closing_a_run_takes_its_room_and_its_players_rooms_and_nothing_else(table: Table) -> None:

@@ -88,6 +88,14 @@ def test_a_run_outlives_its_owner_only_while_there_are_members(table: Table) -> 
     assert carol.call("bot", "shared_memory_write", key="k", value=1, **where)["version"] == 1
 
 
+def test_teams_are_shown_with_the_namespace_of_their_room(table: Table) -> None:
+    rooms = {
+        team["name"]: team["shared_memory_namespace"]
+        for team in table.player(groups=["staff"]).see("/v1/teams")["teams"]
+    }
+    assert rooms == {"crew": "team:crew", "closed": "team:closed", "silent": None}
+
+
 def test_a_membership_that_somebody_writes_for_themselves_opens_nothing(table: Table) -> None:
     alice, mallory, run = table.player("alice"), table.player("mallory"), table.new_id()
     where: dict[str, Any] = {"where": {"instances": {"debate": run}}, "namespace": "debate"}

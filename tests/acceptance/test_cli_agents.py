@@ -62,7 +62,37 @@ def test_agents_and_teams_are_listed(front: Front) -> None:
     assert "a/b" not in said
     assert [agent["name"] for agent in front.json("agents")] == ["researcher"]
     assert [team["name"] for team in front.json("agents", "--teams")] == ["crew"]
-    assert "researcher" in front.says("agents", "--teams")
+    assert "team:crew" in front.says("agents", "--teams")
+
+
+def test_runs_are_listed(front: Front) -> None:
+    assert front.json("runs") == []
+    given = ("namespace=workflow", "key=log", "value=1", "--instance", "workflow=w1")
+    front.says("call", "researcher", "shared_memory_write", *given)
+    assert front.json("runs") == [{"kind": "workflow", "id": "w1", "owner": "noop", "members": ["noop"]}]
+    assert "w1" in front.says("runs")
+
+
+def test_specs_are_checked_without_a_store(tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    assert command.says("agents", "check", specs) == "ok: 2 agents, 1 team\n"
+    told = command.json("agents", "check", specs)
+    assert told == {"agents": ["a/b", "researcher"], "teams": ["crew"], "warnings": []}
+    specs.write_text("agents: [{name: a, colour: red}, {name: u}]")
+    said = command.refuses("agents", "check", specs)
+    assert f"{specs}: agents[0].colour: expected" in said
+    assert f"{specs}: agents[1].name: expected" in said
+    specs.write_text("agents: [{name: a, memory: {knowledge: {sources: [nowhere]}}}]")
+    assert "no file configures 'nowhere'" in command.run("agents", "check", specs).stderr
+    assert "at most 1 segments" in command.refuses("agents", "check", deep(tmp_path), "--max-depth", 3)
+    assert "exists" in command.refuses("agents", "check", tmp_path / "gone.yaml")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["agents.yaml", "deep.yaml"]
+
+
+def deep(folder: Path) -> Path:
+    (file := folder / "deep.yaml").write_text("agents: [{name: a, memory: {private: {namespace: 'a:b'}}}]")
+    return file
 
 
 def test_an_agent_is_shown(front: Front) -> None:

@@ -20,6 +20,8 @@ from alcove.principal import Grant
 
 RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
+MOST_ID = 512
+"""Bytes in the id of a session or a run."""
 KEEP = ("read", "write")
 """What is open in a room shared with others: nobody deletes what others may have written."""
 
@@ -113,7 +115,7 @@ class Rooms:
     def _resolved(self, kind: str) -> Namespace:
         kinds = self.agent.memory.scratch
         if kind not in kinds:
-            raise InvalidRequest("namespace", f"one of {', '.join(kinds)}" if kinds else "no scratch room")
+            raise InvalidRequest("namespace", f"one of {', '.join(kinds) or 'no scratch rooms'}")
         if kind == "global":
             return Namespace(("global",))
         if kind == "session":

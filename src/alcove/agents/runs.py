@@ -11,11 +11,13 @@ import functools
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Literal
 
 from msgspec import Struct, structs
 
-from alcove.agents.rooms import RUNS, short
+from alcove import checks
+from alcove.agents.rooms import MOST_ID, RUNS, short
 from alcove.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
 from alcove.principal import Grant, Principal, checked_user
@@ -55,6 +57,7 @@ class Runs:
 
     def enter(self, kind: str, id: str, user: str, *, opening: bool) -> bool:
         """Whether somebody may enter; with `opening`, a run that does not exist becomes theirs."""
+        _membership(kind, id, user, f"instances.{kind}")  # what is wrong with it is named as calls name it
         for _ in range(_ATTEMPTS):
             if self.role(kind, id, user):
                 return True
@@ -70,6 +73,7 @@ class Runs:
     def open(self, kind: str, id: str | None, owner: str, members: Iterable[str]) -> Run:
         """Makes a run; one that exists already is not found by anybody who is not in it."""
         id = secrets.token_hex(8) if id is None else id
+        _membership(kind, id, owner)  # so that an id too long is not blamed on the members
         wanted = _users(kind, id, members)
         try:
             self._claim(kind, id, owner)
@@ -105,8 +109,11 @@ class Runs:
         return self._find(kind, id)
 
     def close(self, kind: str, id: str, by: str) -> None:
-        """Ends a run and takes its room away, with its players' own rooms for it."""
-        self._owned(kind, id, by)
+        """Ends a run and takes its room away, with its players' own rooms for it.
+
+        Only its owner may, or any member once the owner was wiped.
+        """
+        self._owned(kind, id, by, left=True)
         run = self._find(kind, id)
         self.reset(kind, id)
         for user in run.members:
@@ -128,6 +135,12 @@ class Runs:
                 self.reset(ns[1], ns[2])
                 self._memories.clear(_clerk(ns[1], ns[2], user), _run(ns[1], ns[2]))
 
+    def with_member(self, user: str, *, limit: int, offset: int) -> list[Run]:
+        """The runs that somebody owns or is in, by kind and id."""
+        found = ((kind, id) for kind in sorted(RUNS) for id in self.of(kind, user))
+        runs = (self._find(*each) for each in islice(found, offset, offset + limit))
+        return [run for run in runs if user in run.members]
+
     def of(self, kind: str, user: str) -> list[str]:
         """The ids of the runs that somebody is in."""
         places = self._memories.namespaces(OVERSEER, ("runs", _kind(kind)), suffix=("u", user), owner=user)
@@ -137,11 +150,12 @@ class Runs:
         """Who is in a run."""
         return self._find(kind, id).members
 
-    def _owned(self, kind: str, id: str, by: str) -> None:
+    def _owned(self, kind: str, id: str, by: str, *, left: bool = False) -> None:
+        """Raises unless it is theirs; with `left`, a run without an owner belongs to each of its members."""
         role = self.role(_kind(kind), id, by)
         if role is None:
             raise NotFound(f"there is no {kind} {short(id)}")
-        if role != "owner":
+        if role != "owner" and not (left and self._find(kind, id).owner is None):
             raise PermissionDenied(f"only the owner of this {kind} may do that")
 
     def _find(self, kind: str, id: str) -> Run:
@@ -160,11 +174,11 @@ class Runs:
 
 
 def _run(kind: str, id: str) -> Namespace:
-    return Namespace(("runs", _kind(kind), _id(id)))
+    return Namespace(("runs", _kind(kind), _id(id, "id")))
 
 
 def _membership(kind: str, id: str, user: str, field: str = "id") -> Namespace:
-    return Namespace.checked((*_run(kind, id), "u", user), field)
+    return Namespace.checked(("runs", _kind(kind), _id(id, field), "u", user), field)
 
 
 def _joined(kind: str, id: str, user: str, role: Role) -> Put:
@@ -198,9 +212,9 @@ def _kind(kind: str) -> str:
     return kind
 
 
-def _id(id: str) -> str:
-    if type(id) is not str or not id or id == "u":
-        raise InvalidRequest("id", "a non-empty string other than 'u'")
+def _id(id: str, field: str) -> str:
+    if type(id) is not str or id in ("", "u") or len(checks.text(id, field)) > MOST_ID:
+        raise InvalidRequest(field, f"1 to {MOST_ID} bytes of text, and not 'u'")
     return id
 
 

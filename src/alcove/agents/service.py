@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from alcove import checks
 from alcove.agents import rooms as layout
 from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
-from alcove.agents.rooms import RUNS, short
+from alcove.agents.rooms import MOST_ID, RUNS, short
 from alcove.agents.runs import OVERSEER, Run, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
-MOST_ID = 512
+MOST_RUNS = 100
 _KEPT = 2048
 SCRATCH_TOOLS = ("shared_memory_write", "shared_memory_read", "shared_memory_list", "shared_memory_delete")
 
@@ -113,7 +113,10 @@ class Agents:
         return agent_for(self.catalogue, name, principal)
 
     def teams(self, principal: Principal) -> list[Team]:
-        return [team for team in self.catalogue.teams.values() if may_use(team, principal)]
+        """The teams that the caller may use, with the namespace of its room instead of the template."""
+        usable = (team for team in self.catalogue.teams.values() if may_use(team, principal))
+        rooms = ((team, layout.team_room(team)) for team in usable)
+        return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
 
     def rooms(self, principal: Principal, name: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, those below the private one included."""
@@ -215,6 +218,10 @@ class Agents:
 
     def change_run(self, principal: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
         return self.runs.change(kind, id, principal.user_id, members)
+
+    def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
+        """The runs that the caller owns or is in."""
+        return self.runs.with_member(principal.user_id, limit=limit, offset=offset)
 
     def close_run(self, principal: Principal, kind: str, id: str) -> None:
         self.runs.close(kind, id, principal.user_id)

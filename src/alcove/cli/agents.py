@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,10 +11,13 @@ import click
 from click.core import ParameterSource
 
 from alcove.agents.crew import Crew
+from alcove.agents.runs import Run
+from alcove.agents.service import MOST_RUNS
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, count, plain
-from alcove.cli.store import is_url, on_store
+from alcove.cli.store import is_url, json_option, on_store
 from alcove.client import Alcove
+from alcove.settings import Settings
 
 _MOST_CALLS = 1000
 
@@ -40,7 +44,7 @@ def _crew(store: Alcove, specs: str | None) -> Crew:
     return store.agents(specs)
 
 
-@click.command(name="agents")
+@click.group(name="agents", invoke_without_command=True)
 @on_store()
 @with_agents
 @click.option("--teams", is_flag=True, help="The teams instead.")
@@ -48,7 +52,9 @@ def list_agents(store: Alcove, out: Output, specs: str | None, *, teams: bool) -
     """List the agents you may use, or the teams.
 
     \b
-    Example:  alcove agents --agents agents.yaml
+    Examples:
+      alcove agents --agents agents.yaml
+      alcove agents check agents.yaml
     """
     crew = _crew(store, specs)
     if teams:
@@ -59,6 +65,28 @@ def list_agents(store: Alcove, out: Output, specs: str | None, *, teams: bool) -
     out.table(crew.agents(), ["agent", "role", "owner", "tools", "rooms"],
               lambda a: [a.name, a.role, a.owner, len(crew.tools(a.name)), _rooms(a.memory)],
               empty="no agents")  # fmt: skip
+
+
+@list_agents.command()
+@click.argument("path", metavar="FILE|FOLDER")
+@click.option("--max-depth", envvar="ALCOVE_MAX_DEPTH", default=Settings().max_depth, show_default=True,
+              help="Segments in a namespace.")  # fmt: skip
+@json_option
+def check(path: str, max_depth: int, *, as_json: bool) -> None:
+    """Check specs, without a store.
+
+    \b
+    All that is wrong is said at once, and the exit code is 2.
+    Example:  alcove agents check agents.yaml
+    """
+    from alcove.agents.loading import load  # noqa: PLC0415  YAML is an extra
+
+    found = load(path, max_depth=max_depth)
+    for warning in found.warnings:
+        click.echo(f"warning: {plain(warning)}", err=True)
+    told = {"agents": sorted(found.agents), "teams": sorted(found.teams), "warnings": found.warnings}
+    text = f"ok: {count(len(found.agents), 'agent')}, {count(len(found.teams), 'team')}"
+    Output(as_json=as_json).record(told, text)
 
 
 def _rooms(memory: Any) -> str:
@@ -113,6 +141,23 @@ def _signature(schema: Mapping[str, Any]) -> str:
     return ", ".join(name if name in schema["required"] else f"[{name}]" for name in schema["properties"])
 
 
+@click.command(name="runs")
+@on_store()
+@with_agents
+def list_runs(store: Alcove, out: Output, specs: str | None) -> None:
+    """List the workflows, swarms and debates you own or are in."""
+    out.table(_every_run(_crew(store, specs)), ["kind", "id", "owner", "members"],
+              lambda run: [run.kind, run.id, run.owner, ", ".join(run.members)], empty="no runs")  # fmt: skip
+
+
+def _every_run(crew: Crew) -> Iterator[Run]:
+    for offset in itertools.count(0, MOST_RUNS):
+        page = crew.list_runs(offset=offset)
+        yield from page
+        if len(page) < MOST_RUNS:
+            return
+
+
 @click.command()
 @on_store(make=True)
 @with_agents
@@ -155,4 +200,4 @@ def _arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str,
     return arguments
 
 
-COMMANDS = [list_agents, agent, call]
+COMMANDS = [list_agents, agent, call, list_runs]

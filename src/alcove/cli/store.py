@@ -58,6 +58,8 @@ def on_store(*, make: bool = False) -> Callable[[Command], Command]:
             as_json: bool,
             **arguments: Any,
         ) -> None:
+            if click.get_current_context().invoked_subcommand:
+                return  # a group's own work is what it does without one
             with opened(at, token=token, api_key=api_key, as_user=as_user, make=make) as store:
                 command(store, Output(as_json=as_json), **arguments)
 

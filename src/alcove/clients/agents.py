@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from alcove.agents.calls import ToolCall
 from alcove.agents.runs import Run
-from alcove.agents.service import RoomSummary, Where
+from alcove.agents.service import MOST_RUNS, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer
 from alcove.clients.admin import not_here
@@ -60,6 +60,10 @@ class RemoteAgents:
     def open_run(self, who: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()) -> Run:
         body = encoded(kind=kind, id=id, members=[*members])
         return self._wire.call(who, "POST", "/v1/runs", Run, body=body)
+
+    def list_runs(self, who: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
+        asked = {"limit": limit, "offset": offset}
+        return self._wire.call(who, "GET", "/v1/runs", answers.RunsAnswer, params=asked).runs
 
     def change_run(self, who: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
         return self._wire.call(who, "PATCH", _run(kind, id), Run, body=encoded(members=[*members]))

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from alcove.agents.calls import ToolCall
+from alcove.agents.rooms import RUNS
 from alcove.agents.runs import Run
-from alcove.agents.service import Agents, RoomStats, RoomSummary, Where
+from alcove.agents.service import MOST_RUNS, Agents, RoomStats, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
+from alcove.errors import InvalidRequest
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streams import StreamsApi
@@ -67,6 +69,15 @@ class RoomQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     instance: str | None = None
 
 
+class RunsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=MOST_RUNS)] = MOST_RUNS
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class RunsAnswer(Struct):
+    runs: list[Run]
+
+
 class RunBody(Struct, forbid_unknown_fields=True, kw_only=True):
     kind: Literal["workflow", "swarm", "debate"]
     id: str | None = None
@@ -108,12 +119,14 @@ class AgentsApi:
                      errors=_FOUND, streams="text/event-stream", summary="Watch a scratch room"),
             Resource(method="GET", path="/v1/teams", handler=self.list_teams, answer=TeamsAnswer,
                      summary="The teams the caller may use"),
+            Resource(method="GET", path="/v1/runs", handler=self.list_runs, query=RunsQuery,
+                     answer=RunsAnswer, summary="The runs that the caller owns or is in"),
             Resource(method="POST", path="/v1/runs", handler=self.open_run, body=RunBody, answer=Run,
                      errors=_CHANGED, summary="Open a workflow, swarm or debate for several users"),
             Resource(method="PATCH", path=run, handler=self.change_run, body=MembersBody, answer=Run,
                      errors=_CHANGED, summary="Change who is in a run; only its owner may"),
             Resource(method="DELETE", path=run, handler=self.close_run, errors=_FOUND,
-                     summary="Close a run and take its rooms away; only its owner may"),
+                     summary="Close a run and take its rooms away; its owner, or members left without one"),
         ]  # fmt: skip
 
     async def list_agents(self, call: Call) -> Any:
@@ -145,26 +158,38 @@ class AgentsApi:
         return CallsAnswer(await self._offload(lambda: [*islice(found, call.query.limit)]))
 
     async def room_stats(self, call: Call) -> Any:
-        return await self._do(self._agents.room_stats, call, *self._room(call))
+        return await self._within(self._agents.room_stats, call)
 
     async def reset_room(self, call: Call) -> None:
-        await self._do(self._agents.reset_room, call, *self._room(call))
+        await self._within(self._agents.reset_room, call)
 
     async def watch_room(self, call: Call) -> Any:
+        _, room = await self._within(self._agents.watching, call)
         where = self._room(call)
-        _, room = await self._do(self._agents.watching, call, *where)
         return await self._streams.follow(
             call, lambda: self._agents.watching(call.principal, *where)[0], room, None
         )
 
+    async def _within(self, method: Any, call: Call) -> Any:
+        """Does something in a scratch room; what is wrong is named as the path and the query name it."""
+        try:
+            return await self._do(method, call, *self._room(call))
+        except InvalidRequest as error:
+            field = "kind" if error.field == "namespace" else "instance"
+            raise InvalidRequest(field, error.expected) from None
+
     @staticmethod
     def _room(call: Call) -> tuple[str, str, Where]:
         kind, instance = call.path["kind"], call.query.instance
-        if instance is None:
-            return call.path["agent"], kind, Where()
-        if kind == "session":
-            return call.path["agent"], kind, Where(session_id=instance)
-        return call.path["agent"], kind, Where(instances={"workflow" if kind == "agent" else kind: instance})
+        if kind == "global" and instance is not None:
+            raise InvalidRequest("instance", "none: there is one global room")
+        run = "workflow" if kind == "agent" else kind
+        instances: dict[str, str] = {run: instance} if run in RUNS and instance is not None else {}
+        where = Where(session_id=instance if kind == "session" else None, instances=instances)
+        return call.path["agent"], kind, where
+
+    async def list_runs(self, call: Call) -> Any:
+        return RunsAnswer(await self._do(self._agents.list_runs, call, call.query.limit, call.query.offset))
 
     async def open_run(self, call: Call) -> Any:
         body = call.body
