@@ -108,6 +108,11 @@ class Namespace(tuple[str, ...]):
         encoded = self.encode()
         return encoded, encoded[:-1] + b"\1" if encoded else b"\xff"
 
+    def alone(self) -> tuple[bytes, bytes]:
+        """The half-open range of this namespace's own encoding: none below it goes on with a zero byte."""
+        encoded = self.encode()
+        return encoded, encoded + b"\0"
+
 
 @functools.lru_cache(10_000)
 def _spelled(text: str, field: str) -> tuple[Namespace, bytes]:

@@ -111,18 +111,23 @@ class Reading:
         offset: int = 0,
         as_of: Moment | None = None,
         explain: bool = False,
+        exact: bool = False,
     ) -> Found:
-        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key."""
+        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
+
+        With `exact`, only what lies in the namespace itself.
+        """
         limit = checks.whole(limit, "limit", 1, 100)
         if query is None:
-            find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+            find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of, exact)
             return Found(rows.undisturbed(lambda: [self._opener.memory(row) for row in find()]))
         if mode not in MODES:
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
         checks.query(query)
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
-        scope = self._scope(principal, Namespace.checked(namespace_prefix, "namespace_prefix"), filter)
+        prefix = Namespace.checked(namespace_prefix, "namespace_prefix")
+        scope = self._scope(principal, prefix, filter, exact=exact)
         how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
 
         def find_best() -> Found:
@@ -146,10 +151,11 @@ class Reading:
         limit: int = 100,
         offset: int = 0,
         as_of: Moment | None = None,
+        exact: bool = False,
     ) -> List[Entry]:
         """The same as `search`, without opening the values."""
         limit = checks.whole(limit, "limit", 1, 1000)
-        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of)
+        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of, exact)
         return [rows.entry(row) for row in rows.undisturbed(find)]
 
     def _matching(
@@ -160,10 +166,11 @@ class Reading:
         limit: int,
         offset: int,
         as_of: Moment | None,
+        exact: bool,
     ) -> List[Row]:
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
-        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter)
+        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
         matching = [*islice(self._scanned(scope, at), offset, offset + limit)]
         self._refuse_forgotten(at)
         return matching
@@ -210,20 +217,34 @@ class Reading:
                 scope = replace(scope, low=Namespace(last).subtree()[1])
                 found = self._engine.namespaces(scope, now=self._clock(), owner=owner)
 
-    def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
+    def export(
+        self, principal: Principal, prefix: Address = (), *, exact: bool = False, unowned: bool = False
+    ) -> Iterator[Memory]:
         """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.
 
         What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
+        With `unowned`, only rooms that are nobody's.
         """
-        return self.seen(self.view(lambda: principal, prefix))
+        return self.seen(self.view(lambda: principal, prefix, exact=exact, unowned=unowned))
 
-    def view(self, who: Callable[[], Principal], prefix: Address) -> View:
+    def view(
+        self,
+        who: Callable[[], Principal],
+        prefix: Address,
+        *,
+        exact: bool = False,
+        unowned: bool = False,
+    ) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
         below = Namespace.checked(prefix, "prefix")
-        begun = self._scope(who(), below, None)
+
+        def scope() -> Scope:
+            return replace(self._scope(who(), below, None, exact=exact), unowned=unowned)
+
+        begun = scope()
 
         def view() -> Scope:
-            if self._scope(who(), below, None) != begun:
+            if scope() != begun:
                 raise PermissionDenied("what this caller may see has changed since this was opened")
             return begun
 
@@ -238,9 +259,9 @@ class Reading:
                     yield self._opener.memory(row)
             after = page[-1].ns, page[-1].key
 
-    def count(self, principal: Principal, prefix: Address = ()) -> int:
+    def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:
         """How many memories below a prefix the caller may see."""
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
         return self._engine.count(scope, now=self._clock())
 
     def last_event(self) -> int:
@@ -284,11 +305,18 @@ class Reading:
 
         return rows.undisturbed(read)
 
-    def _scope(self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None) -> Scope:
+    def _scope(
+        self,
+        principal: Principal,
+        prefix: Namespace,
+        filter: Mapping[str, object] | None,
+        *,
+        exact: bool = False,
+    ) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
         narrowed = self._standing.current().policy.narrow(principal, prefix, filter)
-        low, high = narrowed.prefix.subtree()
+        low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
                      written_by=narrowed.written_by)  # fmt: skip
 

@@ -172,6 +172,12 @@ class Get(Operation, frozen=True, kw_only=True, tag="get"):
     pass
 
 
+class Evict(Get, frozen=True, kw_only=True, tag="evict"):
+    """Deletes the oldest memory of a namespace that holds `most` when its key is new, and answers it."""
+
+    most: int
+
+
 class Delete(Operation, frozen=True, kw_only=True, tag="delete"):
     expected_revision: int | None = None
 

@@ -22,6 +22,7 @@ from alcove.engine.base import (
     DataKeyGone,
     DeleteRow,
     Engine,
+    EvictRow,
     GetRow,
     PutRow,
     Row,
@@ -40,6 +41,7 @@ from alcove.records import (
     Delete,
     Deletion,
     Entry,
+    Evict,
     Get,
     Imported,
     Memory,
@@ -111,6 +113,12 @@ class Memories(Reading):
         if wait_for_index:
             self.wait_for_index(result)
         return result
+
+    def check_put(self, principal: Principal, put: Put) -> None:
+        """Refuses what `put` would refuse before it writes: wrong arguments, and what the policy denies."""
+        standing = self._standing.current()
+        place = checks.address(put.namespace, put.key, standing.settings)
+        self._checked_put(standing, principal, put, place)
 
     def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> None:
         """Waits until an entry that was just written can be found by meaning, if it ever can."""
@@ -229,6 +237,9 @@ class Memories(Reading):
             match operation:
                 case Put():
                     return self._prepare_put(standing, principal, operation, place, writer, missing)
+                case Evict():
+                    policy.authorise(principal, "delete", place.namespace, "*")
+                    return EvictRow(place.ns, place.key, writer, operation.most)
                 case Get():
                     policy.authorise(principal, "read", place.namespace, operation.key)
                     return GetRow(place.ns, place.key)
@@ -255,14 +266,8 @@ class Memories(Reading):
         writer: Writer,
         missing: set[str],
     ) -> PutRow | None:
-        policy, settings = standing
-        value = checks.value(put.value, settings)
-        index = checks.index(put.index, settings)
-        ttl = checks.ttl(put.ttl_seconds)
-        expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        asked: Literal["write", "import"] = "import" if isinstance(put, Imported) else "write"
-        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
-        attributes = policy.attributes(principal, place.namespace, put.key, value, index)
+        value, index, ttl, expected = self._checked_put(standing, principal, put, place)
+        attributes = standing.policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         if isinstance(put, Deferred):
             data_key = self._vault.existing(put.data_key)
@@ -281,6 +286,20 @@ class Memories(Reading):
                 writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
                       index_text, ttl, expected, until, original_at)  # fmt: skip
+
+    @staticmethod
+    def _checked_put(
+        standing: InForce, principal: Principal, put: Put, place: checks.Address
+    ) -> tuple[bytes, bytes | None, int | None, int | None]:
+        """The value, the index text, the time to live and the expected revision of a put that may be done."""
+        policy, settings = standing
+        value = checks.value(put.value, settings)
+        index = checks.index(put.index, settings)
+        ttl = checks.ttl(put.ttl_seconds)
+        expected = checks.revision(put.expected_revision, create_only=put.create_only)
+        asked: Literal["write", "import"] = "import" if isinstance(put, Imported) else "write"
+        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
+        return value, index, ttl, expected
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:

@@ -33,7 +33,7 @@ def test_five_lines_suffice(path: Path, specs: Path) -> None:
     with Alcove(path, settings=QUIET) as memory:
         alice = memory.agents(specs).as_user("alice")
         assert alice.call("bot", "remember", key="tea", content="mint").result == {"key": "tea", "version": 1}
-        assert alice.call("bot", "recall", key="tea").text.startswith("tea: mint (by bot for alice, ")
+        assert alice.call("bot", "recall", key="tea").text.startswith('tea: "mint" (by bot for alice, ')
         with pytest.raises(NotFound):
             alice.call("staff", "remember", key="k", content="c")
         assert memory.agents(specs).as_user("alice", groups=["staff"]).call("staff", "list_memories")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.players import SPECS, Table
+from tests.acceptance.players import SPECS, Player, Table
 from tests.acceptance.service import serving
 
 
@@ -96,6 +96,72 @@ def test_what_was_left_in_sessions_is_found_by_who_wrote_it_and_ends_with_the_fi
     alice.refused(404, "bot", "recall", key="tea")
     assert alice.call("bot", "search_memory", query="tea")["items"][0]["key"] == "new"
     assert bob.keys("bot", "list_memories") == ["tea of bob"]
+
+
+def test_what_is_forgotten_is_forgotten_in_older_rooms_too_and_nothing_comes_back(table: Table) -> None:
+    alice, bob, room = table.player("alice"), table.player("bob"), table.new_id()
+    for session, content in (("1", "green tea"), ("2", "mint tea")):
+        table.brought(["agent", "bot", f"{room}-{session}"], "tea", content, alice.name)
+    for key in ("hat", "coat"):
+        table.brought(["agent", "bot", f"{room}-2"], key, f"a {key} of Alice", alice.name)
+    table.brought(["agent", "bot", f"{room}-3"], "tea", "black tea", bob.name)
+    assert alice.call("bot", "forget", key="tea") == {"key": "tea", "forgotten": True}
+    assert_gone(alice, "tea", ["coat", "hat"])
+    alice.call("bot", "remember", key="hat", content="a new hat")
+    alice.call("bot", "forget", key="hat")
+    assert_gone(alice, "hat", ["coat"])
+    for key in ("coat", "shoe"):
+        alice.call("bot", "remember", key=key, content=f"a new {key}")
+    for key in ("coat", "shoe"):
+        alice.call("bot", "forget", key=key)
+        assert_gone(alice, key, ["shoe"] if key == "coat" else [])
+    rooms = alice.see("/v1/agents/bot/memory")["rooms"]
+    assert not [each for each in rooms if each["room"] == "private, older"]
+    assert bob.call("bot", "recall", key="tea")["content"] == "black tea"
+
+
+def assert_gone(player: Player, key: str, left: list[str]) -> None:
+    player.refused(404, "bot", "recall", key=key)
+    player.refused(404, "bot", "forget", key=key)
+    assert sorted(player.keys("bot", "list_memories")) == left
+    assert sorted(player.keys("bot", "search_memory", query=f"{key} of Alice")) == left
+
+
+def test_older_memories_are_listed_page_by_page(table: Table) -> None:
+    alice, room = table.player("alice"), table.new_id()
+    for number in range(5):
+        table.brought(["agent", "bot", f"{room}-{number}"], f"k{number}", "c", alice.name)
+    first = alice.call("bot", "list_memories", limit=2)
+    assert ([item["key"] for item in first["items"]], first["next_offset"]) == (["k4", "k3"], 2)
+    last = alice.call("bot", "list_memories", limit=2, offset=4)
+    assert ([item["key"] for item in last["items"]], "next_offset" in last) == (["k0"], False)
+
+
+def test_what_lies_below_a_room_is_not_in_it(table: Table) -> None:
+    alice, room = table.player("alice"), table.new_id()
+    own = ("u", alice.name)
+    for place in (("agent", "bot", *own), ("facts", "bot", *own), ("user", alice.name, "long-term", "all")):
+        body = {"namespace": [*place, "below"], "key": "child", "value": {"content": "tea"},
+                "index": {"content": "tea"}}  # fmt: skip
+        assert alice.ask("PUT", "/v1/memories", json=body).status_code == 200
+    table.brought(["agent", "bot", room], "old", "tea", alice.name)
+    for expected in (["old"], ["new"]):
+        assert alice.keys("bot", "list_memories") == expected
+        assert alice.keys("bot", "search_memory", query="tea") == expected
+        alice.refused(404, "bot", "recall", key="child")
+        alice.refused(404, "bot", "forget", key="child")
+        assert alice.call("bot", "recall", key=expected[0])
+        alice.call("bot", "remember", key="new", content="tea")
+    assert alice.call("bot", "recall_facts", query="tea")["items"] == []
+    assert alice.call("bot", "memory_recall", query="tea")["items"] == []
+    for number in range(3):
+        assert alice.call("bot", "learn_fact", content=f"tea {number}")["evicted"] == []
+    shown = alice.see("/v1/agents/bot/memory")["rooms"]
+    counts = [each["memories"] for each in shown if each["room"] in ("private", "facts", "long-term")]
+    assert counts == [1, 3, 0, 0]
+    assert [each["namespace"] for each in shown if each["room"] == "private, older"] == [
+        ["agent", "bot", room]
+    ]
 
 
 def test_only_without_authentication_is_found_what_nobody_wrote(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from splintr import Tokenizer
 
 from tests.acceptance.patience import until
 from tests.acceptance.players import Table
@@ -79,6 +81,59 @@ def test_tools_are_rendered_as_json_schema_that_their_own_arguments_fit(table: T
     assert others["shared_memory_read"]["properties"]["namespace"]["enum"] == ["workflow", "session", "agent"]
 
 
+@pytest.mark.parametrize("format", ["openai", "anthropic", "mcp"])
+def test_schemas_hold_only_what_every_provider_takes(table: Table, format: str) -> None:
+    for tool in table.player().see("/v1/agents/bot/tools", format=format, team="crew")["tools"]:
+        name, _, schema = parts(tool, format)
+        for argument, about in schema["properties"].items():
+            at = f"{name}.{argument}"
+            assert set(about) <= {"type", "description", "enum", "items", "default"}, at
+            assert about["description"], at
+            assert isinstance(about.get("type"), str) or at == "shared_memory_write.value", at
+            assert "enum" not in about or (about["type"] == "string" and about["enum"]), at
+            assert "items" not in about or about["items"] == {"type": "string"}, at
+            assert about.get("default", "") is not None, at
+
+
+def test_absent_arguments_may_be_null_and_bounds_are_checked_by_the_call(table: Table) -> None:
+    alice = table.player("alice")
+    assert alice.call("bot", "learn_fact", content="tea", key=None)["key"]
+    assert alice.call("bot", "memory_recall", query="tea", type=None, tags=None) == {"items": []}
+    nothing = dict.fromkeys(("metadata", "expected_version"))
+    assert alice.call("bot", "shared_memory_write", namespace="agent", key="k", value=None, **nothing)
+    for limit in (0, 101):
+        assert alice.refused(400, "bot", "list_memories", limit=limit).startswith("limit")
+
+
+def test_the_tools_of_an_agent_with_everything_cost_at_most_1900_tokens(table: Table) -> None:
+    tools = table.player().see("/v1/agents/bot/tools", team="crew")["tools"]
+    assert len(tools) == 23
+    told = json.dumps(tools, separators=(",", ":"), ensure_ascii=False)
+    assert len(Tokenizer.from_pretrained("o200k_base").encode(told)) <= 1900
+
+
+def test_a_model_is_told_which_tool_keeps_what_and_what_a_wrong_choice_costs(table: Table) -> None:
+    alice = table.player("alice")
+
+    def about(agent: str, **more: str) -> dict[str, str]:
+        tools = alice.see(f"/v1/agents/{agent}/tools", format="mcp", **more)["tools"]
+        return {tool["name"]: tool["description"] for tool in tools}
+
+    told = about("bot", team="crew")
+    assert "other agents never learn it" in told["remember"]
+    assert "newest 3 stay" in told["learn_fact"]
+    assert "what must last gets lost" in told["learn_fact"]
+    assert "passing details come up for ever" in told["memory_remember"]
+    assert len({told[name] for name in ("remember", "learn_fact", "memory_remember")}) == 3
+    for name in ("share_to", "share_finding"):
+        assert "other users read: never anything private" in told[name]
+    assert "other agents" not in about("plain")["remember"], "it has nothing to choose from"
+    _, _, schema = parts(
+        next(tool for tool in alice.see("/v1/agents/bot/tools", format="mcp")["tools"]
+             if tool["name"] == "memory_remember"), "mcp")  # fmt: skip
+    assert "never other users" in schema["properties"]["scope"]["description"]
+
+
 def test_an_agent_has_just_the_tools_its_spec_enables(table: Table) -> None:
     alice = table.player("alice")
     for agent, rooms in (("plain", ["private"]), ("fighter", ["scratch"]), ("third", ["private", "facts"])):
@@ -110,7 +165,8 @@ def test_arguments_that_a_tool_does_not_declare_are_dropped_and_logged(table: Ta
         ("remember", {"key": "é" * 513, "content": "c"}, "key"),
         ("search_memory", {"query": "q", "limit": 101}, "limit"),
         ("search_memory", {"query": "q", "limit": "5"}, "limit"),
-        ("search_memory", {"query": "  "}, "query"),
+        ("search_memory", {"query": "  "}, "query: expected text that is not blank"),
+        ("remember", {"key": "k", "content": " \n"}, "content: expected text that is not blank"),
         ("memory_remember", {"content": "c", "tags": [7]}, "tags"),
         ("shared_memory_write", {"key": "k"}, "value"),
     ],

@@ -143,7 +143,7 @@ def test_on_a_file_somebody_else_may_be_acted_for(tmp_path: Path) -> None:
         "call", "a/b", "remember", "key=k", "content=c", "--as-user", "alice", ALCOVE_AGENTS=str(specs)
     )
     told = command.says("call", "a/b", "recall", "key=k", "--as-user", "alice", ALCOVE_AGENTS=str(specs))
-    assert told.startswith("k: c (by a/b for alice")
+    assert told.startswith('k: "c" (by a/b for alice, ')
     assert "--agents" in command.refuses("agents")
     specs.write_text("agents: [{name: u}]")
     assert "agents[0]" in command.refuses("agents", "--agents", specs)

@@ -30,13 +30,18 @@ KEEP = ("read", "write")
 class Fallback:
     """Where to look while the private room is empty: rooms from before users had their own.
 
-    Everything under `namespace` that `written_by` wrote and is no other user's, newest of each key.
+    Everything under `namespace` that `written_by` wrote into rooms that are nobody's, newest of each key.
     """
 
     namespace: Namespace
     written_by: str
     authorless: bool = False
     """Whether rows without an author count, too: only with authentication off."""
+
+    @property
+    def authors(self) -> tuple[str | None, ...]:
+        """Whose rows count; None for those that nobody is known to have written."""
+        return (self.written_by, None) if self.authorless else (self.written_by,)
 
 
 @dataclass(frozen=True)

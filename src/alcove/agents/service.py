@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from alcove.agents.runs import OVERSEER, Run, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
+from alcove.agents.tools.private import left_behind
 from alcove.agents.tools.scratch import room as scratch_room
 from alcove.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.namespace import Namespace
@@ -146,22 +148,19 @@ class Agents:
                 found += [(kind, room) for room in self._own(principal, ("session",)) if len(room) == 4]
             else:
                 found.append((kind, rooms.scratch(kind)))
-        summaries = [self._summary(kind, turn.within(room), room) for kind, room in found]
-        if older := turn.rooms.fallback:
-            authors = (older.written_by, None) if older.authorless else (older.written_by,)
-            who = turn.within(older.namespace, written_by=authors)
-            for room in self._memories.namespaces(who, older.namespace):
-                if room != turn.rooms.private:
-                    summaries.append(self._summary("private, older", who, room))
-        return summaries
+        counts = [(kind, room, self._held(turn, kind, room)) for kind, room in found]
+        older = Counter(memory.namespace for memory in left_behind(turn))
+        counts += [("private, older", room, count) for room, count in older.items()]
+        return [RoomSummary(room=kind, namespace=room, memories=count) for kind, room, count in counts]
 
     def _own(self, principal: Principal, prefix: tuple[str, ...]) -> list[Namespace]:
         """The caller's rooms below a prefix that end with their name."""
         user = principal.user_id
         return self._memories.namespaces(OVERSEER, prefix, suffix=("u", user), owner=user)
 
-    def _summary(self, kind: str, who: Principal, room: Namespace) -> RoomSummary:
-        return RoomSummary(room=kind, namespace=room, memories=self._memories.count(who, room))
+    def _held(self, turn: Turn, kind: str, room: Namespace) -> int:
+        """What a room holds; those that are one namespace are counted without what lies below it."""
+        return self._memories.count(turn.within(room), room, exact=kind in ("private", "facts", "long-term"))
 
     # Tools
 

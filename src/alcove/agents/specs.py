@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct
 
 Kind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "agent"]
@@ -147,3 +148,6 @@ class Specs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     knowledge: tuple[Knowledge, ...] | None = None
+
+
+msgspec.json.Decoder(Specs)  # two threads that are the first to convert to a record crash msgspec 0.22

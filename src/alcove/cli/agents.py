@@ -194,9 +194,8 @@ def _arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str,
             arguments |= given([word], "ARGUMENTS")
             continue
         name, text = pair(word, "ARGUMENTS")
-        wanted = properties.get(name, {})
-        kinds = [wanted.get("type"), *(each.get("type") for each in wanted.get("anyOf", ()))]
-        arguments[name] = text if "string" in kinds else given([word], "ARGUMENTS")[name]
+        is_text = properties.get(name, {}).get("type") == "string"
+        arguments[name] = text if is_text else given([word], "ARGUMENTS")[name]
     return arguments
 
 

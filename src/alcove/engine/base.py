@@ -92,7 +92,16 @@ class TouchRow(NamedTuple):
     ttl: int | None
 
 
-RowOperation = PutRow | GetRow | DeleteRow | TouchRow
+class EvictRow(NamedTuple):
+    """Ends the oldest memory of a namespace that has no room for a new key: it holds `most` or more."""
+
+    ns: bytes
+    key: bytes
+    writer: Writer
+    most: int
+
+
+RowOperation = PutRow | GetRow | DeleteRow | TouchRow | EvictRow
 
 
 class Replay(NamedTuple):
@@ -133,6 +142,8 @@ class Scope:
     """When set, rooms that belong to anybody at all are left out."""
     written_by: tuple[str | None, ...] | None = None
     """When set, only what one of these wrote; None among them is nobody."""
+    unowned: bool = False
+    """Whether rooms that belong to anybody are left out."""
     filter: Filter = field(default_factory=Filter)
 
 

@@ -12,6 +12,7 @@ from alcove.engine import statements
 from alcove.engine.base import (
     DataKeyGone,
     DeleteRow,
+    EvictRow,
     GetRow,
     PutRow,
     Replay,
@@ -116,6 +117,8 @@ class Transaction:
                     return self._delete(operation)
                 case TouchRow():
                     return self._touch(operation)
+                case EvictRow():
+                    return self._evict(operation)
         except (Conflict, NotFound) as error:
             error.details["operation"] = position
             raise
@@ -150,6 +153,14 @@ class Transaction:
         expires_at = None if touch.ttl is None else self.at + touch.ttl
         self._db.execute(SQL["set_expiry"], (expires_at, live.seq))
         return self._do(GetRow(touch.ns, touch.key), 0)
+
+    def _evict(self, evict: EvictRow) -> Row | None:
+        """The memory that made room, as it was; None where there was room, or where the key is not new."""
+        found = self._one("oldest", evict.ns, evict.key, self.at, evict.most)
+        oldest = Row._make(found) if found else None
+        if oldest and (live := self._newest(oldest.ns, oldest.key).live):
+            self.end(live, "delete", evict.writer)
+        return oldest
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
         found = self._one("newest", ns, key, data_key)

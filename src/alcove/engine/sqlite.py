@@ -20,7 +20,7 @@ from alcove.engine.database import Database
 from alcove.engine.erasure import Erasure
 from alcove.engine.index import Index
 from alcove.engine.log import SQL, Live, Transaction
-from alcove.engine.scopes import predicate
+from alcove.engine.scopes import by_author, predicate
 from alcove.errors import AlcoveError
 from alcove.filters import Params
 from alcove.observer import Observer, Unobserved
@@ -84,7 +84,8 @@ class SqliteEngine:
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
-        statement = SQL["scan_page"].format(where=predicate(scope, params))
+        along = "authored" if by_author(scope) else "live"
+        statement = SQL["scan_page"].format(where=predicate(scope, params), along=along)
         with self._db.read() as db:
             return [Row._make(row) for row in db.execute(statement, [*params, limit])]
 

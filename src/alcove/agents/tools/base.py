@@ -65,18 +65,20 @@ class Tool:
     """Arguments that take one of a few names, which the spec knows."""
     required: tuple[str, ...] = ()
     """Arguments that are required for this agent, although they have a default for others."""
+    choose: str = ""
+    """What it is for and what a wrong choice costs, where an agent has other tools that keep things."""
 
     def parameters(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments, in one piece."""
+        """The JSON Schema of the arguments, in one piece and in words that every provider takes."""
         (reference,), parts = msgspec.json.schema_components([self.arguments])
         schema: dict[str, Any] = parts[reference["$ref"].rpartition("/")[2]]
+        properties = {name: _plain(about) for name, about in schema["properties"].items()}
         for name, names in (self.choices or {}).items():
-            about = schema["properties"][name]
-            schema["properties"][name] = {"enum": [*names], **about}
+            properties[name]["enum"] = [*names]
         for name in self.required:
-            schema["properties"][name].pop("default", None)
+            properties[name].pop("default", None)
         required = [*schema.get("required", []), *self.required]
-        return {"type": "object", "properties": schema["properties"], "required": required}
+        return {"type": "object", "properties": properties, "required": required}
 
     def called(self, turn: Turn, given: Mapping[str, Any]) -> Answer:
         """Runs the tool with those of the arguments that it declares."""
@@ -115,9 +117,24 @@ def rendered(tool: Tool, format: str) -> dict[str, Any]:
             raise InvalidRequest("format", "openai, anthropic or mcp")
 
 
+def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
+    """One argument without what some provider refuses: bounds, which a call checks, and null for absence.
+
+    A default is told where it is a name; how many there are by default shows.
+    """
+    alternatives = [each for each in about.get("anyOf", ()) if each != {"type": "null"}]
+    told = {**about, **(alternatives[0] if alternatives else {})}
+    if "enum" in told:
+        told["type"] = "string"
+    if not isinstance(told.get("default"), str):
+        told.pop("default", None)
+    return {name: told[name] for name in ("type", "description", "enum", "items", "default") if name in told}
+
+
 def _refusal(complaint: str) -> InvalidRequest:
     """The validator's words, with the argument first."""
     what, _, where = complaint.partition(" - at `$.")
     if "missing required field" in what:
         return InvalidRequest(what.split("`")[1], "to be given")
-    return InvalidRequest(where.rstrip("`") or "arguments", what.removeprefix("Expected ")[:200])
+    expected = "text that is not blank" if "regex" in what else what.removeprefix("Expected ")[:200]
+    return InvalidRequest(where.rstrip("`") or "arguments", expected)

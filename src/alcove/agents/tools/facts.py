@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import heapq
-import secrets
+import hashlib
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from alcove import checks
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Limit, Query, look
+from alcove.agents.tools.keyed import ByKey, Content, Look, look
+from alcove.agents.tools.texts import quoted
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
-from alcove.records import Delete, Entry, Put
+from alcove.records import Delete, Entry, Evict, Memory, Put
 
-_PAGE = 1000
 _AT_ONCE = 100
+"""Facts that make room for one, where another agent left too many."""
+_NAMED = 200
+"""Characters shown of a fact that made room."""
 
 
 class Learn(Struct):
     content: Content
-    key: (
-        Annotated[str, Meta(min_length=1, max_length=1024, description="To replace a fact, its key.")] | None
-    ) = None
-
-
-class Recall(Struct):
-    query: Query
-    limit: Limit = 5
-
-
-class Forget(Struct):
-    key: Annotated[str, Meta(min_length=1, description="The key of the fact.")]
+    key: Annotated[str, Meta(min_length=1, max_length=1024, description="Of a fact to replace.")] | None = (
+        None
+    )
 
 
 def _room(turn: Turn) -> Namespace:
@@ -41,47 +35,49 @@ def _room(turn: Turn) -> Namespace:
 
 
 def learn_fact(turn: Turn, given: Learn) -> Answer:
-    key = given.key or f"fact-{secrets.token_hex(8)}"
-    room, content = _room(turn), {"content": given.content}
+    room, content, most = _room(turn), {"content": given.content}, turn.rooms.agent.memory.facts.max_facts
     who = turn.within(room)
-    known = given.key is not None and turn.memories.get(who, room, key) is not None
-    evicted = [] if known else _oldest(turn)
+    key = given.key or _key(turn, given.content)
+    excess = turn.memories.count(who, room, exact=True) + 1 - most
+    room_made = [Evict(namespace=room, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
     put = Put(namespace=room, key=key, value=content, index=content)
-    entry, *_ = turn.memories.batch(who, [put, *(Delete(namespace=room, key=each) for each in evicted)])
-    text = f"Learned it as {short(key)}." + (f" Forgot the oldest: {', '.join(evicted)}." if evicted else "")
-    return Answer({"key": key, "version": entry.revision, "evicted": evicted}, text)  # type: ignore[union-attr]
+    *made, entry = turn.memories.batch(who, [*room_made, put])
+    assert isinstance(entry, Entry)
+    evicted = [fact for fact in made if isinstance(fact, Memory)]
+    text = f"Learned it as {short(key)}."
+    if evicted:
+        named = "; ".join(quoted(fact.value.get("content", fact.value), _NAMED) for fact in evicted)
+        text += f" There is room for {most} facts, so the oldest is forgotten: {named}."
+    keys = [fact.key for fact in evicted]
+    return Answer({"key": key, "version": entry.revision, "evicted": keys}, text)
 
 
-def _oldest(turn: Turn) -> list[str]:
-    """The facts that were written longest ago, as many as must go for one more to come."""
-    room, most = _room(turn), turn.rooms.agent.memory.facts.max_facts
-    who = turn.within(room)
-    excess = turn.memories.count(who, room) + 1 - most
-    if excess <= 0:
-        return []
-    facts: list[Entry] = []
-    while page := turn.memories.list(who, room, limit=_PAGE, offset=len(facts)):
-        facts += page
-    own = (fact for fact in facts if fact.namespace == room)
-    return [
-        fact.key for fact in heapq.nsmallest(min(excess, _AT_ONCE), own, key=lambda fact: fact.created_at)
-    ]
+def _key(turn: Turn, content: str) -> str:
+    """Where a fact goes that was given no key: where the same one is, or to a key that it always gets.
+
+    So a fact that is learned twice, by whoever and at whatever moment, is kept once.
+    """
+    room = _room(turn)
+    same = turn.memories.list(turn.within(room), room, filter={"content": content}, limit=1, exact=True)
+    return same[0].key if same else f"fact-{hashlib.sha256(checks.text(content, 'content')).hexdigest()[:16]}"
 
 
-def recall_facts(turn: Turn, given: Recall) -> Answer:
+def recall_facts(turn: Turn, given: Look) -> Answer:
     return look(turn, _room(turn), given.query, given.limit)
 
 
-def forget_fact(turn: Turn, given: Forget) -> Answer:
+def forget_fact(turn: Turn, given: ByKey) -> Answer:
     room = _room(turn)
     if not turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key)).deleted:
         raise NotFound(f"there is no fact {short(given.key)}; recall_facts finds their keys")
     return Answer({"key": given.key, "forgotten": True}, f"Forgot the fact {short(given.key)}.")
 
 
-TOOLS = (
-    Tool("learn_fact", "Keep one fact about this user. Give its key to replace an earlier one.", Learn,
-         learn_fact),
-    Tool("recall_facts", "Find facts about this user, by meaning.", Recall, recall_facts),
-    Tool("forget_fact", "Delete a fact about this user by its key.", Forget, forget_fact),
-)  # fmt: skip
+def fact_tools(most: int) -> tuple[Tool, ...]:
+    """The tools of an agent that keeps so many facts."""
+    return (
+        Tool("learn_fact", f"Keep a fact about this user, to find by meaning. Only the newest {most} stay.",
+             Learn, learn_fact, choose="For passing details: what must last gets lost here."),
+        Tool("recall_facts", "Find facts by meaning.", Look, recall_facts),
+        Tool("forget_fact", "Delete a fact by its key.", ByKey, forget_fact),
+    )  # fmt: skip

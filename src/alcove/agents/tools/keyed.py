@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Turn
+from alcove.agents.tools.texts import READ, line, listed
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.records import Memory, Put
 
-Key = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name to find it by again.")]
-Content = Annotated[str, Meta(min_length=1, description="What to keep, in full sentences.")]
-Query = Annotated[str, Meta(min_length=1, description="What to look for, in your own words.")]
-Limit = Annotated[int, Meta(ge=1, le=100, description="At most so many.")]
+NewKey = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name.")]
+Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")]
+Content = Annotated[str, Meta(pattern=r"\S", description="In full sentences.")]
+Query = Annotated[str, Meta(pattern=r"\S", description="In your own words.")]
+Limit = Annotated[int, Meta(ge=1, le=100, description="1 to 100.")]
+Offset = Annotated[int, Meta(ge=0, le=10**9, description="To skip.")]
+
+
+class Keep(Struct):
+    key: NewKey
+    content: Content
+
+
+class ByKey(Struct):
+    key: Key
+
+
+class Look(Struct):
+    query: Query
+    limit: Limit = 5
+
+
+class Show(Struct):
+    limit: Limit = 20
+    offset: Offset = 0
 
 
 def keep(turn: Turn, room: Namespace, key: str, content: str, where: str) -> Answer:
@@ -36,28 +58,42 @@ def missing(key: str, where: str, hint: str) -> NotFound:
     return NotFound(f"there is nothing under {short(key)} {where}; {hint} shows what there is")
 
 
-def look(turn: Turn, room: Namespace, query: str, limit: int) -> Answer:
-    found = turn.memories.search(turn.within(room), room, query=query, limit=limit)
-    answer = listed(found)
+def look(turn: Turn, room: Namespace, query: str, limit: int, reader: str | None = None) -> Answer:
+    """What fits a query best; `reader` is the tool that shows a long content whole."""
+    found = turn.memories.search(turn.within(room), room, query=query, limit=limit, exact=_alone(room))
+    answer = several(found, reader)
     if found.degraded:
         answer.result["degraded"] = found.degraded
     return answer
 
 
-def show(turn: Turn, room: Namespace, limit: int) -> Answer:
-    return listed(turn.memories.search(turn.within(room), room, limit=limit))
+def show(turn: Turn, room: Namespace, limit: int, offset: int, reader: str) -> Answer:
+    who, after, exact = turn.within(room), offset + limit, _alone(room)
+    found = turn.memories.search(who, room, limit=limit, offset=offset, exact=exact)
+    more = len(found) == limit and turn.memories.list(who, room, limit=1, offset=after, exact=exact)
+    return several(found, reader, after if more else None)
+
+
+def _alone(room: Namespace) -> bool:
+    """Whether a room is its namespace alone: a user's is, since a key says nothing of what lies below."""
+    return room.owner is not None
 
 
 def told(memory: Memory) -> Answer:
     """One memory with its author, as a model reads it."""
-    return Answer(shown(memory), f"{memory.key}: {_content(memory)}{_author(memory)}")
+    return Answer(shown(memory), line(memory, most=READ))
 
 
-def listed(found: Iterable[Memory]) -> Answer:
-    """Several memories, a line each."""
-    memories = [*found]
-    lines = [f"- {memory.key}: {_content(memory)}{_author(memory)}" for memory in memories]
-    return Answer({"items": [shown(each) for each in memories]}, "\n".join(lines) or "Nothing found.")
+def several(found: Sequence[Memory], reader: str | None, next_offset: int | None = None) -> Answer:
+    """Some memories, a line each."""
+    text = listed([line(each, reader=reader) for each in found], next_offset)
+    return Answer(page(found, next_offset), text)
+
+
+def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:
+    """Some memories, and where the list goes on if it does."""
+    items = {"items": [shown(each) for each in found]}
+    return items if next_offset is None else {**items, "next_offset": next_offset}
 
 
 def shown(memory: Memory) -> dict[str, Any]:
@@ -70,15 +106,3 @@ def shown(memory: Memory) -> dict[str, Any]:
         "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
         **({} if memory.score is None else {"score": round(memory.score, 4)}),
     }
-
-
-def _content(memory: Memory) -> str:
-    content = memory.value.get("content", memory.value)
-    return content if isinstance(content, str) else str(content)
-
-
-def _author(memory: Memory) -> str:
-    """Who wrote it, as far as that is known: the agent, and the user for whom it did."""
-    authors = [name for name in (memory.written_by.agent, memory.written_by.user) if name]
-    by = f"by {' for '.join(authors)}, " if authors else ""
-    return f" ({by}{memory.created_at.date()})"  # much quicker than a format

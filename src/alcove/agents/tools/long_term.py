@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from alcove import checks
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import Content, Limit, Query
-from alcove.errors import InvalidRequest, NotFound
+from alcove.agents.tools.texts import line, listed, name
+from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.namespace import Namespace
-from alcove.records import Delete, Memory, Put
+from alcove.records import Delete, Entry, Memory, Put
 
 Type = Literal["fact", "preference", "relationship", "instruction"]
 Scope = Literal["agent", "all"]
@@ -28,20 +31,22 @@ _PATIENCE = 2.0
 
 class Remember(Struct):
     content: Content
-    type: Annotated[Type, Meta(description="What kind of thing it is.")] = "fact"
-    tags: Annotated[list[str], Meta(description="A few short words to sort it by, at most 8.")] = []
-    scope: Annotated[Scope, Meta(description="agent: only you; all: every agent of this user.")] = "agent"
+    type: Annotated[Type, Meta(description="Its kind.")] = "fact"
+    tags: Annotated[list[str], Meta(description="At most 8 short words.")] = []
+    scope: Annotated[
+        Scope, Meta(description="agent: you alone; all: this user's other agents too, never other users.")
+    ] = "agent"
 
 
 class Recall(Struct):
     query: Query
     type: Annotated[Type | None, Meta(description="Only this kind.")] = None
-    tags: Annotated[list[str] | None, Meta(description="Only with one of these tags.")] = None
+    tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None
     limit: Limit = 5
 
 
 class Forget(Struct):
-    memory_id: Annotated[str, Meta(min_length=1, description="The id that recall or remember gave.")]
+    memory_id: Annotated[str, Meta(min_length=1, description="Its id.")]
 
 
 def memory_remember(turn: Turn, given: Remember) -> Answer:
@@ -52,15 +57,21 @@ def memory_remember(turn: Turn, given: Remember) -> Answer:
         tags = [*dict.fromkeys([*tags, *_kept_tags(known)])][:MOST_TAGS]
     value = {"content": given.content, "type": given.type, "tags": tags, "scope": given.scope}
     put = Put(namespace=room, key=id, value=value, index={"content": given.content})
-    entry = turn.memories.put(who, put)
-    turn.memories.wait_for_index(entry, _PATIENCE)  # then what came before it can be found, too
-    near = turn.memories.search(who, room, query=given.content, limit=_SIMILAR + 1)
-    similar = [each for each in near if each.key != id and (each.score or 0) >= ALIKE][:_SIMILAR]
+    similar = _similar(turn, room, turn.memories.put(who, put), given.content)
     updated = known is not None
     text = "You knew that already; updated it." if updated else "Remembered it."
     if similar:
-        text += " Similar, so look whether they still hold: " + "; ".join(_line(each) for each in similar)
+        text += "\nSimilar, so look whether they still hold:\n" + listed(map(_line, similar))
     return Answer({"memory_id": id, "updated": updated, "similar": [_shown(each) for each in similar]}, text)
+
+
+def _similar(turn: Turn, room: Namespace, entry: Entry, content: str) -> list[Memory]:
+    """What was there already and may be about the same; it is advice, and no reason to fail what is done."""
+    with suppress(AlcoveError):
+        turn.memories.wait_for_index(entry, _PATIENCE)  # then what came before it can be found, too
+        near = turn.memories.search(turn.within(room), room, query=content, limit=_SIMILAR + 1, exact=True)
+        return [each for each in near if each.key != entry.key and (each.score or 0) >= ALIKE][:_SIMILAR]
+    return []
 
 
 def memory_recall(turn: Turn, given: Recall) -> Answer:
@@ -73,14 +84,18 @@ def memory_recall(turn: Turn, given: Recall) -> Answer:
     degraded = None
     for room in turn.rooms.long_term.values():
         some = turn.memories.search(
-            turn.within(room), room, query=given.query, filter=conditions or None, limit=given.limit
+            turn.within(room),
+            room,
+            query=given.query,
+            filter=conditions or None,
+            limit=given.limit,
+            exact=True,
         )
         found, degraded = [*found, *some], degraded or some.degraded
     found.sort(key=lambda memory: memory.score or 0.0, reverse=True)
     best = found[: given.limit]
-    text = "\n".join(f"- {_line(memory)}" for memory in best) or "Nothing found."
     result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
-    return Answer({**result, "degraded": degraded} if degraded else result, text)
+    return Answer({**result, "degraded": degraded} if degraded else result, listed(map(_line, best)))
 
 
 def memory_forget(turn: Turn, given: Forget) -> Answer:
@@ -101,7 +116,7 @@ def _digest(content: str) -> str:
     """The same for contents that differ only in case, spacing or punctuation."""
     folded = unicodedata.normalize("NFKC", content).casefold()
     words = re.findall(r"\w+", folded)
-    return hashlib.sha256(" ".join(words or [folded]).encode()).hexdigest()[:20]
+    return hashlib.sha256(checks.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
 
 
 def _tags(tags: list[str]) -> list[str]:
@@ -126,16 +141,15 @@ def _kept_tags(memory: Memory) -> list[str]:
 
 
 def _line(memory: Memory) -> str:
-    value = memory.value
-    about = f"{value.get('type', 'fact')}, {memory.created_at:%Y-%m-%d}"
-    return f"[{memory.key}] {value.get('content', value)} ({about})"
+    kind = memory.value.get("type", "fact")
+    return line(memory, name(kind) if isinstance(kind, str) else "fact")
 
 
 TOOLS = (
-    Tool("memory_remember", "Keep something about this user for good: a fact, a preference, a relationship "
-         "or a standing instruction. Saying the same again updates it.", Remember, memory_remember),
-    Tool("memory_recall", "Find what is known of this user for good, by meaning, kind and tags.", Recall,
-         memory_recall),
-    Tool("memory_forget", "Delete a long-term memory by its id, when the user asks for it or it is wrong. "
-         "Earlier turns and summaries may still mention it.", Forget, memory_forget),
+    Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this user "
+         "for good. The same again updates it.", Remember, memory_remember,
+         choose="For what matters in a year: passing details come up for ever."),
+    Tool("memory_recall", "Find what was kept for good, by meaning.", Recall, memory_recall),
+    Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
+         "summaries may still mention it.", Forget, memory_forget),
 )  # fmt: skip

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
+from collections.abc import Iterator
 
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import (
-    Content,
-    Key,
-    Limit,
-    Query,
-    keep,
-    listed,
-    look,
-    missing,
-    read,
-    show,
-    told,
-)
+from alcove.agents.tools.keyed import ByKey, Keep, Look, Show, keep, look, missing, read, several, show, told
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.principal import Principal
-from alcove.records import Delete, Memory
+from alcove.records import Delete, Deletion, Memory, Result
 
 _WHERE = "in your private memory of this user"
-
-
-class Remember(Struct):
-    key: Key
-    content: Content
-
-
-class ByKey(Struct):
-    key: Key
-
-
-class Look(Struct):
-    query: Query
-    limit: Limit = 5
-
-
-class Show(Struct):
-    limit: Annotated[int, Meta(ge=1, le=100, description="At most so many.")] = 20
+_AT_ONCE = 500
 
 
 def _room(turn: Turn) -> Namespace:
@@ -52,7 +21,7 @@ def _room(turn: Turn) -> Namespace:
     return turn.rooms.private
 
 
-def remember(turn: Turn, given: Remember) -> Answer:
+def remember(turn: Turn, given: Keep) -> Answer:
     return keep(turn, _room(turn), given.key, given.content, _WHERE)
 
 
@@ -66,56 +35,64 @@ def recall(turn: Turn, given: ByKey) -> Answer:
 
 
 def search_memory(turn: Turn, given: Look) -> Answer:
-    answer = look(turn, _room(turn), given.query, given.limit)
-    if not answer.result["items"] and (older := _fallback(turn)):
-        newest = {memory.id for memory in _older(turn).values()}
-        who, room = older
-        found = turn.memories.search(who, room, query=given.query, limit=100)
-        return listed([memory for memory in found if memory.id in newest][: given.limit])
+    answer = look(turn, _room(turn), given.query, given.limit, "recall")
+    if not answer.result["items"] and (older := _older(turn)):
+        newest = {memory.id for memory in older.values()}
+        found = turn.memories.search(*_before(turn), query=given.query, limit=100)
+        return several([memory for memory in found if memory.id in newest][: given.limit], "recall")
     return answer
 
 
 def forget(turn: Turn, given: ByKey) -> Answer:
-    room = _room(turn)
-    done = turn.memories.delete(turn.within(room), Delete(namespace=room, key=given.key))
-    if not done.deleted:
-        raise missing(given.key, _WHERE, "list_memories")
-    return Answer({"key": given.key, "forgotten": True}, f"Forgot {short(given.key)}.")
+    """Deletes what is under a key, in older rooms too, so that nothing older comes back in its place."""
+    room, key = _room(turn), given.key
+    deletes = [Delete(namespace=room, key=key)]
+    for older in left_behind(turn):
+        if older.key == key:
+            deletes.append(Delete(namespace=older.namespace, key=key, expected_revision=older.revision))
+    who = turn.within(room if len(deletes) == 1 else _before(turn)[1])
+    done: list[Result] = []
+    for start in range(0, len(deletes), _AT_ONCE):
+        done += turn.memories.batch(who, deletes[start : start + _AT_ONCE])
+    if not any(isinstance(each, Deletion) and each.deleted for each in done):
+        raise missing(key, _WHERE, "list_memories")
+    return Answer({"key": key, "forgotten": True}, f"Forgot {short(key)}.")
 
 
 def list_memories(turn: Turn, given: Show) -> Answer:
-    answer = show(turn, _room(turn), given.limit)
+    answer = show(turn, _room(turn), given.limit, given.offset, "recall")
     if answer.result["items"]:
         return answer
     older = sorted(_older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
-    return listed(older[: given.limit])
+    after = given.offset + given.limit
+    return several(older[given.offset : after], "recall", after if after < len(older) else None)
+
+
+def left_behind(turn: Turn) -> Iterator[Memory]:
+    """What this user wrote into rooms from before users had their own."""
+    return turn.memories.export(*_before(turn), unowned=True) if turn.rooms.fallback else iter(())
 
 
 def _older(turn: Turn) -> dict[str, Memory]:
-    """What lies in rooms from before users had their own, newest of each key, while this one is empty."""
-    newest: dict[str, Memory] = {}
-    if older := _fallback(turn):
-        for memory in turn.memories.export(*older):
-            known = newest.get(memory.key)
-            if known is None or memory.created_at > known.created_at:
-                newest[memory.key] = memory
-    return newest
+    """The newest that was left behind under each key, while the private room is empty."""
+    room = _room(turn)
+    if turn.memories.list(turn.within(room), room, limit=1, exact=True):
+        return {}
+    return {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
 
 
-def _fallback(turn: Turn) -> tuple[Principal, Namespace] | None:
-    """Who may look where for older memories; None once the private room holds anything."""
-    older, room = turn.rooms.fallback, _room(turn)
-    if older is None or turn.memories.count(turn.within(room), room):
-        return None
-    authors = (older.written_by, None) if older.authorless else (older.written_by,)
-    return turn.within(older.namespace, written_by=authors), older.namespace
+def _before(turn: Turn) -> tuple[Principal, Namespace]:
+    """Who may look where for what was left behind."""
+    older = turn.rooms.fallback
+    assert older is not None
+    return turn.within(older.namespace, written_by=older.authors), older.namespace
 
 
 TOOLS = (
-    Tool("remember", "Keep something about this user for later conversations, under a key of your choice. "
-         "An existing key is replaced. Only you can read it, and only with this user.", Remember, remember),
-    Tool("recall", "Read back what you remembered about this user under a key.", ByKey, recall),
-    Tool("search_memory", "Search what you remembered about this user, by meaning.", Look, search_memory),
-    Tool("forget", "Delete what you remembered about this user under a key.", ByKey, forget),
-    Tool("list_memories", "List what you remembered about this user.", Show, list_memories),
+    Tool("remember", "Keep a note about this user, in place of what its key held. Only you see it.", Keep,
+         remember, choose="For your own work: this user's other agents never learn it."),
+    Tool("recall", "Read a note about this user.", ByKey, recall),
+    Tool("search_memory", "Search your notes about this user by meaning.", Look, search_memory),
+    Tool("forget", "Delete a note about this user.", ByKey, forget),
+    Tool("list_memories", "List your notes about this user.", Show, list_memories),
 )  # fmt: skip

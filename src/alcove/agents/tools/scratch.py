@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+from itertools import groupby, islice
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Key, missing, shown
+from alcove.agents.tools.keyed import Key, NewKey, Offset, missing, page, shown
 from alcove.agents.tools.pattern import matcher
+from alcove.agents.tools.texts import LISTED, READ, line, listed
 from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
 
-Room = Annotated[str, Meta(description="Which kind of room.")]
+Room = Annotated[str, Meta(description="Which room.")]
 _ABOUT = {
-    "global": "global is open to every user of every agent that has it",
-    "workflow": "workflow is shared by everybody in this workflow run",
-    "swarm": "swarm is shared by everybody in this swarm",
-    "debate": "debate is shared by everybody in this debate",
-    "session": "session is shared by the agents of this user in this session",
-    "agent": "agent is yours alone with this user",
+    "global": "every user of every agent with it",
+    "workflow": "all who are in it",
+    "swarm": "all who are in it",
+    "debate": "all who are in it",
+    "session": "this user's agents in this session",
+    "agent": "you alone with this user",
 }
+_PAGE = 1000
+"""Values in one answer; its text has fewer."""
+_LINES = 100
 
 
 class Write(Struct):
-    key: Key
-    value: Annotated[Any, Meta(description="Any JSON value.")]
+    key: NewKey
+    value: Annotated[Any, Meta(description="Any JSON.")]
     namespace: Room = "global"
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Anything to say about the value.")] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="About the value.")] = None
     expected_version: (
-        Annotated[int, Meta(ge=0, description="Only if this is its version now; 0: if it does not exist.")]
-        | None
+        Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")] | None
     ) = None
 
 
@@ -44,7 +47,8 @@ class Read(Struct):
 
 class Listing(Struct):
     namespace: Room = "global"
-    pattern: Annotated[str | None, Meta(description="Only keys like this, such as `plan_*`.")] = None
+    pattern: Annotated[str | None, Meta(description="Keys like `plan_*`.")] = None
+    offset: Offset = 0
 
 
 def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
@@ -56,13 +60,15 @@ def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
 
 
 def write(turn: Turn, given: Write) -> Answer:
-    place = room(turn, given.namespace, opening=True)
+    place = turn.rooms.scratch(given.namespace)
     put = Put(
         namespace=place,
         key=given.key,
         value={"value": given.value, "metadata": given.metadata or {}},
         expected_revision=given.expected_version,
     )
+    turn.memories.check_put(turn.within(place), put)  # what will be refused opens no run
+    room(turn, given.namespace, opening=not given.expected_version)
     try:
         entry = turn.memories.put(turn.within(place), put)
     except Conflict:
@@ -77,19 +83,16 @@ def read(turn: Turn, given: Read) -> Answer:
     found = turn.memories.get(turn.within(place), place, given.key)
     if found is None:
         raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
-    return Answer(shown(found), _line(found))
+    return Answer(shown(found), _line(found, most=READ))
 
 
 def listing(turn: Turn, given: Listing) -> Answer:
     place, fits = room(turn, given.namespace), matcher(given.pattern or "*")
-    found = [
-        memory
-        for memory in turn.memories.export(turn.within(place), place)
-        if memory.namespace == place and fits(memory.key)
-    ]
-    lines = [f"- {_line(memory)}" for memory in found]
-    text = "\n".join(lines) or f"The {given.namespace} room has nothing like that."
-    return Answer({"items": [shown(memory) for memory in found]}, text)
+    every = turn.memories.export(turn.within(place), place, exact=True)
+    fitting = islice((memory for memory in every if fits(memory.key)), given.offset, None)
+    found, more = [*islice(fitting, _PAGE)], next(fitting, None) is not None
+    text = listed(map(_line, found[:_LINES]), given.offset + _LINES if len(found) > _LINES else None)
+    return Answer(page(found, given.offset + _PAGE if more else None), text)
 
 
 def delete(turn: Turn, given: Read) -> Answer:
@@ -99,26 +102,20 @@ def delete(turn: Turn, given: Read) -> Answer:
     return Answer({"key": given.key, "deleted": True}, f"Deleted {short(given.key)}.")
 
 
-def _line(memory: Memory) -> str:
-    value = msgspec.json.encode(memory.value.get("value", memory.value)).decode()
-    return f"{memory.key} (version {memory.revision}): {value}"
+def _line(memory: Memory, most: int = LISTED) -> str:
+    about = f"version {memory.revision}"
+    return line(memory, about, field="value", most=most, reader="shared_memory_read")
 
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these kinds of rooms."""
-    about = "a room: " + "; ".join(_ABOUT[kind] for kind in kinds)
-    rooms = {"namespace": kinds}
-    named = () if "global" in kinds else ("namespace",)
+    rooms, named = {"namespace": kinds}, () if "global" in kinds else ("namespace",)
+    alike = [(who, [*group]) for who, group in groupby(kinds, _ABOUT.__getitem__)]
+    readers = "; ".join(f"{', '.join(group)}: {who}" for who, group in alike)
     return (
-        Tool(
-            "shared_memory_write",
-            f"Write a value under a key to {about}.",
-            Write,
-            write,
-            rooms,
-            named,
-        ),
-        Tool("shared_memory_read", f"Read the value under a key of {about}.", Read, read, rooms, named),
-        Tool("shared_memory_list", "List the keys and values of a room.", Listing, listing, rooms, named),
-        Tool("shared_memory_delete", "Delete the value under a key of a room.", Read, delete, rooms, named),
-    )
+        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {readers}.", Write, write,
+             rooms, named),
+        Tool("shared_memory_read", "Read a value of a room.", Read, read, rooms, named),
+        Tool("shared_memory_list", "List the values of a room.", Listing, listing, rooms, named),
+        Tool("shared_memory_delete", "Delete a value of a room.", Read, delete, rooms, named),
+    )  # fmt: skip

@@ -7,7 +7,22 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Content, Key, Limit, Query, keep, look, read, show
+from alcove.agents.tools.keyed import (
+    ByKey,
+    Content,
+    Keep,
+    Key,
+    Limit,
+    Look,
+    NewKey,
+    Offset,
+    Query,
+    Show,
+    keep,
+    look,
+    read,
+    show,
+)
 from alcove.errors import InvalidRequest
 from alcove.namespace import Namespace
 
@@ -16,7 +31,7 @@ Pool = Annotated[str, Meta(description="Which pool.")]
 
 class ShareTo(Struct):
     pool: Pool
-    key: Key
+    key: NewKey
     content: Content
 
 
@@ -34,24 +49,7 @@ class SearchPool(Struct):
 class ListPool(Struct):
     pool: Pool
     limit: Limit = 20
-
-
-class Share(Struct):
-    key: Key
-    content: Content
-
-
-class ReadShared(Struct):
-    key: Key
-
-
-class SearchShared(Struct):
-    query: Query
-    limit: Limit = 5
-
-
-class ListShared(Struct):
-    limit: Limit = 20
+    offset: Offset = 0
 
 
 def _pool(turn: Turn, name: str) -> Namespace:
@@ -74,45 +72,45 @@ def read_from_pool(turn: Turn, given: ReadPool) -> Answer:
 
 
 def search_pool(turn: Turn, given: SearchPool) -> Answer:
-    return look(turn, _pool(turn, given.pool), given.query, given.limit)
+    return look(turn, _pool(turn, given.pool), given.query, given.limit, "read_from_pool")
 
 
 def list_pool(turn: Turn, given: ListPool) -> Answer:
-    return show(turn, _pool(turn, given.pool), given.limit)
+    return show(turn, _pool(turn, given.pool), given.limit, given.offset, "read_from_pool")
 
 
-def share_finding(turn: Turn, given: Share) -> Answer:
+def share_finding(turn: Turn, given: Keep) -> Answer:
     return keep(turn, _team(turn), given.key, given.content, "for the team")
 
 
-def read_shared(turn: Turn, given: ReadShared) -> Answer:
+def read_shared(turn: Turn, given: ByKey) -> Answer:
     return read(turn, _team(turn), given.key, "in the team's room", "list_shared")
 
 
-def search_shared(turn: Turn, given: SearchShared) -> Answer:
-    return look(turn, _team(turn), given.query, given.limit)
+def search_shared(turn: Turn, given: Look) -> Answer:
+    return look(turn, _team(turn), given.query, given.limit, "read_shared")
 
 
-def list_shared(turn: Turn, given: ListShared) -> Answer:
-    return show(turn, _team(turn), given.limit)
+def list_shared(turn: Turn, given: Show) -> Answer:
+    return show(turn, _team(turn), given.limit, given.offset, "read_shared")
 
 
 def pool_tools(names: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these pools."""
     only = {"pool": names}
     return (
-        Tool("share_to", "Write something into a pool that all users of agents with this pool can read. "
-             "Never put anything private there.", ShareTo, share_to, only),
-        Tool("read_from_pool", "Read an entry of a pool by its key.", ReadPool, read_from_pool, only),
+        Tool("share_to", "Write to a pool, which other users read: never anything private.", ShareTo,
+             share_to, only),
+        Tool("read_from_pool", "Read an entry of a pool.", ReadPool, read_from_pool, only),
         Tool("search_pool", "Search a pool by meaning.", SearchPool, search_pool, only),
         Tool("list_pool", "List the entries of a pool.", ListPool, list_pool, only),
     )  # fmt: skip
 
 
 TEAM_TOOLS = (
-    Tool("share_finding", "Share something with your team, under a key. Everybody in the team can read it.",
-         Share, share_finding),
-    Tool("read_shared", "Read what a team member shared under a key.", ReadShared, read_shared),
-    Tool("search_shared", "Search what your team shared, by meaning.", SearchShared, search_shared),
-    Tool("list_shared", "List what your team shared.", ListShared, list_shared),
+    Tool("share_finding", "Write to the team's room, which other users read: never anything private.", Keep,
+         share_finding),
+    Tool("read_shared", "Read an entry of the team's room.", ByKey, read_shared),
+    Tool("search_shared", "Search the team's room by meaning.", Look, search_shared),
+    Tool("list_shared", "List the team's room.", Show, list_shared),
 )  # fmt: skip

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
+
+import msgspec
 
 from alcove.agents.rooms import pools
-from alcove.agents.specs import Agent
-from alcove.agents.tools import facts, long_term, private
+from alcove.agents.specs import Agent, Facts, LongTerm, Memory, Private
+from alcove.agents.tools import long_term, private
 from alcove.agents.tools.base import Tool
+from alcove.agents.tools.facts import fact_tools
 from alcove.agents.tools.scratch import scratch_tools
 from alcove.agents.tools.shared import TEAM_TOOLS, pool_tools
 
@@ -30,7 +34,15 @@ def _toolset(agent: Agent, team: bool) -> dict[str, Tool]:
     if memory.scratch:
         tools += scratch_tools(memory.scratch)
     if memory.facts.enabled:
-        tools += facts.TOOLS
+        tools += fact_tools(memory.facts.max_facts)
     if memory.long_term.enabled:
         tools += long_term.TOOLS
+    if sum(bool(tool.choose) for tool in tools) > 1:
+        tools = [replace(tool, description=f"{tool.description} {tool.choose}".rstrip()) for tool in tools]
     return {tool.name: tool for tool in tools}
+
+
+# Looked into here, once: two threads that are the first to convert to a record crash msgspec 0.22.
+_ALL = Memory(private=Private(), pools=("p",), scratch=("global",), facts=Facts(), long_term=LongTerm())
+for _tool in _toolset(Agent(name="a", memory=_ALL), True).values():
+    msgspec.json.Decoder(_tool.arguments)

@@ -32,6 +32,14 @@ INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
 SELECT {columns} FROM versions v INDEXED BY live
 WHERE ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
 
+-- name: oldest
+-- What was written longest ago in a namespace, if it holds so many that a key which is not among them is too much.
+SELECT {columns} FROM versions v INDEXED BY live
+WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
+  AND (SELECT count(*) >= ?4 AND NOT coalesce(max(key = ?2), 0) FROM versions INDEXED BY live
+       WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3))
+ORDER BY created_at, seq LIMIT 1
+
 -- name: get_at
 -- What was live at one key at a moment.
 SELECT {columns} FROM versions v INDEXED BY history
@@ -159,7 +167,7 @@ SELECT {columns} FROM versions v WHERE seq IN (SELECT value FROM json_each(?)) O
 
 -- name: scan_page
 -- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.
-SELECT {columns} FROM versions v INDEXED BY live
+SELECT {columns} FROM versions v INDEXED BY {along}
 WHERE (ns, key) > (?, ?) AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
   AND {where}
 ORDER BY ns, key LIMIT ?

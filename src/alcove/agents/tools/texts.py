@@ -1,0 +1,82 @@
+"""What a model reads of memories: one line for each, which nothing that somebody wrote can end or add to.
+
+A line is `key: content (about)`. Content is JSON; keys and names are a plain word, or JSON where they are not
+one. So what others wrote stays inside its quotes, and what stands outside of them is ours.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from alcove.records import Author, Memory
+
+LISTED = 1_000
+"""Characters shown of each content in a list or a search."""
+READ = 20_000
+"""Characters shown of a content that is read by its key."""
+_WORD = re.compile(r"[\w./@+-]+")
+_HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
+"""Categories of characters that end a line, or that a reader does not see."""
+_JOINERS = "\u200c\u200d"
+"""Hidden, but Persian, Hindi and emoji are spelled with them."""
+
+
+def listed(lines: Iterable[str], next_offset: int | None = None) -> str:
+    """Lines of memories as a list; `next_offset` where it goes on."""
+    shown = [f"- {line}" for line in lines] or ["Nothing found."]
+    if next_offset is not None:
+        shown.append(f"There is more: call this again with offset {next_offset}.")
+    return "\n".join(shown)
+
+
+def line(
+    memory: Memory, *more: str, field: str = "content", most: int = LISTED, reader: str | None = None
+) -> str:
+    """A memory in one line: key, content, `more` about it, who wrote it and when.
+
+    `reader` is the tool that shows all of a content that is cut.
+    """
+    about = [*more, *_author(memory.written_by), str(memory.created_at.date())]
+    content = quoted(memory.value.get(field, memory.value), most, reader)
+    return f"{name(memory.key)}: {content} ({', '.join(about)})"
+
+
+def quoted(value: object, most: int = LISTED, reader: str | None = None) -> str:
+    """A value as JSON; of a long one the beginning, as a JSON string, and a note that says so."""
+    text = value if isinstance(value, str) else _json(value)
+    if len(text) <= most:
+        return _json(value)
+    whole = f"; {reader} shows all" if reader else ""
+    return f"{_json(text[:most])} [the first {most} of {len(text)} characters{whole}]"
+
+
+def name(text: str) -> str:
+    """A key or a name: as it is where it is a plain word, otherwise as JSON."""
+    return text if _WORD.fullmatch(text) else _json(text)
+
+
+def _author(author: Author) -> Iterator[str]:
+    """Who wrote it, as far as that is known: the agent, and the user for whom it did."""
+    if author.agent and author.user:
+        yield f"by {name(author.agent)} for {name(author.user)}"
+    elif author.user:
+        yield f"by user {name(author.user)}"
+    elif author.agent:
+        yield f"by agent {name(author.agent)}"
+
+
+def _json(value: object) -> str:
+    """JSON in one line, with hidden characters as escapes."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    if char in _JOINERS or unicodedata.category(char) not in _HIDDEN:
+        return char
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
