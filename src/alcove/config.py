@@ -54,11 +54,17 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     request_seconds: Annotated[float, _about("Longest that a request may take.", least=0.001, most=86400)] = (
         30.0
     )
+    head_seconds: Annotated[
+        float, _about("Longest that a request's head may take to come.", least=0.1, most=86400)
+    ] = 10.0
     max_body_bytes: Annotated[int, _about("Largest body of a request.", least=1, most=2147483648)] = (
         4 * 1024 * 1024
     )
     most_in_flight: Annotated[
-        int, _about("Requests at once before others are told to come back.", least=1, most=1000000)
+        int,
+        _about(
+            "Requests at once, and streams beside them; one user gets four fifths.", least=1, most=1000000
+        ),
     ] = 1000
     max_depth: Annotated[int, _about("Segments in a namespace.", least=1, most=100)] = 5
     max_value_bytes: Annotated[int, _about("Largest value, as compact JSON.", least=1, most=2147483648)] = (

@@ -76,19 +76,34 @@ class Reading:
         self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
     ) -> Memory | None:
         """The memory at a key, or None; at a past moment with `as_of`."""
+        return self.locate(principal, namespace, key, as_of=as_of)[1]()
+
+    def locate(
+        self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
+    ) -> tuple[int, Callable[[], Memory | None]]:
+        """How many bytes lie at a key, and what opens them: that takes the longer the more they are."""
         policy, settings = self._standing.current()
         place = checks.address(namespace, key, settings)
         at = checked_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
-        try:
-            return self._read(place, at)
-        except KeyDestroyed:
-            return rows.undisturbed(partial(self._read, place, at))
+        row = self._row(place, at)
+
+        def opened() -> Memory | None:
+            try:
+                return self._opener.memory(row) if row else None
+            except KeyDestroyed:
+                return rows.undisturbed(partial(self._read, place, at))
+
+        return (len(row.sealed or b"") + len(row.index_text or "") if row else 0), opened
 
     def _read(self, place: checks.Address, at: int | None) -> Memory | None:
+        row = self._row(place, at)
+        return self._opener.memory(row) if row else None
+
+    def _row(self, place: checks.Address, at: int | None) -> Row | None:
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         self._refuse_forgotten(at)
-        return self._opener.memory(row) if row else None
+        return row
 
     def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
         """Every retained version of one key, newest first."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
-from alcove import cursor
+from alcove import cancellation, cursor
 from alcove.clock import to_datetime
 from alcove.engine.base import Row
 from alcove.errors import KeyDestroyed, Unreadable
@@ -59,7 +59,8 @@ class Opener:
         self._vault = vault
 
     def value(self, row: Row) -> dict[str, JSON]:
-        """The decrypted value of a version that has one."""
+        """The decrypted value of a version that has one; what opens many stops here once it is cancelled."""
+        cancellation.check()
         if row.data_key is None or row.sealed is None:
             raise Unreadable("this value has lost its key, or itself")
         plain = self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))

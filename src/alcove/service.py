@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar, get_args
 
-from alcove import checks, rows
+from alcove import cancellation, checks, rows
 from alcove.admin import Admin
 from alcove.audit import Audit
 from alcove.clock import DAY, Clock, checked_moment
@@ -148,9 +148,6 @@ class Memories(Reading):
         self, principal: Principal, operations: Sequence[Operation], *, idempotency_key: str | None = None
     ) -> List[Result]:
         """Many operations in one transaction, which reads its own writes: all of them or none."""
-        most = self._standing.current().settings.max_batch
-        if len(operations) > most:
-            raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         return self._write(principal, operations, idempotency_key)
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:
@@ -192,6 +189,8 @@ class Memories(Reading):
         """
         for _ in range(_MOST_RESEALS):
             standing = self._standing.current()
+            if len(operations) > (most := standing.settings.max_batch):
+                raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
             missing: set[str] = set()
             prepared = [self._prepare(standing, principal, op, n, missing) for n, op in enumerate(operations)]
             replay = self._replays.request(principal, operations, idempotency_key, missing)
@@ -230,6 +229,7 @@ class Memories(Reading):
 
         None where there is no data key to seal it with; its subject is then `missing`.
         """
+        cancellation.check()
         try:
             policy, settings = standing
             place = checks.address(operation.namespace, operation.key, settings)

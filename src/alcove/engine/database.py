@@ -13,12 +13,16 @@ from pathlib import Path
 
 import apsw
 
+from alcove import cancellation
 from alcove.clock import parse_instant
 from alcove.engine import statements
 from alcove.errors import AlcoveError, StoreError, Unavailable
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()
+
+STEPS_BETWEEN_CHECKS = 50_000
+"""Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
 
 
 class Database:
@@ -172,6 +176,7 @@ class Reading:
         except IndexError:
             with self._database.explained():
                 self._reader = self._database.connect()
+                self._reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
         return self._reader
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -212,8 +217,10 @@ def pragma(db: apsw.Connection, name: str) -> int:
     return int(value)
 
 
-def _explain(error: apsw.Error, path: Path) -> AlcoveError:
+def _explain(error: apsw.Error, path: Path) -> Exception:
     match error:
+        case apsw.InterruptError():
+            return cancellation.Cancelled()
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is busy: another process held it for too long")
         case apsw.FullError():

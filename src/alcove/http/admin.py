@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -32,9 +31,10 @@ _PIECE_BYTES = 256 * 1024
 class AdminApi:
     """What operators do over REST; auditors may call what only reads."""
 
-    def __init__(self, admin: Admin, offload: Offload) -> None:
+    def __init__(self, admin: Admin, reads: Offload, changes: Offload) -> None:
         self._admin = admin
-        self._offload = offload
+        self._reads = reads
+        self._changes = changes
 
     def resources(self) -> list[Resource]:
         user = f"{_AT}/users/{{user}}"
@@ -96,7 +96,7 @@ class AdminApi:
 
     async def export_user(self, call: Call) -> Any:
         found = await self._do(self._admin.export, call, call.path["user"])
-        return memory_lines(self._offload, found, call.ask_again)
+        return memory_lines(self._reads, found, call.ask_again)
 
     async def clean(self, call: Call) -> None:
         await self._do(self._admin.remove, call, call.path["user"], call.path["id"])
@@ -126,7 +126,7 @@ class AdminApi:
         return await self._do(self._admin.keys, call)
 
     async def rotate(self, call: Call) -> Any:
-        steps = await self._offload(lambda: [*self._admin.rotate_keys(call.principal)])
+        steps = await self._changes(lambda: [*self._admin.rotate_keys(call.principal)])
         active = (await self._do(self._admin.keys, call)).active
         return forms.RotationAnswer(active, steps[-1].rewrapped if steps else 0)
 
@@ -145,27 +145,19 @@ class AdminApi:
         return await self._do(self._admin.audit, call, **msgspec.structs.asdict(call.query))
 
     async def doctor(self, call: Call) -> Any:
-        done = await self._offload(lambda: [*self._admin.doctor(call.principal)])
+        done = await self._reads(lambda: [*self._admin.doctor(call.principal)])
         examinations = [forms.ExaminationAnswer.of(each) for each in done]
         return forms.DoctorAnswer(all(each.wrong == [] for each in examinations), examinations)
 
     async def backup(self, call: Call) -> Any:
-        folder = Path(tempfile.mkdtemp(prefix="alcove-backup-"))
-        try:
-            copy = folder / "backup.db"
-            await self._offload(lambda: [*self._admin.backup(call.principal, copy)])
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-        return Stream(self._pieces(copy), b"application/octet-stream", call.ask_again)
+        folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
+        await self._reads(lambda: [*self._admin.backup(call.principal, Path(folder.name) / "backup.db")])
+        return Stream(self._pieces(folder), b"application/octet-stream", call.ask_again)
 
-    async def _pieces(self, copy: Path) -> AsyncIterator[bytes]:
-        try:
-            with copy.open("rb") as file:
-                while piece := await self._offload(partial(file.read, _PIECE_BYTES)):
-                    yield piece
-        finally:
-            shutil.rmtree(copy.parent)
+    async def _pieces(self, folder: tempfile.TemporaryDirectory[str]) -> AsyncIterator[bytes]:
+        with folder, (Path(folder.name) / "backup.db").open("rb") as file:
+            while piece := await self._reads(partial(file.read, _PIECE_BYTES)):
+                yield piece
 
     async def api_keys(self, call: Call) -> Any:
         found = await self._do(self._admin.list_api_keys, call)
@@ -176,16 +168,16 @@ class AdminApi:
         if not body.trusted and not body.user:
             raise InvalidRequest("user", "whom the key acts for, unless it is trusted to name them itself")
         make = partial(self._keys(call).create, client=body.client, user=body.user, roles=body.roles)
-        return forms.NewApiKey(await self._offload(lambda: make(trusted=body.trusted, now=system_clock())))
+        return forms.NewApiKey(await self._changes(lambda: make(trusted=body.trusted, now=system_clock())))
 
     async def revoke_api_key(self, call: Call) -> None:
-        await self._offload(partial(self._keys(call).revoke, call.path["id"]))
+        await self._changes(partial(self._keys(call).revoke, call.path["id"]))
 
     def _keys(self, call: Call) -> ApiKeys:
         return self._admin.api_keys(call.principal)
 
     async def _do(self, method: Any, call: Call, *args: Any, **options: Any) -> Any:
-        return await self._offload(partial(method, call.principal, *args, **options))
+        return await self._changes(partial(method, call.principal, *args, **options))
 
 
 class Denials:

@@ -14,6 +14,7 @@ from alcove.agents.runs import Run
 from alcove.agents.service import MOST_RUNS, Agents, RoomStats, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.errors import InvalidRequest
+from alcove.http.app import encoded
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streams import StreamsApi
@@ -22,6 +23,14 @@ _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
 _CHANGED = (400, 401, 403, 404, 409, 413, 415)
 MOST_CALLS = 1000
+READING = frozenset(
+    (
+        *("recall", "search_memory", "list_memories", "read_from_pool", "search_pool", "list_pool"),
+        *("read_shared", "search_shared", "list_shared", "shared_memory_read", "shared_memory_list"),
+        *("recall_facts", "memory_recall"),
+    )
+)
+"""Tools that write nothing, and so wait for nobody who does."""
 
 
 class AgentsAnswer(Struct):
@@ -91,9 +100,10 @@ class MembersBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class AgentsApi:
     """The resources under `/v1/agents`, `/v1/teams` and `/v1/runs`."""
 
-    def __init__(self, agents: Agents, offload: Offload, streams: StreamsApi) -> None:
+    def __init__(self, agents: Agents, reads: Offload, changes: Offload, streams: StreamsApi) -> None:
         self._agents = agents
-        self._offload = offload
+        self._reads = reads
+        self._changes = changes
         self._streams = streams
 
     def resources(self) -> list[Resource]:
@@ -150,12 +160,16 @@ class AgentsApi:
         body = call.body
         where = Where(session_id=body.session_id, team=body.team, instances=body.instances)
         agent, tool = call.path["agent"], call.path["tool"]
-        answer = await self._do(self._agents.call, call, agent, tool, body.arguments, where)
-        return ToolAnswer(answer.result, answer.text)
+
+        def done() -> Struct:
+            answer = self._agents.call(call.principal, agent, tool, body.arguments, where)
+            return encoded(ToolAnswer(answer.result, answer.text))
+
+        return await (self._reads if tool in READING else self._changes)(done)
 
     async def calls(self, call: Call) -> Any:
         found = await self._do(self._agents.calls_of, call, call.path["agent"])
-        return CallsAnswer(await self._offload(lambda: [*islice(found, call.query.limit)]))
+        return CallsAnswer(await self._changes(lambda: [*islice(found, call.query.limit)]))
 
     async def room_stats(self, call: Call) -> Any:
         return await self._within(self._agents.room_stats, call)
@@ -203,4 +217,4 @@ class AgentsApi:
         await self._do(self._agents.close_run, call, call.path["kind"], call.path["id"])
 
     async def _do(self, method: Any, call: Call, *args: Any) -> Any:
-        return await self._offload(partial(method, call.principal, *args))
+        return await self._changes(partial(method, call.principal, *args))

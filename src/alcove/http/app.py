@@ -23,9 +23,11 @@ from starlette.routing import Router
 from alcove.errors import AlcoveError, NotFound, Unavailable
 from alcove.http.answers import ErrorAnswer
 from alcove.http.auth import Authenticator, on_this_machine
+from alcove.http.body import expected_bytes, in_pieces, whole
 from alcove.http.errors import STATUS, MethodNotAllowed, Unauthenticated
-from alcove.http.limits import Limits, RateLimiter
-from alcove.http.resource import Call, Resource, expect, path_parameter, path_pattern, too_large
+from alcove.http.limits import SMALL_BYTES, Held, Limits, RateLimiter, Shares, asking
+from alcove.http.offload import Offload
+from alcove.http.resource import Call, Resource, expect, path_parameter, path_pattern
 from alcove.http.streaming import Stream, pour, while_allowed
 from alcove.logs import AccessLine, AccessLog
 from alcove.principal import NOBODY_ELSE, Principal
@@ -37,6 +39,10 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _JSON = (b"content-type", b"application/json")
 UNKNOWN = "unknown"
 """The declared path of what is not there."""
+CONNECTION = "alcove.connection"
+"""Where a scope has what tells that a client is gone, if the server has it."""
+CLIENT_GONE = 499
+"""The status in the log of a request whose client went away before it was answered."""
 METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"))
 """Methods that are told apart where requests are counted: a caller must not be able to make up series."""
 
@@ -47,7 +53,7 @@ Answered = tuple[int, bytes | Stream, list[tuple[bytes, bytes]]]
 class Exchange:
     """One request and its answer, as the log tells it."""
 
-    __slots__ = ("headers", "id", "path", "principal", "scope", "started", "status")
+    __slots__ = ("headers", "held", "id", "path", "principal", "scope", "started", "status")
 
     def __init__(self, scope: dict[str, Any], path: str) -> None:
         self.scope = scope
@@ -57,6 +63,7 @@ class Exchange:
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
         self.path = path
         self.principal: Principal | None = None
+        self.held = Held()
         self.status = 500
 
 
@@ -72,11 +79,12 @@ def application(
     authenticate: Authenticator,
     limits: Limits,
     log: AccessLog,
+    offload: Offload,
     lifespan: Any = None,
     watchers: Sequence[Watcher] = (),
 ) -> Router:
     """The application that serves these resources."""
-    edge = Edge(authenticate, limits, log, watchers)
+    edge = Edge(authenticate, limits, log, watchers, offload)
     methods: dict[str, dict[str, Resource]] = {}
     for each in resources:
         methods.setdefault(each.path, {})[each.method] = each
@@ -128,26 +136,50 @@ class Edge:
     """Authenticates, limits, parses, calls and answers; no error leaves with a stack."""
 
     def __init__(
-        self, authenticate: Authenticator, limits: Limits, log: AccessLog, watchers: Sequence[Watcher]
+        self,
+        authenticate: Authenticator,
+        limits: Limits,
+        log: AccessLog,
+        watchers: Sequence[Watcher],
+        offload: Offload,
     ) -> None:
         self._authenticate = authenticate
+        self._offload = offload
         self._watchers = watchers
         self._limits = limits
         self._rate = RateLimiter(limits.rate_per_second)
         self._log = log
-        self._in_flight = 0
-        self._streams = 0
+        self._requests = Shares(limits.most_in_flight)
+        self._lasting = Shares(limits.most_in_flight)
+        self._bodies = Shares(limits.most_bodies_bytes)
 
     async def serve(self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any) -> None:
-        """One request, from its headers to its line in the log."""
-        self._in_flight += 1
+        """One request, from its headers to its line in the log; it ends when its client is gone."""
+        connection = exchange.scope.get(CONNECTION)
+        if connection:
+            connection.serving = asyncio.current_task()
+        try:
+            await self._respond(exchange, methods, receive, send)
+        except asyncio.CancelledError:
+            if not (connection and connection.lost):
+                raise
+            connection.serving.uncancel()
+        finally:
+            exchange.held.give_back()
+            if connection:
+                connection.serving = None
+        self._tell(exchange)
+
+    async def _respond(
+        self, exchange: Exchange, methods: dict[str, Resource], receive: Any, send: Any
+    ) -> None:
         for watcher in self._watchers:
             watcher.began(exchange)
+        exchange.status = CLIENT_GONE
         try:
             status, body, headers = await self._answer(exchange, methods, receive)
             exchange.status = status
         finally:
-            self._in_flight -= 1
             for watcher in self._watchers:
                 watcher.ended(exchange)
         head = [(b"x-request-id", exchange.id.encode()), *headers]
@@ -159,28 +191,20 @@ class Edge:
                 head.append((b"content-length", b"%d" % len(body)))
             await send({"type": "http.response.start", "status": status, "headers": head})
             await send({"type": "http.response.body", "body": body})
-        self._tell(exchange)
 
     async def _stream(self, exchange: Exchange, stream: Stream, receive: Any, send: Any) -> None:
         """Pours an answer out; one that fails half-way breaks off, which the client can tell from its end."""
         pieces = _begun(stream.pieces) if exchange.scope["method"] == "HEAD" else stream.pieces
-        self._streams += 1
         try:
             await pour(_lasting(pieces, stream, exchange), receive, send, self._limits.request_seconds)
         except (AlcoveError, TimeoutError) as error:
             trouble.warning(
                 "stream %s was broken off: %s", exchange.id, str(error) or "its reader is too slow"
             )
-        finally:
-            self._streams -= 1
 
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
             resource = _chosen(exchange, methods)
-            if self._in_flight > self._limits.most_in_flight and not (resource.open or resource.local):
-                raise Unavailable("the server has more to do than it can; try again in a moment")
-            if resource.streams and self._streams >= self._limits.most_in_flight:
-                raise Unavailable("too many streams are open already; try again in a moment")
             if resource.quick or resource.takes_lines or resource.unhurried:
                 answer = await self._act(exchange, resource, receive)
             else:
@@ -206,24 +230,33 @@ class Edge:
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
         principal, again = NOBODY_ELSE, None
         if not (resource.open or (resource.local and _local(exchange))):
+            exchange.held.take(self._requests, None)
             principal = exchange.principal = await self._authenticate(exchange.headers)
+            exchange.held.give_back()
             self._rate.take(principal)
             resource.admit(principal)
+            asking.set(principal.user_id)
+            exchange.held.take(self._lasting if resource.lasts else self._requests, principal.user_id)
             again = partial(self._admitted, exchange, resource)
         path = {
             name: path_parameter(name, raw) for name, raw in exchange.scope.get("path_params", {}).items()
         }
         query = resource.parse_query(exchange.scope["query_string"])
-        body = pieces = None
+        body, pieces, large = None, None, False
         if resource.takes_lines:
             expect(exchange.headers.get(b"content-type", b""), b"application/x-ndjson")
-            pieces = self._pieces(receive)
+            pieces = in_pieces(receive, self._limits.request_seconds)
         elif resource.body is not None:
-            raw = await self._read(exchange, receive)
-            body = resource.parse_body(raw, exchange.headers.get(b"content-type", b""))
+            most = self._limits.most_body_bytes
+            if (expected := expected_bytes(exchange.headers, most)) > SMALL_BYTES:
+                exchange.held.take(self._bodies, asking.get(), expected)
+            raw = await whole(receive, most)
+            large = len(raw) > SMALL_BYTES
+            parse = partial(resource.parse_body, raw, exchange.headers.get(b"content-type", b""))
+            body = await self._offload(parse) if large else parse()
         key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
         token = key if key is None else key.decode("latin-1")
-        call = Call(principal, query, body, exchange.headers, path, pieces, token, again)
+        call = Call(principal, query, body, exchange.headers, path, pieces, token, again, large)
         return await resource.handler(call)
 
     async def _admitted(self, exchange: Exchange, resource: Resource) -> Principal:
@@ -246,36 +279,6 @@ class Edge:
             )
         )
 
-    async def _pieces(self, receive: Any) -> AsyncIterator[bytes]:
-        """The body as it comes, as long as it comes."""
-        more = True
-        while more:
-            async with asyncio.timeout(self._limits.request_seconds):
-                message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Unavailable("the client went away")
-            yield message.get("body", b"")
-            more = message.get("more_body", False)
-
-    async def _read(self, exchange: Exchange, receive: Any) -> bytes:
-        """The body, refused as soon as it is known to be too large."""
-        most = self._limits.most_body_bytes
-        declared = exchange.headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > most:
-            raise too_large(most)
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        while message.get("more_body"):
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > most:
-                raise too_large(most)
-        if message["type"] == "http.disconnect":
-            raise Unavailable("the client went away")
-        if len(body) > most:
-            raise too_large(most)
-        return body
-
 
 class Page(Struct):
     """An answer that is not one of our records: a page, a script, a schema."""
@@ -283,6 +286,11 @@ class Page(Struct):
     body: bytes
     media_type: bytes
     status: int = 200
+
+
+def encoded(answer: Struct) -> Page:
+    """An answer as it is sent: for a thread that has made one that may be large."""
+    return Page(_encode(answer), _JSON[1])
 
 
 def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct, json
@@ -22,6 +23,7 @@ class HealthApi:
     def __init__(self, checks: Mapping[str, Callable[[], object]], offload: Offload) -> None:
         self._checks = checks
         self._offload = offload
+        self._checking: asyncio.Task[Struct] | None = None
 
     def resources(self) -> list[Resource]:
         return [
@@ -39,6 +41,12 @@ class HealthApi:
         return HealthAnswer("ok")
 
     async def ready(self, call: Call) -> Struct:
+        """All who ask at once share one answer: whoever they are, they cost no more than one of them."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._checked())
+        return await asyncio.shield(self._checking)
+
+    async def _checked(self) -> Struct:
         checks, ready = {}, True
         for name, check in self._checks.items():
             try:

@@ -1,14 +1,22 @@
-"""What one request, one principal and the whole server may take."""
+"""What one request, one user and the whole server may take."""
 
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 
+from alcove.errors import Unavailable
 from alcove.http.errors import RateLimited
 from alcove.principal import Principal
 
+SMALL_BYTES = 64 * 1024
+"""What is larger is read, checked, opened and answered by a thread and not on the event loop."""
 _MOST_BUCKETS = 100_000
+_TIMES_WHAT_IS_FREE = 4
+
+asking: ContextVar[str | None] = ContextVar("asking", default=None)
+"""The user whose request the running task answers; None where nobody has said who they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +24,61 @@ class Limits:
     """Bounds of the HTTP edge."""
 
     most_body_bytes: int = 4 * 1024 * 1024
+    most_bodies_bytes: int = 64 * 4 * 1024 * 1024
+    """Of all large bodies together that are being read or worked on."""
     request_seconds: float = 30.0
     most_in_flight: int = 1000
+    """Requests at once, and as many streams and imports beside them."""
     rate_per_second: float = 0.0
     """Requests a principal may make in a second, with as much saved up; 0 for any number."""
+
+
+class Shares:
+    """A number of places that users share; only for use on the event loop.
+
+    A user may have more as long as they have at most four times what is then left. One alone gets up to
+    four fifths of all, two get four ninths each, and so on: something is left for whoever has none yet.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._held: dict[str | None, int] = {}
+
+    def take(self, user: str | None, places: int = 1) -> bool:
+        """Takes some places, if the user may have them."""
+        held, left = self._held.get(user, 0), self._free - places
+        if left < 0 or (held and held + places > _TIMES_WHAT_IS_FREE * left):
+            return False
+        self._free = left
+        self._held[user] = held + places
+        return True
+
+    def give(self, user: str | None, places: int = 1) -> None:
+        """Gives places back."""
+        self._free += places
+        self._held[user] -= places
+        if not self._held[user]:
+            del self._held[user]
+
+
+class Held:
+    """The places that one request holds."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: list[tuple[Shares, str | None, int]] = []
+
+    def take(self, shares: Shares, user: str | None, places: int = 1) -> None:
+        """Takes places for this request, or refuses it."""
+        if not shares.take(user, places):
+            raise Unavailable("more is under way than you or the server may have; try again in a moment")
+        self._places.append((shares, user, places))
+
+    def give_back(self) -> None:
+        while self._places:
+            shares, user, places = self._places.pop()
+            shares.give(user, places)
 
 
 class RateLimiter:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from alcove import records
+from alcove.engine.base import Waited
 from alcove.errors import AlcoveError, NotFound
 from alcove.http import answers
+from alcove.http.app import encoded
+from alcove.http.limits import SMALL_BYTES
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.namespace import Namespace
@@ -27,8 +31,8 @@ _RECORDS: dict[type[Struct], type[Operation]] = {
 class MemoriesApi:
     """The resources under `/v1/memories`.
 
-    A single get or write is done on the event loop: it takes less time than handing it over. Whatever
-    may read many rows goes to the pool.
+    A single get or write that is small is done on the event loop: it takes less time than handing it over.
+    Whatever is larger, or may read many rows, goes to the pool, and its answer is encoded there.
     """
 
     def __init__(self, memories: Memories, offload: Offload, *, patience: float) -> None:
@@ -88,10 +92,17 @@ class MemoriesApi:
 
     async def get(self, call: Call) -> Struct:
         query = call.query
-        found = self._memories.get(call.principal, _ns(query.ns), query.key, as_of=query.as_of)
-        if found is None:
-            raise NotFound("there is no such memory")
-        return answers.MemoryAnswer.of_memory(found)
+        size, opened = self._memories.locate(call.principal, _ns(query.ns), query.key, as_of=query.as_of)
+
+        def found() -> Struct:
+            if (memory := opened()) is None:
+                raise NotFound("there is no such memory")
+            return answers.MemoryAnswer.of_memory(memory)
+
+        if size <= SMALL_BYTES:
+            return found()
+        async with asyncio.timeout(2 * self._patience):
+            return await self._offload(lambda: encoded(found()))
 
     async def delete(self, call: Call) -> None:
         query = call.query
@@ -99,16 +110,18 @@ class MemoriesApi:
         await self._write_one(call, delete)
 
     async def batch(self, call: Call) -> Struct:
-        operations = [_record(_RECORDS[type(each)], each) for each in call.body.operations]
-        results = await self._offload(
-            lambda: self._memories.batch(call.principal, operations, idempotency_key=call.idempotency_key)
-        )
-        return answers.BatchAnswer([_answer(result) for result in results])  # type: ignore[misc]
+        def steps() -> Generator[Waited, None, list[Result]]:
+            operations = [_record(_RECORDS[type(each)], each) for each in call.body.operations]
+            return (yield from self._memories.write_steps(call.principal, operations, call.idempotency_key))
+
+        results = await self._offload.settled(steps(), large=True)
+        return await self._offload(lambda: encoded(answers.BatchAnswer([*map(_answer, results)])))  # type: ignore[list-item]
 
     async def search(self, call: Call) -> Struct:
         body = call.body
-        found = await self._offload(
-            lambda: self._memories.search(
+
+        def find() -> Struct:
+            found = self._memories.search(
                 call.principal,
                 body.namespace_prefix,
                 query=body.query,
@@ -119,14 +132,16 @@ class MemoriesApi:
                 offset=body.offset,
                 as_of=body.as_of,
             )
-        )
-        items = [answers.MemoryAnswer.of_memory(each) for each in found]
-        return answers.SearchAnswer(items, found.degraded or UNSET)
+            items = [answers.MemoryAnswer.of_memory(each) for each in found]
+            return encoded(answers.SearchAnswer(items, found.degraded or UNSET))
+
+        return await self._offload(find)
 
     async def namespaces(self, call: Call) -> Struct:
         query = call.query
-        found = await self._offload(
-            lambda: self._memories.namespaces(
+
+        def find() -> Struct:
+            found = self._memories.namespaces(
                 call.principal,
                 query.prefix,
                 suffix=query.suffix,
@@ -134,13 +149,15 @@ class MemoriesApi:
                 limit=query.limit,
                 offset=query.offset,
             )
-        )
-        return answers.NamespacesAnswer(found)  # type: ignore[arg-type]
+            return encoded(answers.NamespacesAnswer(found))  # type: ignore[arg-type]
+
+        return await self._offload(find)
 
     async def events(self, call: Call) -> Struct:
         query, prefix = call.query, _ns(call.query.ns)
-        page = await self._offload(
-            lambda: self._memories.events(
+
+        def find() -> Struct:
+            page = self._memories.events(
                 call.principal,
                 prefix,
                 kinds=query.kinds,
@@ -149,21 +166,25 @@ class MemoriesApi:
                 after_cursor=query.after_cursor,
                 limit=query.limit,
             )
-        )
-        truncated = page.truncated_before or UNSET
-        return answers.EventsAnswer(page.events, page.after_cursor, truncated)  # type: ignore[arg-type]
+            truncated = page.truncated_before or UNSET
+            answer = answers.EventsAnswer(page.events, page.after_cursor, truncated)  # type: ignore[arg-type]
+            return encoded(answer)
+
+        return await self._offload(find)
 
     async def history(self, call: Call) -> Struct:
         query = call.query
-        versions = await self._offload(
-            lambda: self._memories.history(call.principal, _ns(query.ns), query.key)
-        )
-        return answers.HistoryAnswer(versions)  # type: ignore[arg-type]
+
+        def find() -> Struct:
+            versions = self._memories.history(call.principal, _ns(query.ns), query.key)
+            return encoded(answers.HistoryAnswer(versions))  # type: ignore[arg-type]
+
+        return await self._offload(find)
 
     async def _write_one(self, call: Call, operation: Operation) -> Result:
         try:
             steps = self._memories.write_steps(call.principal, [operation], call.idempotency_key)
-            (result,) = await self._offload.settled(steps)
+            (result,) = await self._offload.settled(steps, large=call.large)
         except AlcoveError as error:
             error.details.pop("operation", None)
             raise

@@ -1,48 +1,115 @@
-"""Waiting without blocking the event loop: a bounded pool for long calls, and a thread that commits."""
+"""Waiting without blocking the event loop: threads that users share, and one that commits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
+from alcove.cancellation import Cancellation
 from alcove.engine.base import Waited
-from alcove.errors import Unavailable
+from alcove.http.limits import Shares, asking
 from alcove.records import Result
 
 T = TypeVar("T")
 
 
 class Offload:
-    """Runs calls in a few threads; when too many wait already, it says so instead of queueing more."""
+    """Runs calls in a few threads, of which no user ever has all; whoever waits gets a turn user by user.
 
-    def __init__(self, *, threads: int, most_waiting: int) -> None:
+    A call whose caller is gone keeps its thread until it ends. With `stops` it is cancelled, and ends at its
+    next step; without, it is finished.
+    """
+
+    def __init__(self, *, threads: int, stops: bool) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
-        self._room = threads + most_waiting
+        self._threads = Shares(threads)
+        self._stops = stops
+        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        if self._room == 0:
-            raise Unavailable("too many requests wait already; try again in a moment")
-        self._room -= 1
+        user = asking.get()
+        await self._turn(user)
+        work = Cancellation()
+        running = self._pool.submit(work.run, call)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            work.cancelled = self._stops
+            raise
         finally:
-            self._room += 1
+            self._leave(user, running)
+
+    async def _turn(self, user: str | None) -> None:
+        """Waits until this user may have a thread."""
+        if user not in self._waiting and self._threads.take(user):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, {})[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came as its caller left
+                self._give(user)
+            elif len(self._waiting[user]) > 1:
+                del self._waiting[user][turn]
+            else:
+                del self._waiting[user]
+            raise
+
+    def _leave(self, user: str | None, running: Future[T]) -> None:
+        """Gives the thread to the next when it is free, which may be later than its caller left."""
+        if running.done():
+            self._give(user)
+        else:
+            loop = asyncio.get_running_loop()
+
+            def ended(_: Future[T]) -> None:
+                with suppress(RuntimeError):  # the server has stopped meanwhile
+                    loop.call_soon_threadsafe(self._give, user)
+
+            running.add_done_callback(ended)
+
+    def _give(self, user: str | None) -> None:
+        self._threads.give(user)
+        for next_user, turns in self._waiting.items():
+            if self._threads.take(next_user):
+                del self._waiting[next_user]
+                turn = next(iter(turns))
+                del turns[turn]
+                if turns:
+                    self._waiting[next_user] = turns  # behind all others
+                turn.set_result(None)
+                return
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
         self._committer.shutdown(wait=True)
 
-    async def settled(self, steps: Generator[Waited, None, list[Result]]) -> list[Result]:
-        """What a write answers once a thread has put it on the disk; the loop serves others meanwhile."""
+    async def settled(
+        self, steps: Generator[Waited, None, list[Result]], *, large: bool = False
+    ) -> list[Result]:
+        """What a write answers once a thread has put it on the disk; the loop serves others meanwhile.
+
+        What comes before and after is done here where it is small, and by a thread where it is `large`.
+        """
         while True:
-            try:
-                pending = next(steps)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            await _Commit(pending, self._committer)
+            step = await self(partial(_next, steps)) if large else _next(steps)
+            if isinstance(step, list):
+                return step
+            await _Commit(step, self._committer)
+
+
+def _next(steps: Generator[Waited, None, list[Result]]) -> Waited | list[Result]:
+    """What is to be waited for, or the answer; a `StopIteration` would not pass from a thread to a loop."""
+    try:
+        return next(steps)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
 
 
 class _Commit:

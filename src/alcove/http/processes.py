@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -24,6 +25,9 @@ from alcove.errors import AlcoveError
 from alcove.http.tallies import forget
 
 ACCEPTED_AT_ONCE = 16
+_MOST_FILES = 65536
+_OWN_FILES = 128
+"""Files of the store, the log and the counts."""
 _BETWEEN_STARTS = 5.0
 """Seconds until a worker that could not start is tried again."""
 
@@ -36,6 +40,15 @@ def listening(config: uvicorn.Config) -> list[socket.socket]:
     """
     bound = config.bind_socket()
     return [bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))]
+
+
+def connections() -> int:
+    """How many connections a process may have, once it may open as many files as it is ever allowed to."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    if files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return max(files, wanted) - _OWN_FILES
 
 
 async def stop_with(parent: int) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from alcove.checks import choices
-from alcove.errors import InvalidRequest, PayloadTooLarge, PermissionDenied
+from alcove.errors import InvalidRequest, PermissionDenied
 from alcove.http.answers import NoQuery
 from alcove.http.errors import UnsupportedMediaType
 from alcove.principal import Principal
@@ -35,6 +35,8 @@ class Call:
     """The body as it comes, for a resource that takes lines."""
     idempotency_key: str | None = None
     authenticate: Callable[[], Awaitable[Principal]] | None = None
+    large: bool = False
+    """Whether the body is so large that nothing with it should be done on the event loop."""
 
     async def ask_again(self) -> None:
         """Finds out who calls once more, for what stays open; raises where that no longer holds."""
@@ -78,6 +80,11 @@ class Resource:
         object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.body) if self.body else None)
 
     @property
+    def lasts(self) -> bool:
+        """Whether it stays open for as long as there is something to send or to take."""
+        return bool(self.streams) or self.takes_lines
+
+    @property
     def body_optional(self) -> bool:
         """Whether nothing need be sent, because nothing in the body is required."""
         required = self.body is None or any(field.required for field in fields(self.body))
@@ -93,7 +100,7 @@ class Resource:
         """The query parameters as a record; an unknown one, or one given twice, is an error."""
         return self._query.parse(raw)  # type: ignore[attr-defined,no-any-return]
 
-    def parse_body(self, raw: bytes, content_type: bytes) -> Struct | None:
+    def parse_body(self, raw: bytes | bytearray, content_type: bytes) -> Struct | None:
         """The body as a record; an error names the field."""
         if self.body is None:
             return None
@@ -208,7 +215,3 @@ def _refusal(complaint: str, whole: str) -> InvalidRequest:
         return InvalidRequest(".".join(filter(None, (field, unknown[1]))), "a field that is known here")
     expected = what.removeprefix("Expected ") if what.startswith("Expected ") else f"something else ({what})"
     return InvalidRequest(field or whole, expected)
-
-
-def too_large(most: int) -> PayloadTooLarge:
-    return PayloadTooLarge("body", f"at most {most} bytes")

@@ -43,7 +43,7 @@ from alcove.http.limits import Limits
 from alcove.http.memories import MemoriesApi
 from alcove.http.offload import Offload
 from alcove.http.openapi import DocsApi
-from alcove.http.processes import One, Several, listening, stop_with, when_hung_up, when_stopping
+from alcove.http.processes import One, Several, connections, listening, stop_with, when_hung_up, when_stopping
 from alcove.http.protocol import Protocol
 from alcove.http.streaming import Tail
 from alcove.http.streams import StreamsApi
@@ -107,11 +107,11 @@ def build(config: ServeConfig) -> Router:
     logs.configure(config.log_level, config.log_file)
     metrics = Metrics()
     store = _store(config, metrics)
-    offload = Offload(threads=config.threads, most_waiting=config.most_in_flight)
+    reads, changes = (Offload(threads=config.threads, stops=stops) for stops in (True, False))
     memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
     metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
-    streams = StreamsApi(memories, offload, tail)
+    streams = StreamsApi(memories, reads, changes, tail)
     specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
 
@@ -136,7 +136,8 @@ def build(config: ServeConfig) -> Router:
             yield
         if orphaned:
             orphaned.cancel()
-        offload.close()
+        reads.close()
+        changes.close()
         agents.close()
         store.close()
         access.flush()
@@ -144,25 +145,30 @@ def build(config: ServeConfig) -> Router:
             tracing.close()
 
     resources = [
-        *MemoriesApi(memories, offload, patience=config.request_seconds / 2).resources(),
+        *MemoriesApi(memories, reads, patience=config.request_seconds / 2).resources(),
         *streams.resources(),
-        *AdminApi(memories.admin, offload).resources(),
-        *AgentsApi(agents, offload, streams).resources(),
-        *HealthApi({**memories.readiness(), "agents": agents.check}, offload).resources(),
+        *AdminApi(memories.admin, reads, changes).resources(),
+        *AgentsApi(agents, reads, changes, streams).resources(),
+        *HealthApi({**memories.readiness(), "agents": agents.check}, reads).resources(),
         *metrics.resources(),
     ]
     resources += DocsApi(resources, version("alcove")).resources()
+    at_once = min(config.most_in_flight, connections() // 3)  # beside as many streams, and as many that wait
+    if at_once < config.most_in_flight:
+        log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", at_once)
+    Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     limits = Limits(
         most_body_bytes=config.max_body_bytes,
+        most_bodies_bytes=64 * config.max_body_bytes,
         request_seconds=config.request_seconds,
-        most_in_flight=config.most_in_flight,
+        most_in_flight=at_once,
         rate_per_second=config.rate_limit,
     )
     watchers: list[Watcher] = [metrics, Denials(memories.admin)]
     if tracing:
         watchers.append(tracing)
     authenticate = WithGrants(_authenticator(config, store), agents.direct)
-    return application(resources, authenticate, limits, access, lifespan, watchers)
+    return application(resources, authenticate, limits, access, reads, lifespan, watchers)
 
 
 def _try(config: ServeConfig) -> None:

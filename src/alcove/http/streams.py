@@ -35,9 +35,10 @@ _encode = msgspec.json.Encoder().encode
 class StreamsApi:
     """The resources under `/v1/memories` that stream."""
 
-    def __init__(self, memories: Memories, offload: Offload, tail: Tail) -> None:
+    def __init__(self, memories: Memories, reads: Offload, changes: Offload, tail: Tail) -> None:
         self._memories = memories
-        self._offload = offload
+        self._reads = reads
+        self._changes = changes
         self._tail = tail
 
     def resources(self) -> list[Resource]:
@@ -76,7 +77,7 @@ class StreamsApi:
             return page, [*gathered(map(_told, page.events))]
 
         allowed = self._allowed(call, self._memories.view(who, namespace))
-        first = await self._offload(partial(read, after))  # refused here, with a status
+        first = await self._reads(partial(read, after))  # refused here, with a status
         events = self._events(read, after, first, seen)
         return Stream(events, b"text/event-stream", allowed, b": ended %s\n\n")
 
@@ -101,11 +102,11 @@ class StreamsApi:
                 yield b": still here\n\n"
                 heard = time.monotonic()
             seen = self._tail.end()
-            page, pieces = await self._offload(partial(read, cursor.encode(position)))
+            page, pieces = await self._reads(partial(read, cursor.encode(position)))
 
     async def export(self, call: Call) -> Struct:
         view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
-        return memory_lines(self._offload, self._memories.seen(view), self._allowed(call, view))
+        return memory_lines(self._reads, self._memories.seen(view), self._allowed(call, view))
 
     @staticmethod
     def _allowed(call: Call, view: View) -> Allowed:
@@ -122,8 +123,8 @@ class StreamsApi:
         try:
             async for piece in while_allowed(call.pieces, call.ask_again):
                 for bundle in importer.lines.bundles(piece):
-                    await self._offload(partial(importer.take, bundle))
-            await self._offload(lambda: importer.take(importer.lines.rest()))
+                    await self._changes(partial(importer.take, bundle))
+            await self._changes(lambda: importer.take(importer.lines.rest()))
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise

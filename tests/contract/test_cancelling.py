@@ -1,0 +1,68 @@
+"""Work that nobody waits for stops at its next step, and leaves the store as fit for use as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from alcove import Alcove, Principal
+from alcove.cancellation import Cancellation, Cancelled
+from alcove.engine import database
+
+NOTES = ("user", "alice", "notes")
+
+
+def puts(count: int) -> list[dict[str, object]]:
+    return [
+        {"op": "put", "namespace": [*NOTES], "key": f"k{n:04}", "value": {"n": n}, "index": {"text": f"n{n}"}}
+        for n in range(count)
+    ]
+
+
+READS: dict[str, Callable[[Alcove], object]] = {
+    "get": lambda a: a.get(NOTES, "k0000"),
+    "history": lambda a: a.history(NOTES, "k0000"),
+    "list": lambda a: a.list(NOTES, filter={"n": 7}),
+    "search": lambda a: a.search(NOTES),
+    "events": lambda a: a.events(NOTES),
+    "export": lambda a: list(a.export_memories(NOTES)),
+    "count": lambda a: a.memories.count(Principal("alice"), NOTES),
+    "namespaces": lambda a: a.namespaces(NOTES),
+    "batch": lambda a: a.batch(puts(10)),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of few rows looks as often whether anybody waits as one of many."""
+    monkeypatch.setattr(database, "STEPS_BETWEEN_CHECKS", 1)
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_cancelled_work_stops_and_the_next_call_is_answered(
+    alice: Alcove, read: Callable[[Alcove], object]
+) -> None:
+    alice.batch(puts(10))
+    before = alice.events(NOTES).after_cursor
+    work = Cancellation()
+    work.cancelled = True
+    with pytest.raises(Cancelled):
+        work.run(lambda: read(alice))
+    assert alice.events(NOTES, after_cursor=before).events == []
+    read(alice)
+    assert alice.get(NOTES, "k0003") is not None
+
+
+def test_a_scan_ends_where_it_is_when_it_is_cancelled(alice: Alcove) -> None:
+    alice.batch(puts(10))
+    work, seen = Cancellation(), []
+
+    def scan() -> None:
+        for memory in alice.export_memories(NOTES):
+            seen.append(memory.key)
+            work.cancelled = len(seen) == 3
+
+    with pytest.raises(Cancelled):
+        work.run(scan)
+    assert seen == ["k0000", "k0001", "k0002"]

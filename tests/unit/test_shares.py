@@ -1,0 +1,195 @@
+"""Places and threads that users share: nobody has all of them, nobody waits behind one who has many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from alcove import Unavailable
+from alcove.cancellation import Cancelled, check
+from alcove.http.limits import Held, Shares, asking
+from alcove.http.offload import Offload
+
+
+def greedy(shares: Shares, user: str) -> int:
+    """How many places a user gets who takes all they can."""
+    taken = 0
+    while shares.take(user):
+        taken += 1
+    return taken
+
+
+@pytest.mark.parametrize("places", [2, 3, 8, 1000])
+def test_one_alone_gets_most_and_never_all(places: int) -> None:
+    shares = Shares(places)
+    taken = greedy(shares, "alice")
+    assert places / 2 <= taken < places
+    assert greedy(shares, "bob") >= 1
+
+
+def test_of_many_greedy_ones_each_leaves_something_for_the_next() -> None:
+    shares = Shares(1000)
+    assert [greedy(shares, f"user {n}") > 0 for n in range(5)] == [True] * 5
+    assert shares.take("newcomer")
+
+
+def test_the_only_place_goes_to_whoever_comes_first_and_comes_back() -> None:
+    shares = Shares(1)
+    assert shares.take("alice")
+    assert not shares.take("bob")
+    shares.give("alice")
+    assert shares.take("bob")
+
+
+def test_a_request_holds_places_of_several_kinds_until_it_gives_them_back() -> None:
+    few, bytes_ = Shares(1), Shares(100)
+    held = Held()
+    held.take(few, "alice")
+    held.take(bytes_, "alice", 60)
+    with pytest.raises(Unavailable):
+        Held().take(bytes_, "bob", 41)
+    held.give_back()
+    assert few.take("bob")
+    assert bytes_.take("bob", 100)
+
+
+class Gate:
+    """Calls that run until they are let go, and in which order they began."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self._open: dict[str, threading.Event] = {}
+
+    def call(self, name: str) -> Callable[[], str]:
+        self._open[name] = threading.Event()
+
+        def run() -> str:
+            self.began.append(name)
+            while not self._open[name].wait(0.001):
+                check()
+            return name
+
+        return run
+
+    def let_go(self, name: str) -> None:
+        self._open[name].set()
+
+
+def run(main: Callable[[Offload, Gate], Coroutine[Any, Any, None]], *, threads: int, stops: bool) -> None:
+    async def running() -> None:
+        offload, gate = Offload(threads=threads, stops=stops), Gate()
+        try:
+            await main(offload, gate)
+        finally:
+            for name in gate._open:
+                gate.let_go(name)
+            await asyncio.to_thread(offload.close)
+
+    asyncio.run(running())
+
+
+def asked(offload: Offload, user: str, call: Callable[[], str]) -> asyncio.Task[str]:
+    """A request of a user's, under way."""
+
+    async def request() -> str:
+        asking.set(user)
+        return await offload(call)
+
+    return asyncio.create_task(request())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def test_a_user_with_a_flood_of_calls_leaves_threads_for_others() -> None:
+    async def main(offload: Offload, gate: Gate) -> None:
+        flood = [asked(offload, "alice", gate.call(f"alice {n}")) for n in range(50)]
+        await until(lambda: len(gate.began) == 3)
+        bob = asked(offload, "bob", gate.call("bob"))
+        await until(lambda: "bob" in gate.began)
+        gate.let_go("bob")
+        assert await bob == "bob"
+        assert len(gate.began) == 4
+        for task in flood:
+            task.cancel()
+
+    run(main, threads=4, stops=True)
+
+
+def test_whoever_waits_gets_a_turn_user_by_user() -> None:
+    async def main(offload: Offload, gate: Gate) -> None:
+        tasks = [asked(offload, "alice", gate.call("alice 0"))]
+        await until(lambda: gate.began == ["alice 0"])
+        for name in ("alice 1", "alice 2", "bob 1", "carol 1", "bob 2"):
+            tasks.append(asked(offload, name.split()[0], gate.call(name)))
+            await asyncio.sleep(0)
+        for n in range(6):
+            await until(lambda n=n: len(gate.began) == n + 1)  # type: ignore[misc]
+            gate.let_go(gate.began[-1])
+        assert gate.began == ["alice 0", "alice 1", "bob 1", "carol 1", "alice 2", "bob 2"]
+        await asyncio.gather(*tasks)
+
+    run(main, threads=1, stops=True)
+
+
+def test_a_call_whose_caller_is_gone_stops_and_gives_its_thread_to_the_next() -> None:
+    async def main(offload: Offload, gate: Gate) -> None:
+        gone, waiting = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
+        await until(lambda: gate.began == ["alice"])
+        gone.cancel()
+        await until(lambda: gate.began == ["alice", "bob"])  # nobody has let alice's go
+        gate.let_go("bob")
+        assert await waiting == "bob"
+
+    run(main, threads=1, stops=True)
+
+
+def test_a_change_whose_caller_is_gone_keeps_its_thread_until_it_is_made() -> None:
+    async def main(offload: Offload, gate: Gate) -> None:
+        gone = asked(offload, "alice", gate.call("alice"))
+        await until(lambda: gate.began == ["alice"])
+        gone.cancel()
+        waiting = asked(offload, "bob", gate.call("bob"))
+        await asyncio.sleep(0.05)
+        assert gate.began == ["alice"]
+        gate.let_go("alice")
+        await until(lambda: gate.began == ["alice", "bob"])
+        gate.let_go("bob")
+        assert await waiting == "bob"
+
+    run(main, threads=1, stops=False)
+
+
+def test_who_leaves_while_waiting_is_passed_over() -> None:
+    async def main(offload: Offload, gate: Gate) -> None:
+        first, second, third, fourth = (
+            asked(offload, name.split()[0], gate.call(name)) for name in ("alice", "bob 1", "bob 2", "carol")
+        )
+        await until(lambda: gate.began == ["alice"])
+        second.cancel()
+        third.cancel()
+        await asyncio.gather(second, third, return_exceptions=True)
+        gate.let_go("alice")
+        gate.let_go("carol")
+        assert [await first, await fourth] == ["alice", "carol"]
+        assert gate.began == ["alice", "carol"]
+
+    run(main, threads=1, stops=True)
+
+
+def test_what_a_call_raises_reaches_its_caller() -> None:
+    def fail() -> str:
+        raise Cancelled
+
+    async def main(offload: Offload, gate: Gate) -> None:
+        with pytest.raises(Cancelled):
+            await offload(fail)
+
+    run(main, threads=1, stops=True)
