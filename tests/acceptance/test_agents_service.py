@@ -96,6 +96,15 @@ def test_teams_are_shown_with_the_namespace_of_their_room(table: Table) -> None:
     assert rooms == {"crew": "team:crew", "closed": "team:closed", "silent": None}
 
 
+def test_a_spec_folder_with_nothing_in_it_says_so_at_the_start_and_when_asked(tmp_path: Path) -> None:
+    (specs := tmp_path / "specs").mkdir()
+    with serving(tmp_path, "--workers", 2, "--agents", specs) as service:
+        said = service.call("GET", "/readyz").json()["checks"]["agents"]
+        assert "no .yaml or .yml file" in said
+        (line,) = [line for line in service.lines if "no .yaml or .yml file" in line["event"]]
+        assert line["level"] == "warning"
+
+
 def test_a_membership_that_somebody_writes_for_themselves_opens_nothing(table: Table) -> None:
     alice, mallory, run = table.player("alice"), table.player("mallory"), table.new_id()
     where: dict[str, Any] = {"where": {"instances": {"debate": run}}, "namespace": "debate"}

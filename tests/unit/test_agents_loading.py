@@ -212,6 +212,43 @@ def test_a_shared_room_inside_another_is_warned_about(tmp_path: Path) -> None:
     assert "agents[0].memory.pools[1]: who reads 'org' also reads 'org:docs'" in warning
 
 
+@pytest.mark.parametrize(
+    ("pool_of", "team", "loads"),
+    [
+        ({}, {"shared_with": ["alice"]}, False),
+        ({"shared_with": ["*"]}, {"shared_with": []}, False),
+        ({"shared_with": ["alice", "bob"]}, {"shared_with": ["alice"]}, False),
+        ({"shared_with": [], "owner": "bob"}, {"shared_with": ["alice"]}, False),
+        ({"shared_with": ["alice"]}, {"shared_with": ["alice", "bob"]}, True),
+        ({"shared_with": [], "owner": "bob"}, {"shared_with": [], "owner": "bob"}, True),
+        ({}, {}, True),
+        ({}, {"shared_with": ["*", "alice"]}, True),
+    ],
+)
+def test_a_pool_does_not_open_the_room_of_a_team_to_whom_the_team_does_not_admit(
+    tmp_path: Path, pool_of: dict[str, Any], team: dict[str, Any], loads: bool
+) -> None:
+    agents = [{"name": "a", "memory": {"pools": ["team:t"]}, **pool_of}, {"name": "b"}]
+    tree = {"agents": agents, "teams": [{"name": "t", "workers": ["b"], **team}]}
+    (file := tmp_path / "agents.yaml").write_text(yaml.safe_dump(tree))
+    if loads:
+        assert load(file).warnings == ()
+    else:
+        (line,) = refused(file)
+        assert line.startswith("agents[0].memory.pools[0]: expected another namespace")
+        assert "'t'" in line
+
+
+def test_a_team_does_not_open_the_room_of_another_either(tmp_path: Path) -> None:
+    (file := tmp_path / "agents.yaml").write_text(
+        "agents: [{name: a}]\n"
+        "teams: [{name: t, workers: [a], shared_with: [alice], shared_memory_namespace: x},\n"
+        "        {name: s, workers: [a], shared_memory_namespace: x}]"
+    )
+    (line,) = refused(file)
+    assert line.startswith("teams[1].shared_memory_namespace: expected another namespace")
+
+
 def test_aliases_and_merges_are_welcome(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "agents:\n"
@@ -227,6 +264,8 @@ def test_aliases_and_merges_are_welcome(tmp_path: Path) -> None:
 
 def test_an_empty_file_or_folder_has_no_agents(tmp_path: Path) -> None:
     assert load(tmp_path).agents == {}
+    assert load(tmp_path).warnings == (f"{tmp_path}: it has no .yaml or .yml file, so there are no agents",)
     (tmp_path / "a.yaml").write_text("")
     (tmp_path / "b.yaml").write_text("agents:\nteams:\n")
     assert load(tmp_path).agents == {}
+    assert load(tmp_path).warnings == (f"{tmp_path}: no file says anything, so there are no agents",)

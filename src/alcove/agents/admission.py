@@ -12,6 +12,13 @@ EVERYBODY = "*"
 GROUP = "group:"
 
 
+def admitted(spec: Agent | Team) -> frozenset[str] | None:
+    """The users and groups that `shared_with` admits, and the owner; None for everybody."""
+    if spec.shared_with is None or EVERYBODY in spec.shared_with:
+        return None
+    return frozenset(spec.shared_with) | ({spec.owner} - {SYSTEM})
+
+
 def may_use(spec: Agent | Team, principal: Principal) -> bool:
     """Whether `shared_with` admits this caller; the owner is always admitted."""
     if spec.shared_with is None or EVERYBODY in spec.shared_with:

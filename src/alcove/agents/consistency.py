@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Generic, TypeVar
 
 from alcove.agents import templates
-from alcove.agents.admission import GROUP
+from alcove.agents.admission import GROUP, admitted
 from alcove.agents.catalogue import Trouble
 from alcove.agents.shape import Path
 from alcove.agents.specs import Agent, Knowledge, Team
@@ -173,13 +174,27 @@ def _rooms(reading: Reading, max_depth: int) -> Iterator[Trouble]:
                 path, f"a room apart from that of {met!r}: same namespace, or one in the other"
             )
         private.add(found, agent.spec.name)
-    for located, path, room in _shared(reading):
+    shared = [*_shared(reading)]
+    teams: dict[Namespace | str, list[Team]] = defaultdict(list)
+    for located, _, room in shared:
+        if isinstance(located.spec, Team):
+            teams[room].append(located.spec)
+    for located, path, room in shared:
         if isinstance(room, str):
             yield located.trouble(path, room)
         elif len(room) > max_depth:
             yield located.trouble(path, f"at most {max_depth} segments")
         elif met := private.meets(tuple(room)):
             yield located.trouble(path, f"a namespace apart from the private rooms of {met!r}")
+        elif team := next((each for each in teams[room] if _lets_others_in(located.spec, each)), None):
+            who = "which does not admit all who would enter here"
+            yield located.trouble(path, f"another namespace than the room of the team {team.name!r}, {who}")
+
+
+def _lets_others_in(spec: Agent | Team, team: Team) -> bool:
+    """Whether a spec admits anybody whom a team does not."""
+    some, those = admitted(spec), admitted(team)
+    return those is not None and (some is None or not some <= those)
 
 
 def _private(agent: Agent, max_depth: int) -> Pattern | str:

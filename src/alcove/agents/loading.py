@@ -26,7 +26,7 @@ RECENT = 2.0
 
 def load(path: str | FilePath, *, max_depth: int = 5) -> Catalogue:
     """The agents and teams of a file, or of the `.yaml` and `.yml` files of a folder."""
-    return _load(_contents(FilePath(path)), max_depth)
+    return _load(FilePath(path), _contents(FilePath(path)), max_depth)
 
 
 class Watched:
@@ -46,7 +46,7 @@ class Watched:
         self._stamp = _stamp(self._path)
         contents = _contents(self._path)
         self._digest = _digest(contents)
-        self._catalogue = _load(contents, max_depth)
+        self._catalogue = _load(self._path, contents, max_depth)
         self._troubles: tuple[Trouble, ...] = ()
         self._next = clock() + interval
 
@@ -81,7 +81,7 @@ class Watched:
             return
         self._digest = digest
         try:
-            self._catalogue = _load(contents, self._max_depth)
+            self._catalogue = _load(self._path, contents, self._max_depth)
         except InvalidSpecs as error:
             self._troubles = error.troubles
             logger.error("agent specs are broken, the last good ones stay in force: %s", error.message)
@@ -144,7 +144,7 @@ def _digest(contents: dict[FilePath, bytes | str]) -> bytes:
     return digest.digest()
 
 
-def _load(contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
+def _load(path: FilePath, contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
     reader = _Reader()
     for file, content in contents.items():
         if isinstance(content, str):
@@ -155,6 +155,9 @@ def _load(contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
     wrong = [*reader.troubles, *consistency.troubles(reading, max_depth)]
     if wrong:
         raise InvalidSpecs(wrong)
+    if not (reading.agents or reading.teams or reading.knowledge):
+        why = "no file says anything" if contents else "it has no .yaml or .yml file"
+        reader.warnings.append(f"{path}: {why}, so there are no agents")
     return Catalogue(
         MappingProxyType({each.spec.name: each.spec for each in reading.agents}),
         MappingProxyType({each.spec.name: each.spec for each in reading.teams}),

@@ -19,6 +19,12 @@ FOREIGN = frozenset(
      "tools", "mcp_servers", "tags", "labels", "annotations", "metadata", "max_iterations"}
 )  # fmt: skip
 """What published specs say to other programs: left out with a warning, in those spellings only."""
+TYPES: dict[str, dict[str, tuple[str, str]]] = {
+    "working_memory": {"max_tokens": ("conversation", "max_tokens"),
+                       "compaction_strategy": ("conversation", "summarize")},
+    "long_term": {"max_memories": ("long_term", "recall_budget")},
+}  # fmt: skip
+"""What `memory.types` can be, and the field of ours that each of its settings means."""
 STRATEGIES = {"summarize": True, "truncate": False}
 Block = dict[str, Any]
 
@@ -160,17 +166,12 @@ def _types(memory: Block, path: Path, out: Spelled) -> None:
     if not isinstance(listed, list):
         out.wrong.append((out.written((*path, "types")), "a list"))
         return
-    configs = {
-        "working_memory": {"max_tokens": ("conversation", "max_tokens"),
-                           "compaction_strategy": ("conversation", "summarize")},
-        "long_term": {"max_memories": ("long_term", "recall_budget")},
-    }  # fmt: skip
     for place, each in enumerate(listed):
         here = (*path, "types", place)
-        if not isinstance(each, dict) or not isinstance(each.get("id"), str) or each["id"] not in configs:
-            out.wrong.append((out.written((*here, "id")), f"one of {', '.join(configs)}"))
+        if not isinstance(each, dict) or not isinstance(each.get("id"), str) or each["id"] not in TYPES:
+            out.wrong.append((out.written((*here, "id")), f"one of {', '.join(TYPES)}"))
             continue
-        names = configs[each["id"]]
+        names = TYPES[each["id"]]
         block = next(iter(names.values()))[0]
         _set(memory, path, (block,), {}, out.written(here), out)
         for name in each.keys() - {"id", "enabled", "config"}:

@@ -1,0 +1,26 @@
+"""Whatever specs a test loads, the schema for editors takes, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from alcove.agents import loading, schema, yamlfile
+
+SCHEMA = jsonschema_rs.validator_for(schema.json_schema())
+
+
+@pytest.fixture(autouse=True)
+def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = loading._load
+
+    def loaded(path: Any, contents: Any, max_depth: int) -> Any:
+        catalogue = load(path, contents, max_depth)
+        for content in contents.values():
+            for document in yamlfile.read(content)[0]:
+                SCHEMA.validate(document)
+        return catalogue
+
+    monkeypatch.setattr(loading, "_load", loaded)
