@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from alcove import Alcove, Settings
+from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.clock import SECOND, system_clock
 from alcove.search.embedders import EmbedderUnavailable, Matrix
 from alcove.search.remote import RemoteEmbedder
@@ -197,6 +197,18 @@ def test_vectors_go_with_their_version_and_none_of_their_bytes_outlives_a_wipe(p
         assert [body for body in seen if body[40:72] in left] == []
 
 
+def test_of_a_writer_who_is_wiped_while_texts_wait_nothing_is_left_in_the_queue(path: Path) -> None:
+    room = Namespace(("org",))
+    with opened(path, Bag(), settings=Settings(sweep_interval=0, indexing_interval=0)) as memory:
+        mallory = memory.as_principal(Principal("mallory-4711", grants=(Grant(room),)))
+        mallory.put(room, "k", {}, index={"text": "tea"})
+        mallory.put(("user", "mallory-4711"), "k", {}, index={"text": "rain"})
+        assert memory.wipe("mallory-4711", shared="anonymise").scrubbed
+        assert memory.admin.index().waiting == 1
+        files = [file for file in path.parent.iterdir() if file.name.startswith(path.name)]
+        assert b"mallory-4711" not in b"".join(file.read_bytes() for file in files)
+
+
 def test_another_embedder_is_not_mixed_in_and_serves_once_everything_has_its_vectors(path: Path) -> None:
     with opened(path, Bag("one")) as old:
         for n in range(0, TEXTS, 300):
@@ -271,7 +283,8 @@ def _stuck(path: str) -> None:
 def _writing(path: str, turn: str) -> None:
     with opened(Path(path), Bag()) as memory:
         for n in range(100_000):
-            memory.put(HOME, f"{turn}-{n}", {}, index={"text": f"tea {n}"})
+            text = f"tea {n} " * (4000 if n % 5 == 0 else 1)  # some in pieces
+            memory.put(HOME, f"{turn}-{n}", {}, index={"text": text})
             say(n)
 
 

@@ -33,12 +33,16 @@ class Bag:
 
 
 class Counted(Bag):
-    """Remembers how many windows each call had."""
+    """Remembers every window that it was given, and the bytes of each call."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.texts: list[str] = []
         self.calls: list[int] = []
+        self.sizes: list[int] = []
 
     def embed(self, texts: Sequence[str]) -> Matrix:
+        self.texts += texts
         self.calls.append(len(texts))
+        self.sizes.append(sum(len(text.encode()) for text in texts))
         return super().embed(texts)

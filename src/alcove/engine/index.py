@@ -12,6 +12,7 @@ from alcove.engine import statements
 from alcove.engine.base import (
     FOR_EVER,
     Change,
+    Embedded,
     IndexState,
     IndexStatus,
     Parked,
@@ -31,6 +32,9 @@ SQL = statements.load("index.sql", columns=COLUMNS)
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
 
+PAGE_BYTES = 1024 * 1024
+"""Text that is read at once, unless a single one has more."""
+
 
 class Index:
     """`base.Index` over one SQLite file."""
@@ -40,16 +44,20 @@ class Index:
 
     # The queue
 
-    def claim(self, *, now: int, until: int, limit: int) -> list[TextToIndex]:
-        """Some texts that nobody else works on; they are free again at `until`."""
+    def claim(self, *, now: int, until: int, limit: int, size: int) -> list[TextToIndex]:
+        """The texts whose turn it is and that nobody else works on; they are free again at `until`.
+
+        At most `limit`, and of `size` bytes in all unless the first is larger.
+        """
         if (due := self.next_due()) is None or due > now:
             return []
         with self._db.write() as db:
-            claimed = db.execute(SQL["claim"], (until, now, limit)).fetchall()
+            db.execute(SQL["reach"])
+            claimed = db.execute(SQL["claim"], (until, now, limit, size)).fetchall()
             texts = []
-            for seq, tries in claimed:
+            for seq, *progress in claimed:
                 if found := db.execute(SQL["texts"], (seq,)).fetchone():
-                    texts.append(TextToIndex._make((*found, tries, 0, 0)))
+                    texts.append(TextToIndex._make((*found, *progress)))
                 else:
                     db.execute(SQL["indexed"], (seq,))
             return texts
@@ -59,17 +67,32 @@ class Index:
         ((due,),) = self._all("next_due")
         return due  # type: ignore[no-any-return]
 
-    def store(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> bool:
-        """Keeps vectors and takes their texts off the queue, in one transaction.
+    def pieces(self, seq: int) -> list[bytes]:
+        """The vectors that a text has got so far."""
+        return [body for (body,) in self._all("pieces", seq)]
 
-        False, and nothing kept, where another embedder serves by now: they wait for its vectors instead.
+    def store(self, embedder: str, pieces: Sequence[Embedded]) -> bool:
+        """Keeps vectors and takes what is whole off the queue, in one transaction.
+
+        What has more goes back into the line. False, and nothing kept, where another embedder serves by now:
+        they wait for its vectors instead.
         """
         with self._db.write() as db:
             if db.execute(SQL["serving"]).fetchone() != (embedder,):
-                db.executemany(SQL["postpone"], [(0, None, 1, seq) for seq, _ in bodies])
+                db.executemany(SQL["postpone"], [(0, None, 1, piece.text.seq) for piece in pieces])
                 return False
-            _add(db, embedder, bodies)
-            db.executemany(SQL["indexed"], [(seq,) for seq, _ in bodies])
+            for text, body, size, rest in pieces:
+                begin = (text.seq, text.field, text.window)
+                if rest is None:
+                    db.execute(SQL["last_piece"], begin)
+                else:
+                    db.execute(SQL["next_piece"], (size, *rest, *begin))
+                if not db.changes():
+                    continue  # somebody else was faster, or the text is gone
+                if rest is None:
+                    _add(db, embedder, [(text.seq, body)])
+                else:
+                    db.execute(SQL["add_piece"], (text.seq, body))
             return True
 
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
@@ -112,7 +135,9 @@ class Index:
         return found[0][0] if found else None
 
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
-        return [TextToIndex._make((*row, 0, 0, 0)) for row in self._all("unembedded", embedder, after, limit)]
+        """Live texts without vectors of an embedder, in order; fewer than asked for where they are large."""
+        rows = self._all("unembedded", embedder, after, limit, PAGE_BYTES)
+        return [TextToIndex._make((*row, 0, 0, 0)) for row in rows]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
         """Serves an embedder's vectors from now on and drops the others', unless some are still missing.
@@ -121,7 +146,7 @@ class Index:
         """
         with self._db.write() as db:
             found: list[tuple[Any, ...]] = db.execute(
-                SQL["unembedded"], (embedder, 0, len(parked) + 1)
+                SQL["unembedded"], (embedder, 0, len(parked) + 1, FOR_EVER)
             ).fetchall()
             missing = [seq for seq, _, _ in found]
             if any(seq not in parked for seq in missing):

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from alcove.clock import SECOND, Clock
-from alcove.engine.base import Index, TextToIndex
+from alcove.engine.base import Embedded, Index, TextToIndex
 from alcove.errors import AlcoveError
 from alcove.search.embedders import Embedder
-from alcove.search.pieces import PROBE, checked, dimensions_of, embedded
+from alcove.search.pieces import PROBE, checked, cut, dimensions_of, embedded, joined, vectors_of
 
 log = logging.getLogger("alcove")
 
@@ -19,6 +19,8 @@ LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
 MOST_TRIES = 5
 """Failures of a text's own, while the embedder takes others, after which it is parked."""
+STEP_BYTES = 16 * 1024
+"""Text embedded in one step, about half a second's work: others wait no longer for who has written much."""
 LONGEST_PAUSE = 60
 STOP_SECONDS = 15
 
@@ -81,7 +83,8 @@ class Indexer:
         if self._index.serving(first=name) != name:
             self._tell(f"the index is of another model than {name}: run `alcove reindex`")
             return 0
-        texts = self._index.claim(now=now, until=now + LEASE_SECONDS * SECOND, limit=self._batch)
+        until = now + LEASE_SECONDS * SECOND
+        texts = self._index.claim(now=now, until=until, limit=self._batch, size=STEP_BYTES)
         if texts:
             self._take(texts)
         return len(texts)
@@ -89,7 +92,7 @@ class Indexer:
     def _take(self, texts: Sequence[TextToIndex]) -> None:
         """Where the embedder takes something else, one of the texts is the trouble: which, is found out."""
         try:
-            bodies = self._embedded(texts)
+            pieces = self._embedded(texts)
         except Exception as error:
             try:
                 checked(self._embedder.embed([PROBE]), 1, self._expected())
@@ -100,23 +103,31 @@ class Indexer:
                 for text in texts:
                     self._take_alone(text)
         else:
-            self._keep(bodies)
+            self._keep(pieces)
 
     def _take_alone(self, text: TextToIndex) -> None:
         try:
-            bodies = self._embedded([text])
+            pieces = self._embedded([text])
         except Exception as error:
             self._put_back([text], error, tries=text.tries)
         else:
-            self._keep(bodies)
+            self._keep(pieces)
 
-    def _embedded(self, texts: Sequence[TextToIndex]) -> list[tuple[int, bytes]]:
-        return [*embedded(self._embedder, texts, self._expected())]
+    def _embedded(self, texts: Sequence[TextToIndex]) -> list[Embedded]:
+        pieces = [cut(self._embedder, text, STEP_BYTES) for text in texts]
+        return vectors_of(self._embedder, pieces, self._expected())
 
-    def _keep(self, bodies: Sequence[tuple[int, bytes]]) -> None:
+    def _keep(self, pieces: Sequence[Embedded]) -> None:
         self._outages = 0
-        if not self._index.store(self._embedder.name, bodies):
+        if not self._index.store(self._embedder.name, [self._with_earlier(piece) for piece in pieces]):
             self._tell("the index is of another model by now")
+
+    def _with_earlier(self, piece: Embedded) -> Embedded:
+        """A text's last piece with the vectors of those before it."""
+        text = piece.text
+        if piece.rest or not (text.field or text.window):
+            return piece
+        return piece._replace(body=joined([*self._index.pieces(text.seq), piece.body]))
 
     def _expected(self) -> int | None:
         """The dimensions that the index has, if it has any vectors yet."""
@@ -187,7 +198,7 @@ def _all_but_bad(
     """The vectors of all texts that can have them."""
     texts = [text for text in texts if text.seq not in bad]
     try:
-        return [*embedded(embedder, texts, dimensions)]
+        return embedded(embedder, texts, dimensions)
     except Exception as error:
         checked(embedder.embed([PROBE]), 1, dimensions)  # raises if it is the embedder and no text
         if len(texts) == 1:

@@ -40,7 +40,8 @@ SLACK = 16
 """A window that is tokenised by itself may come out a little longer than it was cut."""
 POSITIONS = 512
 """What the network can take at most."""
-BATCH = 32
+BATCH, BATCH_TOKENS = 32, 2048
+"""Texts, and tokens with their padding, that go through the network at once: more only takes memory."""
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -165,9 +166,10 @@ class MiniLM:
 def _embedded(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
     rows = np.zeros((len(tokens), MiniLM.dimensions), dtype=np.float32)
     # Texts of like length go together: what pads a batch is computed for nothing.
-    order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]))
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
+    order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]), reverse=True)
+    while order:
+        count = max(1, min(BATCH, BATCH_TOKENS // len(tokens[order[0]])))
+        batch, order = order[:count], order[count:]
         rows[batch] = _pooled(session, [tokens[n] for n in batch])
     return rows
 

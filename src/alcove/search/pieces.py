@@ -9,71 +9,85 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from alcove.engine.base import TextToIndex
+from alcove.engine.base import Embedded, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 
 MOST_AT_ONCE = 512
 """Windows given to an embedder in one call, however large a text is."""
 PROBE = "Is anybody there?"
 
+Fields = dict[str, list[bytes]]
+_decoded = msgspec.msgpack.Decoder(Fields).decode
+
 
 class Piece(NamedTuple):
-    """Some windows of a text, each after its field's name, and where the rest begins, if there is more."""
+    """Windows of a text, each after its field's name; their bytes, and which field and window come next."""
 
     text: TextToIndex
     windows: list[tuple[str, str]]
+    size: int
     rest: tuple[int, int] | None
 
 
-def cut(embedder: Embedder, text: TextToIndex, room: int) -> Piece:
-    """The next windows of a text, at most `room`; fields that they do not reach cost nothing."""
+def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece:
+    """The next windows of a text, until they have so many bytes."""
     windows: list[tuple[str, str]] = []
+    taken = 0
     fields = msgspec.json.decode(text.index_text, type=dict[str, str])
     for number, (field, words) in enumerate(fields.items()):
         if number < text.field or not words.strip():
             continue
-        if len(windows) == room:
-            return Piece(text, windows, (number, 0))
         found = embedder.windows(words)
-        first = text.window if number == text.field else 0
-        last = first + room - len(windows)
-        windows += [(field, window) for window in found[first:last]]
-        if last < len(found):
-            return Piece(text, windows, (number, last))
-    return Piece(text, windows, None)
+        share = len(words.encode()) // max(len(found), 1)  # windows overlap: together they are the field
+        for n in range(text.window if number == text.field else 0, len(found)):
+            if taken >= size:
+                return Piece(text, windows, taken, (number, n))
+            windows.append((field, found[n]))
+            taken += share
+    return Piece(text, windows, taken, None)
 
 
 def whole(embedder: Embedder, texts: Iterable[TextToIndex], *, windows: int, size: int) -> Iterator[Piece]:
     """Those of the texts that are within so many windows and characters in all, the first ones first."""
     for text in texts:
-        if windows and len(text.index_text) <= size:
+        if len(text.index_text) <= size:
             size -= len(text.index_text)
-            piece = cut(embedder, text, windows)
-            if piece.rest is None:
+            piece = cut(embedder, text)
+            if len(piece.windows) <= windows:
                 windows -= len(piece.windows)
                 yield piece
 
 
-def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[bytes]:
+def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[Embedded]:
     """The vectors of each piece as they are kept: for each field a row a window."""
     windows = [window for piece in pieces for _, window in piece.windows]
     calls = [windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE)]
     parts = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
     rows = iter(np.concatenate(parts) if parts else ())
-    found: list[dict[str, list[bytes]]] = [{} for _ in pieces]
-    for piece, fields in zip(pieces, found, strict=True):
-        for field, _ in piece.windows:
+    found = []
+    for text, named, size, rest in pieces:
+        fields: Fields = {}
+        for field, _ in named:
             fields.setdefault(field, []).append(next(rows).tobytes())
-    return [msgspec.msgpack.encode(fields) for fields in found]
+        found.append(Embedded(text, msgspec.msgpack.encode(fields), size, rest))
+    return found
 
 
 def embedded(
     embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None
-) -> Iterator[tuple[int, bytes]]:
+) -> list[tuple[int, bytes]]:
     """The vectors of each version's whole text."""
-    pieces = [cut(embedder, text, sys.maxsize) for text in texts]
-    for text, body in zip(texts, vectors_of(embedder, pieces, dimensions), strict=True):
-        yield text.seq, body
+    every = vectors_of(embedder, [cut(embedder, text) for text in texts], dimensions)
+    return [(each.text.seq, each.body) for each in every]
+
+
+def joined(bodies: Iterable[bytes]) -> bytes:
+    """Vectors of a text's pieces, as if they had been made at once."""
+    fields: Fields = {}
+    for body in bodies:
+        for name, rows in _decoded(body).items():
+            fields.setdefault(name, []).extend(rows)
+    return msgspec.msgpack.encode(fields)
 
 
 def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
@@ -88,10 +102,9 @@ def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
 
 def opened(body: bytes) -> dict[str, Matrix]:
     """Vectors as they were kept, by field."""
-    fields = msgspec.msgpack.decode(body, type=dict[str, list[bytes]])
     return {
         name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
-        for name, rows in fields.items()
+        for name, rows in _decoded(body).items()
     }
 
 

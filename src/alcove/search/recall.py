@@ -164,13 +164,15 @@ class Recall:
         wanted = [TextToIndex(text.seq, text.ns, text.index_text, 0) for text in texts]
         try:
             pieces = [*whole(self._embedder, wanted, windows=MOST_WINDOWS, size=MOST_CHARACTERS)]
-            bodies = vectors_of(self._embedder, pieces, dimensions)
+            found = vectors_of(self._embedder, pieces, dimensions)
         except EmbedderUnavailable:
             raise
         except Exception as error:
             raise EmbedderUnavailable(FAILED.format(type(error).__name__)) from error
-        found = {piece.text.seq: body for piece, body in zip(pieces, bodies, strict=True)}
-        return {text.seq: item(text._replace(vectors=found[text.seq])) for text in texts if text.seq in found}
+        vectors = {each.text.seq: each.body for each in found}
+        return {
+            seq: item(text._replace(vectors=vectors[seq])) for text in texts if (seq := text.seq) in vectors
+        }
 
     def _question(self, query: str, mode: Mode) -> tuple[Question, str | None]:
         """The question with its vector, or the reason why it has none; by meaning alone that is an error."""

@@ -10,14 +10,41 @@ INSERT INTO serving (only, embedder) VALUES (1, ?) ON CONFLICT (only) DO UPDATE 
 -- name: serve_first
 INSERT OR IGNORE INTO serving (only, embedder) VALUES (1, ?)
 
+-- name: reach
+-- Notes how far the line has come. What failed keeps its turn, and does not hold the line up.
+UPDATE marks SET value = max(value, coalesce((
+    SELECT turn FROM to_index INDEXED BY to_index_by_turn
+    WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
+WHERE name = 'turn'
+
 -- name: claim
--- Takes some that are due, until a moment at which they are due again.
-UPDATE to_index SET due = ?1, tries = tries + 1
-WHERE seq IN (SELECT seq FROM to_index INDEXED BY to_index_by_due WHERE due <= ?2 ORDER BY due, seq LIMIT ?3)
-RETURNING seq, tries
+-- Takes those whose turn it is, until a moment at which they are due again: so many, and of so many bytes in all
+-- unless the first has more.
+UPDATE to_index SET due = ?1, tries = tries + 1 WHERE seq IN (
+    SELECT seq FROM (
+        SELECT seq, size, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
+            SELECT seq, size, turn FROM to_index INDEXED BY to_index_by_turn
+            WHERE due IS NOT NULL AND due <= ?2 ORDER BY turn, seq LIMIT ?3))
+    WHERE total <= ?4 OR total = size)
+RETURNING seq, tries, at_field, at_window
 
 -- name: texts
 SELECT seq, ns, index_text FROM versions WHERE seq = ? AND ended_at IS NULL
+
+-- name: pieces
+SELECT body FROM pieces WHERE seq = ? ORDER BY id
+
+-- name: add_piece
+INSERT INTO pieces (seq, body) VALUES (?, ?)
+
+-- name: next_piece
+-- A text goes back into the line behind the piece that it has got, unless somebody else was faster.
+UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = turn + ?1, size = size - ?1,
+                    at_field = ?2, at_window = ?3
+WHERE seq = ?4 AND at_field = ?5 AND at_window = ?6
+
+-- name: last_piece
+DELETE FROM to_index WHERE seq = ? AND at_field = ? AND at_window = ?
 
 -- name: add_vectors
 -- Only while the version is live: it may have ended while its text was embedded.
@@ -31,7 +58,11 @@ DELETE FROM to_index WHERE seq = ?
 UPDATE to_index SET due = ?, error = ?, tries = tries - ? WHERE seq = ?
 
 -- name: retry
-UPDATE to_index SET due = 0, tries = 0, error = NULL WHERE due IS NULL OR tries > 0
+-- Each at a new turn, since the line has gone on.
+UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = line.turn FROM (
+    SELECT t.seq, value + sum(size) OVER (PARTITION BY writer ORDER BY t.seq) - size AS turn
+    FROM to_index t CROSS JOIN marks WHERE name = 'turn') line
+WHERE line.seq = to_index.seq AND (due IS NULL OR tries > 0)
 
 -- name: waits
 SELECT error FROM to_index WHERE seq = ?
@@ -49,11 +80,14 @@ SELECT t.seq, v.ns, v.key, t.tries, t.error FROM to_index t JOIN versions v USIN
 WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
 
 -- name: unembedded
--- Live texts that have no vectors of an embedder yet, in order.
-SELECT seq, ns, index_text FROM versions v
-WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?1)
-ORDER BY seq LIMIT ?3
+-- Live texts that have no vectors of an embedder yet, in order: so many, and the first ones of so many bytes.
+SELECT seq, ns, index_text FROM versions JOIN (
+    SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
+        SELECT seq, length(CAST(index_text AS BLOB)) AS size FROM versions v
+        WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
+          AND NOT EXISTS (SELECT 1 FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?1)
+        ORDER BY seq LIMIT ?3)) USING (seq)
+WHERE before < ?4 ORDER BY seq
 
 -- name: some_vectors
 SELECT body FROM vectors WHERE embedder = ? ORDER BY id DESC LIMIT 1
@@ -67,7 +101,8 @@ DELETE FROM vectors WHERE embedder != ?
     OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.seq = vectors.seq AND v.ns = vectors.ns AND v.ended_at IS NULL)
 
 -- name: park
-INSERT INTO to_index (seq, due, error) SELECT seq, NULL, ?2 FROM versions WHERE seq = ?1 AND ended_at IS NULL
+INSERT INTO to_index (seq, due, error, writer, size)
+SELECT seq, NULL, ?2, user, length(CAST(index_text AS BLOB)) FROM versions WHERE seq = ?1 AND ended_at IS NULL
 
 -- name: state
 -- How far the log, the vectors and the changes of expiry ever went, and how often something was erased.
