@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ from alcove.service import Memories
 from alcove.settings import Settings
 from alcove.standing import Standing
 from alcove.sweeper import Sweeper
-from alcove.transfer import File, Importer, Imports, pieces_of
+from alcove.transfer import File, Importer, Imports
 from alcove.vault import KeyProvider, Rotation, Vault, default_keys
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -278,13 +279,16 @@ class Alcove:
         """Every memory below a prefix that may be seen, page by page."""
         return self._memories.export(self.principal, prefix)
 
-    def import_memories(self, lines: File | Iterable[bytes]) -> Imports:
-        """Writes those of the lines of an export, or of an open file, that differ from what is there."""
+    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
+        """Writes those of the lines of an export, or of an open file, that differ from what is there.
+
+        With `wait_for_index` it returns when they can be found by meaning, too.
+        """
         importer = Importer(self._memories, lambda: self.principal, self._clock)
-        for piece in pieces_of(lines):
-            for bundle in importer.lines.bundles(piece):
-                importer.take(bundle)
-        importer.take(importer.lines.rest())
+        for bundle in importer.lines.all_of(lines):
+            importer.take(bundle)
+            for pause in importer.index_pauses() if wait_for_index else ():
+                time.sleep(pause)
         return importer.report
 
     def history(self, namespace: Address, key: str) -> List[Version]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar, get_args
 
@@ -125,12 +125,16 @@ class Memories(Reading):
         for pause in self.index_pauses(entry, seconds):
             time.sleep(pause)
 
-    def index_pauses(self, entry: Entry, seconds: float) -> Iterator[float]:
-        """The same for who must not block: yields how long to pause before asking for the next pause."""
+    def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool]:
+        """The same for who must not block: yields how long to pause before asking for the next pause.
+
+        In the end it returns whether the entry still waits.
+        """
         place = checks.address(entry.namespace, entry.key, self._standing.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
         if row is not None and self._indexer is not None:
             yield from self._indexer.pauses(row.seq, seconds)
+        return row is not None and self._engine.index.waits(row.seq)[0]
 
     def delete(self, principal: Principal, delete: Delete, *, idempotency_key: str | None = None) -> Deletion:
         """Deletes what is at a key; nothing there is not an error."""

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any, Protocol
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.checks import MAX_KEY_BYTES
 from alcove.clock import Clock, checked_moment
 from alcove.errors import AlcoveError, Unavailable
 from alcove.principal import Principal
-from alcove.records import Author, Imported, Memory
+from alcove.records import Author, Entry, Imported, Memory
 from alcove.service import Memories
 from alcove.settings import KIB, MIB, Settings
 
@@ -22,6 +22,8 @@ _MOST_BYTES = MIB
 """Lines share a transaction until they are this many, or this many bytes."""
 _PIECE_BYTES = 64 * KIB
 _MOST_FAILURES_TOLD = 1000
+_INDEX_SECONDS = 600.0
+"""How long an import waits for one text to be indexed; an embedder that fails is not waited for."""
 
 
 class File(Protocol):
@@ -54,6 +56,8 @@ class Imports(Struct, kw_only=True):
     unchanged: int = 0
     failed: list[Failure] = []
     failures: int = 0
+    waiting: int | UnsetType = UNSET
+    """How many of them wait to be indexed, if some still do after the import has waited for that."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -100,6 +104,12 @@ class Lines:
                 yield self._bundle()
         self._go_on(begun)
 
+    def all_of(self, given: File | Iterable[bytes]) -> Iterator[list[bytes]]:
+        """Every bundle of a file or of some lines."""
+        for piece in pieces_of(given):
+            yield from self.bundles(piece)
+        yield self.rest()
+
     def rest(self) -> list[bytes]:
         """What is left when there are no more pieces."""
         return [*self._bundle(), *([bytes(self._begun)] if self._begun else [])]
@@ -121,6 +131,7 @@ class Importer:
         self._clock = clock
         self._longest = longest_line(memories.settings)
         self._number = 0
+        self._written: list[Entry] = []
         self.lines = Lines(self._longest)
         self.report = Imports()
 
@@ -143,12 +154,19 @@ class Importer:
                 self._fail(self._number, str(error))
         self._write(changed)
 
+    def index_pauses(self) -> Iterator[float]:
+        """Yields how long to pause until what was written last can be found by meaning, if it can."""
+        for entry in self._written:
+            if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)):
+                self.report.waiting = (self.report.waiting or 0) + 1
+
     def _write(self, left: list[tuple[int, Imported]]) -> None:
         """Writes all that can be written: what is refused is told of and left out."""
-        at_once = len(left)
+        at_once, self._written = len(left), []
         while left:
+            puts = [put for _, put in left[:at_once]]
             try:
-                self._memories.batch(self._who(), [put for _, put in left[:at_once]])
+                entries = self._memories.batch(self._who(), puts)
             except AlcoveError as error:
                 position = error.details.get("operation")
                 if isinstance(position, int):
@@ -158,7 +176,8 @@ class Importer:
                 else:
                     raise
             else:
-                self.report.imported += len(left[:at_once])
+                self._written += [each for each, put in zip(entries, puts, strict=True) if put.index]  # type: ignore[misc]
+                self.report.imported += len(puts)
                 del left[:at_once]
 
     def _differs(self, put: Imported, now: Memory | None) -> bool:

@@ -59,7 +59,8 @@ def _writing(path: str) -> Iterator[Callable[[bytes], object]]:
 @click.command(name="import")
 @on_store(make=True)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def import_memories(store: Alcove, out: Output, file: str) -> None:
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
+def import_memories(store: Alcove, out: Output, file: str, *, wait: bool) -> None:
     """Take memories from JSON Lines.
 
     \b
@@ -69,12 +70,15 @@ def import_memories(store: Alcove, out: Output, file: str) -> None:
     """
     size = None if file == "-" else Path(file).stat().st_size
     with click.open_file(file, "rb") as text, progress("importing", size) as step:
-        report = store.import_memories(_Watched(text, step))
+        report = store.import_memories(_Watched(text, step), wait_for_index=wait)
     told = [f"{count(report.imported, 'memory')} imported, {report.unchanged:,} unchanged"]
     told += [f"line {each.line}: {plain(each.error)}" for each in report.failed[:20]]
     if report.failures > 20:
         told.append(f"and {report.failures - 20:,} more lines that were not taken")
     out.record(report, "\n".join(told))
+    if report.waiting or (report.imported and not wait):
+        some = f"{report.waiting:,} of them" if report.waiting else "those with an index text"
+        click.echo(f"{some} wait to be indexed; to see to it: alcove index --wait", err=True)
     if report.failures:
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -12,7 +13,11 @@ from alcove.cli.output import Output, compact, count, plain, progress
 from alcove.cli.store import on_store
 from alcove.client import Alcove
 from alcove.doctor import Examination
+from alcove.reports import Index
 
+_BETWEEN_LOOKS = 0.1
+_PATIENCE = 120.0
+"""Seconds without any progress; an embedder that fails is tried again within one minute."""
 TEXTS = ("authz", "attributes", "filter")
 
 
@@ -75,18 +80,37 @@ def reindex(store: Alcove, out: Output) -> None:
 @click.command()
 @on_store()
 @click.option("--retry", is_flag=True, help="Try again what was parked.")
-def index(store: Alcove, out: Output, *, retry: bool) -> None:
+@click.option("--wait", is_flag=True, help="The same, until nothing waits; exit code 1 if it cannot be.")
+def index(store: Alcove, out: Output, *, retry: bool, wait: bool) -> None:
     """Show how far indexing has come, and what is in its way.
 
     \b
     Example:  alcove index
     """
-    status = store.admin.trigger_index() if retry else store.admin.index()
+    status = store.admin.trigger_index() if retry or wait else store.admin.index()
+    if wait:
+        status = _waited(store, status)
     lines = [f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"]
     lines += [
         f"parked: {plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items
     ]
     out.record(status, "\n".join(lines))
+    if wait and status.waiting:
+        sys.exit(1)
+
+
+def _waited(store: Alcove, status: Index) -> Index:
+    """The state of the index when nothing waits any more, or when nothing has happened for long."""
+    changed = time.monotonic()
+    with progress("indexing", status.waiting) as step:
+        while status.waiting and time.monotonic() - changed < _PATIENCE:
+            time.sleep(_BETWEEN_LOOKS)
+            now = store.admin.index()
+            if now.waiting != status.waiting:
+                step(status.waiting - now.waiting)
+                changed = time.monotonic()
+            status = now
+    return status
 
 
 @click.command(name="rotate-keys")

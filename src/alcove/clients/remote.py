@@ -75,9 +75,9 @@ class Remote(Alcove):
             raise InvalidRequest("specs", "none: the server has its own")
         return Crew(RemoteAgents(self._wire), self.principal)
 
-    def import_memories(self, lines: File | Iterable[bytes]) -> Imports:
-        text = pieces_of(lines)
-        return self._wire.call(self.principal, "POST", f"{_AT}/import", Imports, lines=text)
+    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
+        asked, text = {"wait_for_index": "true"} if wait_for_index else {}, pieces_of(lines)
+        return self._wire.call(self.principal, "POST", f"{_AT}/import", Imports, params=asked, lines=text)
 
     def follow(
         self, prefix: Address = (), *, kinds: Sequence[Kind] | None = None, after_cursor: str | None = None

@@ -104,6 +104,12 @@ class ExportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     ns: Segments = []
 
 
+class ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    wait_for_index: Annotated[
+        Literal["true", "false"], Meta(description="Whether to answer when all can be found by meaning.")
+    ] = "false"
+
+
 class NoQuery(Struct, forbid_unknown_fields=True):
     pass
 

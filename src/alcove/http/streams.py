@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -56,7 +57,7 @@ class StreamsApi:
             ),
             Resource(
                 method="POST", path=f"{at}/import", handler=self.bring, summary="Import lines of an export",
-                takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
+                query=answers.ImportQuery, takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
             ),
         ]  # fmt: skip
 
@@ -123,12 +124,17 @@ class StreamsApi:
         try:
             async for piece in while_allowed(call.pieces, call.ask_again):
                 for bundle in importer.lines.bundles(piece):
-                    await self._changes(partial(importer.take, bundle))
-            await self._changes(lambda: importer.take(importer.lines.rest()))
+                    await self._take(importer, bundle, call)
+            await self._take(importer, importer.lines.rest(), call)
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise
         return importer.report
+
+    async def _take(self, importer: Importer, bundle: Sequence[bytes], call: Call) -> None:
+        await self._changes(partial(importer.take, bundle))
+        for pause in importer.index_pauses() if call.query.wait_for_index == "true" else ():
+            await asyncio.sleep(pause)
 
 
 def _told(event: Event) -> bytes:
