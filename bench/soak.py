@@ -6,7 +6,7 @@
 One service with tokens, agents and the real embedder. Victims read, write and search their own rooms and a
 pool, a few requests a second each, first alone (a fifth of the time) and then beside attackers, each of whom
 does the dearest thing that one request can ask for, again and again, as users like any other. Victims and
-attackers are processes of their own; all of it shares the machine's cores, so that the ratio says what a small
+attackers are processes of their own; all of it shares the machine's cores, so the ratio says what a small
 server would see.
 """
 
