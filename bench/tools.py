@@ -142,7 +142,11 @@ def cases() -> Iterator[Case]:
     yield Case(
         "learn_fact",
         lambda n: {"content": TEXT.format(n)},
-        lambda n: [("count", FACTS, {}), put(FACTS, f"s{n}", content(n))],
+        lambda n: [
+            ("search", FACTS, {"filter": {"content": TEXT.format(n)}, "limit": 1}),
+            ("count", FACTS, {}),
+            put(FACTS, f"s{n}", content(n)),
+        ],
     )
     yield Case("recall_facts", lambda n: {"query": f"what to drink {n}", "limit": 5},
                lambda n: [("search", FACTS, {"query": f"what to drink {n}", "limit": 5})])  # fmt: skip

@@ -14,11 +14,13 @@ from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.records import Memory, Put
 
+MOST = 100
+"""Memories that a call gives at most, as a search of the service does."""
 NewKey = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name.")]
 Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")]
 Content = Annotated[str, Meta(pattern=r"\S", description="In full sentences.")]
 Query = Annotated[str, Meta(pattern=r"\S", description="In your own words.")]
-Limit = Annotated[int, Meta(ge=1, le=100, description="1 to 100.")]
+Limit = Annotated[int, Meta(ge=1, le=MOST, description=f"1 to {MOST}.")]
 Offset = Annotated[int, Meta(ge=0, le=10**9, description="To skip.")]
 
 
@@ -69,9 +71,11 @@ def look(turn: Turn, room: Namespace, query: str, limit: int, reader: str | None
 
 def show(turn: Turn, room: Namespace, limit: int, offset: int, reader: str) -> Answer:
     who, after, exact = turn.within(room), offset + limit, _alone(room)
-    found = turn.memories.search(who, room, limit=limit, offset=offset, exact=exact)
-    more = len(found) == limit and turn.memories.list(who, room, limit=1, offset=after, exact=exact)
-    return several(found, reader, after if more else None)
+    found = turn.memories.search(who, room, limit=min(limit + 1, MOST), offset=offset, exact=exact)
+    more = len(found) > limit or (
+        len(found) == MOST and turn.memories.list(who, room, limit=1, offset=after, exact=exact)
+    )
+    return several(found[:limit], reader, after if more else None)
 
 
 def _alone(room: Namespace) -> bool:

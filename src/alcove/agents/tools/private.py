@@ -6,7 +6,20 @@ from collections.abc import Iterator
 
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import ByKey, Keep, Look, Show, keep, look, missing, read, several, show, told
+from alcove.agents.tools.keyed import (
+    MOST,
+    ByKey,
+    Keep,
+    Look,
+    Show,
+    keep,
+    look,
+    missing,
+    read,
+    several,
+    show,
+    told,
+)
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.principal import Principal
@@ -38,7 +51,7 @@ def search_memory(turn: Turn, given: Look) -> Answer:
     answer = look(turn, _room(turn), given.query, given.limit, "recall")
     if not answer.result["items"] and (older := _older(turn)):
         newest = {memory.id for memory in older.values()}
-        found = turn.memories.search(*_before(turn), query=given.query, limit=100)
+        found = turn.memories.search(*_before(turn), query=given.query, limit=MOST)
         return several([memory for memory in found if memory.id in newest][: given.limit], "recall")
     return answer
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import Key, NewKey, Offset, missing, page, shown
+from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown
 from alcove.agents.tools.pattern import matcher
 from alcove.agents.tools.texts import LISTED, READ, line, listed
 from alcove.errors import Conflict, NotFound
@@ -26,8 +26,7 @@ _ABOUT = {
     "agent": "you alone with this user",
 }
 _PAGE = 1000
-"""Values in one answer; its text has fewer."""
-_LINES = 100
+"""Values that one answer gives at most; its text shows `MOST` of them."""
 
 
 class Write(Struct):
@@ -91,7 +90,7 @@ def listing(turn: Turn, given: Listing) -> Answer:
     every = turn.memories.export(turn.within(place), place, exact=True)
     fitting = islice((memory for memory in every if fits(memory.key)), given.offset, None)
     found, more = [*islice(fitting, _PAGE)], next(fitting, None) is not None
-    text = listed(map(_line, found[:_LINES]), given.offset + _LINES if len(found) > _LINES else None)
+    text = listed(map(_line, found[:MOST]), given.offset + MOST if len(found) > MOST else None)
     return Answer(page(found, given.offset + _PAGE if more else None), text)
 
 

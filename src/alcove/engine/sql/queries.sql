@@ -38,7 +38,7 @@ SELECT {columns} FROM versions v INDEXED BY live
 WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
   AND (SELECT count(*) >= ?4 AND NOT coalesce(max(key = ?2), 0) FROM versions INDEXED BY live
        WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3))
-ORDER BY created_at, seq LIMIT 1
+ORDER BY coalesce(original_at, created_at), seq LIMIT 1
 
 -- name: get_at
 -- What was live at one key at a moment.
