@@ -114,12 +114,6 @@ class Memories(Reading):
             self.wait_for_index(result)
         return result
 
-    def check_put(self, principal: Principal, put: Put) -> None:
-        """Refuses what `put` would refuse before it writes: wrong arguments, and what the policy denies."""
-        standing = self._standing.current()
-        place = checks.address(put.namespace, put.key, standing.settings)
-        self._checked_put(standing, principal, put, place)
-
     def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> None:
         """Waits until an entry that was just written can be found by meaning, if it ever can."""
         for pause in self.index_pauses(entry, seconds):
@@ -153,6 +147,14 @@ class Memories(Reading):
     ) -> List[Result]:
         """Many operations in one transaction, which reads its own writes: all of them or none."""
         return self._write(principal, operations, idempotency_key)
+
+    def check(self, principal: Principal, operation: Operation) -> None:
+        """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
+        try:
+            self._prepare(self._standing.current(), principal, operation, 0, set())
+        except AlcoveError as error:
+            error.details.pop("operation", None)
+            raise
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
@@ -270,8 +272,14 @@ class Memories(Reading):
         writer: Writer,
         missing: set[str],
     ) -> PutRow | None:
-        value, index, ttl, expected = self._checked_put(standing, principal, put, place)
-        attributes = standing.policy.attributes(principal, place.namespace, put.key, value, index)
+        policy, settings = standing
+        value = checks.value(put.value, settings)
+        index = checks.index(put.index, settings)
+        ttl = checks.ttl(put.ttl_seconds)
+        expected = checks.revision(put.expected_revision, create_only=put.create_only)
+        asked: Literal["write", "import"] = "import" if isinstance(put, Imported) else "write"
+        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
+        attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         if isinstance(put, Deferred):
             data_key = self._vault.existing(put.data_key)
@@ -290,20 +298,6 @@ class Memories(Reading):
                 writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
                       index_text, ttl, expected, until, original_at)  # fmt: skip
-
-    @staticmethod
-    def _checked_put(
-        standing: InForce, principal: Principal, put: Put, place: checks.Address
-    ) -> tuple[bytes, bytes | None, int | None, int | None]:
-        """The value, the index text, the time to live and the expected revision of a put that may be done."""
-        policy, settings = standing
-        value = checks.value(put.value, settings)
-        index = checks.index(put.index, settings)
-        ttl = checks.ttl(put.ttl_seconds)
-        expected = checks.revision(put.expected_revision, create_only=put.create_only)
-        asked: Literal["write", "import"] = "import" if isinstance(put, Imported) else "write"
-        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
-        return value, index, ttl, expected
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:

@@ -62,6 +62,9 @@ def test_without_an_agent_named_noop_sees_what_nobody_wrote_and_others_do_not(
         assert agents.call("bot", "recall", key="old").result["content"] == "c"
         with pytest.raises(NotFound):
             agents.as_user("alice").call("bot", "recall", key="old")
+        agents.call("bot", "forget", key="old")
+        with pytest.raises(NotFound):
+            agents.call("bot", "recall", key="old")
 
 
 def test_runs_are_opened_changed_and_closed(tmp_path: Path, specs: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_long_content_is_cut_with_a_note_and_whole_when_it_is_read(agents: Cre
     alice.call("bot", "shared_memory_write", key="longer", value="w" * 50_000)
     longer = alice.call("bot", "shared_memory_read", key="longer")
     assert len(longer.text) < 21_000
-    assert "[the first 20000 of 50000 characters" in longer.text
+    assert "[the first 20000 of 50000 characters]" in longer.text
     assert len(longer.result["value"]) == 50_000
 
 

@@ -121,7 +121,7 @@ class Agents:
         return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
 
     def rooms(self, principal: Principal, name: str) -> list[RoomSummary]:
-        """The rooms of an agent that this caller may see, those below the private one included."""
+        """The rooms of an agent that this caller may see, and the older ones in which they left something."""
         agent = self.agent(principal, name)
         turn = self._turn(principal, agent, Where())
         rooms, spec = turn.rooms, agent.memory

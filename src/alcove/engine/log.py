@@ -156,11 +156,14 @@ class Transaction:
 
     def _evict(self, evict: EvictRow) -> Row | None:
         """The memory that made room, as it was; None where there was room, or where the key is not new."""
-        found = self._one("oldest", evict.ns, evict.key, self.at, evict.most)
-        oldest = Row._make(found) if found else None
-        if oldest and (live := self._newest(oldest.ns, oldest.key).live):
-            self.end(live, "delete", evict.writer)
-        return oldest
+        count, oldest, known = self._one("crowd", evict.ns, evict.key) or (0, 0, 0)
+        found = None if count < evict.most or known else self._one("still_live", oldest)
+        if not found:
+            return None
+        live = Live._make(found)
+        row = self._do(GetRow(live.ns, live.key), 0)
+        self.end(live, "delete", evict.writer)
+        return row
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
         found = self._one("newest", ns, key, data_key)

@@ -16,17 +16,18 @@ from alcove.errors import NotFound
 from alcove.namespace import Namespace
 from alcove.records import Delete, Entry, Evict, Memory, Put
 
-_AT_ONCE = 100
-"""Facts that make room for one, where another agent left too many."""
+_AT_ONCE = 10
+"""Facts that make room for one at most, where another agent left too many."""
 _NAMED = 200
 """Characters shown of a fact that made room."""
 
 
+Replaced = Annotated[str, Meta(min_length=1, max_length=1024, description="The key of a fact to replace.")]
+
+
 class Learn(Struct):
     content: Content
-    key: Annotated[str, Meta(min_length=1, max_length=1024, description="Of a fact to replace.")] | None = (
-        None
-    )
+    key: Replaced | None = None
 
 
 def _room(turn: Turn) -> Namespace:
@@ -39,11 +40,11 @@ def learn_fact(turn: Turn, given: Learn) -> Answer:
     who = turn.within(room)
     key = given.key or _key(turn, given.content)
     excess = turn.memories.count(who, room, exact=True) + 1 - most
-    room_made = [Evict(namespace=room, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
+    making_room = [Evict(namespace=room, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
     put = Put(namespace=room, key=key, value=content, index=content)
-    *made, entry = turn.memories.batch(who, [*room_made, put])
+    *gone, entry = turn.memories.batch(who, [*making_room, put])
     assert isinstance(entry, Entry)
-    evicted = [fact for fact in made if isinstance(fact, Memory)]
+    evicted = [fact for fact in gone if isinstance(fact, Memory)]
     text = f"Learned it as {short(key)}."
     if evicted:
         named = "; ".join(quoted(fact.value.get("content", fact.value), _NAMED) for fact in evicted)

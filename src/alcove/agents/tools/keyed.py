@@ -21,7 +21,7 @@ Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")
 Content = Annotated[str, Meta(pattern=r"\S", description="In full sentences.")]
 Query = Annotated[str, Meta(pattern=r"\S", description="In your own words.")]
 Limit = Annotated[int, Meta(ge=1, le=MOST, description=f"1 to {MOST}.")]
-Offset = Annotated[int, Meta(ge=0, le=10**9, description="To skip.")]
+Offset = Annotated[int, Meta(ge=0, le=10**9, description="How many to skip.")]
 
 
 class Keep(Struct):

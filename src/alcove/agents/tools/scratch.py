@@ -17,6 +17,7 @@ from alcove.namespace import Namespace
 from alcove.records import Delete, Memory, Put
 
 Room = Annotated[str, Meta(description="Which room.")]
+Version = Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")]
 _ABOUT = {
     "global": "every user of every agent with it",
     "workflow": "all who are in it",
@@ -34,9 +35,7 @@ class Write(Struct):
     value: Annotated[Any, Meta(description="Any JSON.")]
     namespace: Room = "global"
     metadata: Annotated[dict[str, Any] | None, Meta(description="About the value.")] = None
-    expected_version: (
-        Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")] | None
-    ) = None
+    expected_version: Version | None = None
 
 
 class Read(Struct):
@@ -66,7 +65,7 @@ def write(turn: Turn, given: Write) -> Answer:
         value={"value": given.value, "metadata": given.metadata or {}},
         expected_revision=given.expected_version,
     )
-    turn.memories.check_put(turn.within(place), put)  # what will be refused opens no run
+    turn.memories.check(turn.within(place), put)  # what will be refused opens no run
     room(turn, given.namespace, opening=not given.expected_version)
     try:
         entry = turn.memories.put(turn.within(place), put)
@@ -82,7 +81,7 @@ def read(turn: Turn, given: Read) -> Answer:
     found = turn.memories.get(turn.within(place), place, given.key)
     if found is None:
         raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
-    return Answer(shown(found), _line(found, most=READ))
+    return Answer(shown(found), _line(found, READ, reader=None))
 
 
 def listing(turn: Turn, given: Listing) -> Answer:
@@ -101,9 +100,8 @@ def delete(turn: Turn, given: Read) -> Answer:
     return Answer({"key": given.key, "deleted": True}, f"Deleted {short(given.key)}.")
 
 
-def _line(memory: Memory, most: int = LISTED) -> str:
-    about = f"version {memory.revision}"
-    return line(memory, about, field="value", most=most, reader="shared_memory_read")
+def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memory_read") -> str:
+    return line(memory, f"version {memory.revision}", field="value", most=most, reader=reader)
 
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:

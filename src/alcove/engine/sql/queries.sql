@@ -32,13 +32,9 @@ INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
 SELECT {columns} FROM versions v INDEXED BY live
 WHERE ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
 
--- name: oldest
--- What was written longest ago in a namespace, if it holds so many that a key which is not among them is too much.
-SELECT {columns} FROM versions v INDEXED BY live
-WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
-  AND (SELECT count(*) >= ?4 AND NOT coalesce(max(key = ?2), 0) FROM versions INDEXED BY live
-       WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3))
-ORDER BY coalesce(original_at, created_at), seq LIMIT 1
+-- name: crowd
+-- How many keys a namespace holds, which was written longest ago and whether one is among them, off the index alone.
+SELECT count(*), min(seq), max(key = ?2) FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL
 
 -- name: get_at
 -- What was live at one key at a moment.
