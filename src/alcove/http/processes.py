@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -116,14 +117,14 @@ class Several(Multiprocess):
 
     def handle_hup(self) -> None:
         """Opens this process's log anew, and has every worker reload; one that starts once it is ready."""
-        self._reopen()
+        with suppress(OSError):  # the workers say so, too
+            self._reopen()
         self._to_reload = {each.pid for each in self.processes if each.pid}
 
     def keep_subprocess_alive(self) -> None:
-        fit = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
-        if 0 < len(fit) < len(self.processes):
-            self.processes, self._next_start = fit, time.monotonic() + _BETWEEN_STARTS
+        self._set_aside()
         super().keep_subprocess_alive()
+        self._set_aside()  # one that failed meanwhile
         while len(self.processes) < self.processes_num and time.monotonic() >= self._next_start:
             self.processes.append(Process(self.config, self.sockets))
             self.processes[-1].start()
@@ -135,6 +136,13 @@ class Several(Multiprocess):
         for gone in self._workers - workers:
             forget(self._tallies, gone)
         self._workers = workers
+
+    def _set_aside(self) -> None:
+        """Takes workers that could not start off the list while there are others: uvicorn would end all."""
+        fit = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
+        if 0 < len(fit) < len(self.processes) and not self._stopping:
+            self.processes, self._next_start = fit, time.monotonic() + _BETWEEN_STARTS
+            self.should_exit.clear()
 
     def terminate_all(self) -> None:
         super().terminate_all()

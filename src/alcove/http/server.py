@@ -61,8 +61,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def serve(config: ServeConfig) -> None:
     """Serves until it is told to stop: requests under way finish first, a second signal stops at once."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     check(config)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     logs.configure(config.log_level, config.log_file)
     os.environ[_HANDED_OVER] = msgspec.json.encode(config).decode()
     told = uvicorn.Config(
