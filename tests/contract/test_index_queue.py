@@ -23,7 +23,7 @@ HOME = ("user", "noop")
 BY_HAND = Settings(sweep_interval=0, indexing_interval=0)
 """No thread indexes: the test makes every step itself."""
 LARGE = {f"f{n}": " ".join(f"word{n}-{k}" for k in range(3000)) for n in range(3)}
-"""About six steps' worth."""
+"""About twelve steps' worth."""
 
 
 class Queue:
@@ -144,7 +144,7 @@ def test_no_step_embeds_more_than_its_share_and_a_text_in_pieces_has_the_vectors
     queue: Queue,
 ) -> None:
     texts = [LARGE, {"a": "tea", "blank": "  ", **LARGE, "z": "rain"}, {"one": "x" * 60_000, "two": "tea"}]
-    texts += [{f"f{n}": "tea" for n in range(64)}] * 100 + [{"text": "  "}, {"text": "tea " * 4096}]
+    texts += [{f"f{n}": "tea" for n in range(64)}] * 100 + [{"text": "  "}, {"text": "tea " * 2048}]
     expected: dict[int, bytes] = {}
     for n, text in enumerate(texts):
         seq = queue.put("alice", f"k{n}", text)
@@ -219,11 +219,32 @@ def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:
     for _ in range(3):
         indexer.step()
     (text,) = queue.index.claim(now=queue.clock(), until=FOR_EVER, limit=1, size=1)
-    assert text.field
+    assert text.window
     assert queue.index.switch(queue.embedder.name, {seq: "refused meanwhile"})
     assert queue.index.store(queue.embedder.name, [Embedded(text, b"\x80", 1, None)])
     assert queue.kept("alice") == {}
     assert queue.waiting(seq)
+
+
+def test_pieces_of_two_models_under_one_name_never_become_one_text(queue: Queue) -> None:
+    seq = queue.put("alice", "k", LARGE)
+    queue.indexer().step()
+    queue.embedder.dimensions = 32
+    other = queue.indexer()
+    while queue.index.waits(seq) == (True, None):
+        other.step()
+    assert "alcove reindex" in str(queue.index.waits(seq)[1])
+    assert queue.kept("alice") == {}
+
+
+def test_what_was_parked_and_is_tried_again_takes_its_turn(queue: Queue) -> None:
+    large = [queue.put("mallory", f"k{n}", LARGE) for n in range(4)]
+    assert queue.index.switch(queue.embedder.name, dict.fromkeys(large, "refused"))
+    assert queue.index.retry() == 4
+    small, indexer = queue.put("alice", "k", {"text": "tea"}), queue.indexer()
+    for _ in range(2):
+        indexer.step()
+    assert not queue.waiting(small)
 
 
 def test_a_text_half_embedded_goes_with_its_version(queue: Queue) -> None:

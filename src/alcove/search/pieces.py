@@ -87,6 +87,8 @@ def joined(bodies: Iterable[bytes]) -> bytes:
     for body in bodies:
         for name, rows in _decoded(body).items():
             fields.setdefault(name, []).extend(rows)
+    if len({len(row) for rows in fields.values() for row in rows}) > 1:
+        raise EmbedderUnavailable("the embedder's dimensions changed within a text: run `alcove reindex`")
     return msgspec.msgpack.encode(fields)
 
 
