@@ -5,33 +5,30 @@ Beside the one road for memories this is the other one; it asks for a role befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from alcove import checks, cursor, reports, rows
+from alcove import checks, reports
 from alcove.apikeys import ApiKey, ApiKeys
 from alcove.audit import Audit
 from alcove.backup import BackedUp, Progress, backup
 from alcove.clock import SECOND, Clock, to_datetime
 from alcove.doctor import Examination, examine
-from alcove.engine.base import Engine, Row
-from alcove.errors import InvalidRequest, NotFound, PermissionDenied, Unavailable
+from alcove.engine.base import Engine
+from alcove.errors import Unavailable
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
+from alcove.people import People
 from alcove.policy import Policy
-from alcove.principal import Principal, checked_user
-from alcove.records import Memory, Receipt, Shared
+from alcove.principal import Principal
 from alcove.reports import (
     AuditPage,
-    Held,
-    HeldNamespace,
     KeyInUse,
     Keys,
     Policies,
-    ReviewPage,
     Root,
     Stats,
 )
@@ -39,12 +36,12 @@ from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer, reindex
 from alcove.settings import Settings
 from alcove.standing import ADJUSTABLE, Standing
-from alcove.vault import Rotation, Vault, user_subject
+from alcove.vault import Rotation, Vault
 
 _PAGE = 500
 
 
-class Admin:
+class Admin(People):
     """A store as its operators see it. Auditors may read, admins may do everything."""
 
     def __init__(
@@ -59,136 +56,10 @@ class Admin:
         indexer: Indexer | None,
         clock: Clock,
     ) -> None:
-        self._engine = engine
-        self._rows = engine.admin
-        self._vault = vault
-        self._standing = standing
-        self._ledger = ledger
-        self._audit = audit
+        super().__init__(engine, vault, standing, ledger, audit)
         self._embedder = embedder
         self._indexer = indexer
         self._clock = clock
-        self._opener = rows.Opener(vault)
-        self.before_wipe: list[Callable[[str], None]] = []
-        """Called with the user before each wipe, for what goes with them although it is not theirs alone."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called when something is to be scrubbed in the background."""
-
-    # People
-
-    def held(self, principal: Principal, user: str) -> Held:
-        """What is held of a user; they may ask for themselves."""
-        self._may_read(principal, user)
-        found, elsewhere = self._rows.held(checked_user(user, "user"))
-        written = [moment for row in found for moment in (row.first, row.last)]
-        return Held(
-            user=user,
-            memories=sum(row.memories for row in found),
-            versions=sum(row.versions for row in found),
-            bytes=sum(row.bytes for row in found),
-            shared=elsewhere,
-            api_keys=sum(key.user == user for key in self._engine.api_keys()),
-            key=self._engine.data_key(subject=user_subject(user)) is not None,
-            first_written=to_datetime(min(written)) if written else None,
-            last_written=to_datetime(max(written)) if written else None,
-            namespaces=[
-                HeldNamespace(
-                    namespace=Namespace.decode(row.ns),
-                    memories=row.memories,
-                    versions=row.versions,
-                    bytes=row.bytes,
-                )
-                for row in found
-            ],
-        )
-
-    def memories_of(
-        self, principal: Principal, user: str, *, limit: int = 100, after_cursor: str | None = None
-    ) -> ReviewPage:
-        """What is live in a user's rooms or was written by them into others', page by page."""
-        self._may_read(principal, user)
-        limit = checks.whole(limit, "limit", 1, 1000)
-        position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        self._audit.record(principal, "user.review", user=user)
-        found = self._rows.of_user(checked_user(user, "user"), position=position, limit=limit)
-        items = rows.undisturbed(lambda: [self._opener.memory(row) for row in found])
-        return ReviewPage(items=items, after_cursor=cursor.encode(found[-1].seq if found else position))
-
-    def export(self, principal: Principal, user: str) -> Iterator[Memory]:
-        """Everything a user would be shown who asks what is held of them."""
-        self._may_read(principal, user)
-        self._audit.record(principal, "user.export", user=checked_user(user, "user"))
-        return map(self._opener.memory, self._all_of(user))
-
-    def remove(self, principal: Principal, user: str, id: str) -> None:
-        """Takes one memory away with every version it had; audited, and not undone by a restore."""
-        self._require(principal)
-        for row in self._all_of(checked_user(user, "user")):
-            if rows.uuid(row.id) == id:
-                moment = max(self._clock(), row.created_at)
-                self._ledger.record_memory(id, moment, place=self._vault.pseudonym(rows.place(row)))
-                if self._rows.remove(row.seq):
-                    self._audit.record(principal, "memory.remove", user=user, memory=id)
-                    self.wake()
-                    return
-        raise NotFound("this user has no such memory")
-
-    def wipe(
-        self, principal: Principal, user: str, *, shared: Shared = "anonymise", wait: bool = True
-    ) -> Receipt:
-        """Erases everything that belongs to a user and destroys their key; only they or an admin may.
-
-        What they wrote into shared rooms loses its author, or is kept as it is, or is removed too.
-        With `wait`, the receipt comes when no byte is left in the file; otherwise that follows.
-        """
-        checked_user(user, "user")
-        if shared not in ("keep", "anonymise", "remove"):
-            raise InvalidRequest("shared", "keep, anonymise or remove")
-        if principal.user_id != user:
-            self._require(principal)
-        pseudonym = self._vault.pseudonym(user)
-        for prepare in self.before_wipe:
-            prepare(user)
-        wiped = self._engine.erasure.wipe(
-            user,
-            subject=user_subject(user),
-            shared=shared,
-            noted=lambda moment: self._ledger.record(pseudonym, moment, shared=shared),
-        )
-        self._vault.forget(user_subject(user))
-        removed = {
-            "memories": wiped.memories,
-            "versions": wiped.versions,
-            "vectors": wiped.vectors,
-            "replays": wiped.replays,
-            "api_keys": wiped.api_keys,
-        }
-        actor = None if principal.user_id == user else principal
-        self._audit.record(actor, "user.wipe", user=user, removed=removed, shared=shared)
-        scrubbed = self.scrub(wiped.generation) if wait else False
-        if not scrubbed:
-            self.wake()
-        return Receipt(
-            user=user,
-            removed=removed,
-            key_destroyed=wiped.keys > 0,
-            shared={shared: wiped.shared},
-            scrubbed=scrubbed,
-        )
-
-    def scrub(self, generation: int | None = None) -> bool:
-        """Rebuilds the file if something erased may have left bytes in it; audited when it did."""
-        before = self._engine.scrubbed()
-        done = self._engine.scrub(generation)
-        if (after := self._engine.scrubbed()) > before:
-            self._audit.record(None, "scrub", wipes=after - before)
-        return done
-
-    def _all_of(self, user: str) -> Iterator[Row]:
-        position = 0
-        while page := self._rows.of_user(user, position=position, limit=_PAGE):
-            yield from page
-            position = page[-1].seq
 
     # Policies and settings
 
@@ -316,7 +187,9 @@ class Admin:
     def api_keys(self, principal: Principal) -> ApiKeys:
         """The API keys of this store."""
         self._require(principal)
-        return ApiKeys(self._engine, lambda action, id: self._audit.record(principal, action, key=id))
+        return ApiKeys(
+            self._engine, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
+        )
 
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
         """What is known of the API keys, for an auditor too."""
@@ -376,15 +249,6 @@ class Admin:
         yield from backup(self._engine, self._vault, to)
         with suppress(Unavailable):
             self._audit.record(principal, "store.backup", file=to.name)
-
-    def _may_read(self, principal: Principal, user: str) -> None:
-        if principal.user_id != user:
-            self._require(principal, reading=True)
-
-    @staticmethod
-    def _require(principal: Principal, *, reading: bool = False) -> None:
-        if not (principal.is_admin or (reading and principal.is_auditor)):
-            raise PermissionDenied("this needs the role admin" + " or auditor" * reading)
 
 
 def _shown(settings: Settings) -> dict[str, object]:

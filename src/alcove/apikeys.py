@@ -6,11 +6,13 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 from msgspec import Struct
 
 from alcove.errors import NotFound
+from alcove.ledger import Ledger, Note
 from alcove.principal import checked_user
 
 _PREFIX = "alcove"
@@ -40,8 +42,9 @@ class KeyRows(Protocol):
 class ApiKeys:
     """Makes, finds, lists and revokes keys; a revoked one is refused at once, in every process."""
 
-    def __init__(self, rows: KeyRows, note: Callable[[str, str], None] = lambda action, id: None) -> None:
+    def __init__(self, rows: KeyRows, ledger: Ledger, note: Callable[[str, str], None]) -> None:
         self._rows = rows
+        self._ledger = ledger
         self._note = note
 
     def create(self, *, client: str, user: str | None, roles: list[str], trusted: bool, now: int) -> str:
@@ -75,9 +78,11 @@ class ApiKeys:
         return self._rows.api_keys()
 
     def revoke(self, id: str) -> None:
-        """Makes a key useless from now on."""
-        if not self._rows.remove_api_key(id):
+        """Makes a key useless from now on, in a restored backup, too."""
+        if self._rows.api_key(id) is None:
             raise NotFound(f"there is no API key {id}")
+        self._ledger.record(Note(wiped_at=datetime.now(UTC), api_key=id))
+        self._rows.remove_api_key(id)
         self._note("apikey.revoke", id)
 
 

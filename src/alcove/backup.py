@@ -6,7 +6,6 @@ away from the backups, and `restore` asks for both.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -14,12 +13,13 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from alcove.clock import system_clock
-from alcove.engine.base import AuditRow, DataKey, Engine, Row
+from alcove.engine.base import AuditRow, DataKey, Engine, Person, Row
 from alcove.engine.copying import Copy
 from alcove.engine.sqlite import SqliteEngine
 from alcove.errors import StoreError, Unavailable, Unreadable
 from alcove.ledger import Ledger, Note
 from alcove.partial import Partial
+from alcove.principal import NOBODY_ELSE
 from alcove.rows import Opener, place
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 
@@ -128,7 +128,7 @@ def restore(
             users, memories = _forget_again(engine, vault, notes or ())
             _note_restore(engine, users, memories)
             yield Progress("scrubbing", 0, 1)
-            engine.erasure.skip(_LOST_FUTURE)
+            engine.erasure.skip(max((note.position or 0 for note in notes or ()), default=0), _LOST_FUTURE)
             if not engine.scrub():
                 raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
         finally:
@@ -193,38 +193,48 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
 
     Only the store can tell who a pseudonym is, by making that of everybody it knows.
     """
-    by_user: dict[str, list[Note]] = defaultdict(list)
+    users = {vault.pseudonym(user): user for user in engine.erasure.users()}
+    known, rooms = {*users, *engine.erasure.pseudonyms()}, dict[str, bytes]()
+    if any(note.rooms for note in notes):
+        rooms = {vault.pseudonym(ns.hex()): ns for ns in engine.erasure.common_rooms()}
+    forgotten = set[str]()
     for note in notes:
-        if note.user is not None:
-            by_user[note.user].append(note)
-    users = 0
-    for user in engine.erasure.users() if by_user else ():
-        before = engine.erasure.wipes()
-        for note in by_user.get(vault.pseudonym(user), ()):
+        if note.api_key is not None:
+            engine.remove_api_key(note.api_key)
+        if note.user in known:
+            user, before = users.get(note.user, ""), engine.erasure.wipes()
+            older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
+            nobody = user == NOBODY_ELSE.user_id
             engine.erasure.wipe(
-                user,
-                subject=user_subject(user),
+                Person(user, user_subject(user), note.user, older, authorless=nobody),
                 shared=note.shared or "anonymise",
                 noted=lambda _: None,
-                until=note.moment,
+                until=_until(engine, note),
             )
             vault.forget(user_subject(user))
-        users += engine.erasure.wipes() > before
+            if engine.erasure.wipes() > before:
+                forgotten.add(note.user)
     places = _places(engine, vault, notes)
-    return users, sum(engine.erasure.clean(ns, key, until=moment) > 0 for ns, key, moment in places)
+    return len(forgotten), sum(engine.erasure.clean(ns, key, until=last) > 0 for ns, key, last in places)
 
 
 def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:
     """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
-    by_id = {bytes.fromhex(note.memory.replace("-", "")): note.moment for note in notes if note.memory}
-    by_place = {note.place: note.moment for note in notes if note.place}
+    single = [(note, _until(engine, note)) for note in notes if note.memory]
+    by_id = {bytes.fromhex(note.memory.replace("-", "")): until for note, until in single if note.memory}
+    by_place = {note.place: until for note, until in single if note.place}
     found: dict[tuple[bytes, bytes], int] = {}
     for row in engine.every_version() if by_id else ():
         name = vault.pseudonym(place(row)) if by_place else ""
-        moment = max(by_id.get(row.id, 0), by_place.get(name, 0))
-        if moment:
-            found[row.ns, row.key] = max(moment, found.get((row.ns, row.key), 0))
-    return [(ns, key, moment) for (ns, key), moment in found.items()]
+        until = max(by_id.get(row.id, 0), by_place.get(name, 0))
+        if until:
+            found[row.ns, row.key] = max(until, found.get((row.ns, row.key), 0))
+    return [(ns, key, until) for (ns, key), until in found.items()]
+
+
+def _until(engine: Engine, note: Note) -> int:
+    """How far the log was at a note; by its time, where an older version wrote it."""
+    return engine.erasure.position(note.moment) if note.position is None else note.position
 
 
 def _note_restore(engine: Engine, users: int, memories: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeAlias
 
 from alcove.admin import Admin
 from alcove.agents.crew import Crew
+from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.apikeys import ApiKeys
@@ -99,7 +100,9 @@ class Alcove:
         self._sweeper = Sweeper(self._memories, interval) if interval else None
         if self._sweeper:
             self._memories.admin.wake = self._sweeper.wake
-        self._memories.admin.before_wipe.append(Runs(self._memories).forget)
+        admin = self._memories.admin
+        admin.rooms_left_alone = Runs(self._memories).left_alone
+        admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._agents: dict[Path, Agents] = {}
         self._clock = clock
         self.principal = NOBODY_ELSE
@@ -295,9 +298,11 @@ class Alcove:
         """Every retained version of one key, newest first."""
         return self._memories.history(self.principal, namespace, key)
 
-    def wipe(self, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
-        """Erases everything that belongs to a user and destroys their key."""
-        return self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait)
+    def wipe(
+        self, user: str, *, shared: Shared = "anonymise", wait: bool = True, dry_run: bool = False
+    ) -> Receipt:
+        """Erases everything that belongs to a user and destroys their key; a dry run says what would go."""
+        return self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait, dry_run=dry_run)
 
     def sweep(self) -> Swept:
         """Does now what the background sweep does at its interval."""

@@ -15,26 +15,34 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from alcove.clock import checked_moment, to_datetime
+from alcove.clock import checked_moment
 from alcove.errors import StoreError, Unavailable
 from alcove.records import Shared
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: when, and a pseudonym of whom, or which single memory an admin took away."""
+    """One line: when, and a pseudonym of whom, or which single memory or API key an admin took away."""
 
     wiped_at: Annotated[datetime, Meta(tz=True)]
+    position: int | None = None
+    """How far the log was: what was taken away is not later. Older lines do not say, and go by their time."""
     user: str | None = None
     shared: Shared | None = None
     """What became of the user's part in shared rooms; lines of older versions do not say: anonymised."""
+    rooms: tuple[str, ...] = ()
+    """Pseudonyms of the rooms without an owner out of which the user's part was taken all the same."""
+    receipt: str | None = None
+    """A keyed digest of the receipt."""
     memory: str | None = None
     """The id of the version that was taken away, and with it all that its key held until then."""
     place: str | None = None
     """A pseudonym of its namespace and key: an older backup knows the key under another version's id."""
+    api_key: str | None = None
+    """The id of an API key that was revoked."""
 
     def __post_init__(self) -> None:
-        if (self.user is None) == (self.memory is None):
-            raise ValueError("it names neither a user nor a memory, or both")
+        if sum(each is not None for each in (self.user, self.memory, self.api_key)) != 1:
+            raise ValueError("it does not name one of a user, a memory and an API key")
         if self.memory is not None:
             UUID(self.memory)
 
@@ -62,16 +70,9 @@ class Ledger:
         """The ledger of the store at a path."""
         return cls(store.with_name(store.name + ".wipes"))
 
-    def record(self, pseudonym: str, moment: int, *, shared: Shared) -> None:
-        """Notes a user's wipe before it happens; it is on the disk when this returns."""
-        self._append([Note(wiped_at=to_datetime(moment), user=pseudonym, shared=shared)])
-
-    def record_memory(self, id: str, moment: int, place: str | None = None) -> None:
-        """Notes that a single memory is about to be taken away, with all that its key held until then.
-
-        `place` is the pseudonym of `rows.place`.
-        """
-        self._append([Note(wiped_at=to_datetime(moment), memory=id, place=place)])
+    def record(self, note: Note) -> None:
+        """Notes what is about to be taken away; it is on the disk when this returns."""
+        self._append([note])
 
     def include(self, notes: Iterable[Note]) -> None:
         """Adds the notes of another ledger that this one does not have yet."""

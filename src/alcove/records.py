@@ -120,14 +120,36 @@ class EventPage(Struct, frozen=True, kw_only=True):
     truncated_before: datetime | None = None
 
 
+class HeldVersion(Version, frozen=True, kw_only=True):
+    """A version as a person's export has it."""
+
+    current: bool
+    """Whether it is what its key holds now; otherwise it is history."""
+
+
+class HeldNamespace(Struct, frozen=True, kw_only=True):
+    """How much of somebody a namespace holds."""
+
+    namespace: Namespace
+    memories: int
+    versions: int
+    bytes: int
+
+
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What a wipe removed, counted where."""
+    """What a wipe removed, counted where, and what it left."""
 
     user: str
     removed: dict[str, int]
     key_destroyed: bool
     shared: dict[str, int]
+    """How many versions in rooms of others, by what became of them."""
+    shared_left: list[HeldNamespace] = []
+    """The rooms of others in which something stays, with or without its author's name."""
+    wiped_at: datetime | None = None
+    """None where nothing was erased, because it was a dry run."""
     scrubbed: bool
+    """Whether no byte of what was removed is left in the file or its log."""
 
 
 class Swept(Struct, frozen=True, kw_only=True):

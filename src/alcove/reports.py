@@ -8,18 +8,14 @@ from typing import Any
 from msgspec import Struct
 
 from alcove.namespace import Namespace
-from alcove.records import Memory
-
-
-class HeldNamespace(Struct, frozen=True, kw_only=True):
-    namespace: Namespace
-    memories: int
-    versions: int
-    bytes: int
+from alcove.records import HeldNamespace, Memory
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """What is held of a user; `shared` counts the versions they wrote into rooms of others."""
+    """What is held of a user; `shared` counts the versions they wrote into rooms of others.
+
+    Those of them that a wipe left without a name are counted, too, until a wipe removes them.
+    """
 
     user: str
     memories: int
@@ -32,6 +28,7 @@ class Held(Struct, frozen=True, kw_only=True):
     first_written: datetime | None
     last_written: datetime | None
     namespaces: list[HeldNamespace]
+    shared_rooms: list[HeldNamespace]
 
 
 class ReviewPage(Struct, frozen=True, kw_only=True):

@@ -37,11 +37,13 @@ class Line(Struct, kw_only=True):
 
     namespace: list[str]
     key: str
-    value: dict[str, Any]
+    value: dict[str, Any] | None
     index: dict[str, str] | None = None
     created_at: Annotated[datetime, Meta(tz=True)] | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
     written_by: Author | None = None
+    current: bool = True
+    """False in a person's export for what is history, which is not brought back."""
 
 
 class Failure(Struct, frozen=True):
@@ -144,7 +146,7 @@ class Importer:
                 continue
             try:
                 put = self._parsed(line)
-                if self._differs(put, self._memories.present(self._who(), put)):
+                if put and self._differs(put, self._memories.present(self._who(), put)):
                     changed.append((self._number, put))
                 else:
                     self.report.unchanged += 1
@@ -189,11 +191,11 @@ class Importer:
             return True
         return (now.value, now.index, now.expires_at) != (put.value, put.index or {}, put.expires_at)
 
-    def _parsed(self, line: bytes) -> Imported:
+    def _parsed(self, line: bytes) -> Imported | None:
         if len(line) > self._longest:
             raise msgspec.ValidationError(f"expected a line of at most {self._longest} bytes")
-        given = msgspec.json.decode(line, type=Line)
-        return Imported(**{name: getattr(given, name) for name in Line.__struct_fields__})
+        given = msgspec.structs.asdict(msgspec.json.decode(line, type=Line))
+        return Imported(**given) if given.pop("current") else None
 
     def _fail(self, line: int, error: str) -> None:
         self.report.failures += 1

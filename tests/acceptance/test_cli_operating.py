@@ -55,11 +55,36 @@ def test_wipe_asks_first_and_prints_the_receipt(command: Command, user: str) -> 
     assert (receipt["user"], receipt["removed"]["versions"], receipt["scrubbed"]) == (user, 2, True)
     assert b"the second thing" not in raw_bytes(command.path)
     command.run("held", user, code=1)
-    text = command.says("wipe", user, "--yes", "--shared", "keep")
-    assert text.startswith(f"{user} is forgotten.\n")
-    assert "there was none" in text
+    assert "something is held" in command.refuses("wipe", user, "--yes", code=1)
     command.refuses("wipe", user, "--yes", "--shared", "burn")
     command.refuses("wipe", "", "--yes")
+
+
+def test_wipe_says_what_would_go_and_what_stays(command: Command, user: str, tmp_path: Path) -> None:
+    pool = f"org:{user.partition('.')[0]}"
+    line = {"namespace": pool.split(":"), "key": "k", "value": {"n": 1}, "written_by": {"user": user}}
+    command.run("import", "-", stdin=json.dumps(line))
+    for said in (command.says("held", user), command.says("wipe", user, "--dry-run")):
+        assert [row for row in said.splitlines() if pool in row]
+    assert command.json("held", user)["versions"] == 2
+    text = command.says("wipe", user, "--yes")
+    assert [row for row in text.splitlines() if pool in row and "--shared remove" in row]
+    assert "is forgotten" not in text
+    assert command.says("wipe", user, "--yes", "--shared", "remove").startswith(f"{user} is forgotten.\n")
+
+
+def test_a_receipt_is_kept_and_verified(command: Command, user: str, tmp_path: Path) -> None:
+    kept = tmp_path / "receipt.json"
+    kept.write_text("{}")
+    assert "already there" in command.refuses("wipe", user, "--yes", "--receipt", kept)
+    assert command.json("held", user)["versions"] == 2
+    assert command.says("receipt", "verify", kept, code=1).startswith("The ledger has no such wipe")
+    kept.unlink()
+    command.refuses("wipe", user, "--dry-run", "--receipt", kept)
+    assert command.json("wipe", user, "--yes", "--receipt", kept) == json.loads(kept.read_bytes())
+    assert user in command.says("receipt", "verify", kept)
+    kept.write_text("nonsense")
+    command.refuses("receipt", "verify", kept)
 
 
 def test_wipe_at_a_terminal_does_nothing_without_a_yes(command: Command, user: str) -> None:
@@ -237,8 +262,8 @@ def test_a_full_disk_under_the_output_is_told(command: Command, words: str) -> N
 
 
 def test_export_of_a_user_is_everything_of_theirs(command: Command, user: str) -> None:
-    (line,) = command.says("export", "--of-user", user).splitlines()
-    assert json.loads(line)["value"] == {"n": "the second thing"}
+    lines = [json.loads(line) for line in command.says("export", "--of-user", user).splitlines()]
+    assert [line["value"] for line in lines] == [{"n": "the first thing"}, {"n": "the second thing"}]
 
 
 def test_a_reader_that_has_had_enough_is_no_error(command: Command) -> None:

@@ -36,6 +36,7 @@ def found(memory: Alcove, name: str) -> Examination:
 
 def test_a_healthy_store_gets_every_check_with_its_advice(memory: Alcove) -> None:
     memory.as_user("al").put(AL, "key", {"n": 1})
+    memory.as_user("bob").put(("user", "bob"), "key", {"n": 1})
     memory.wipe("bob")
     examinations = list(memory.doctor())
     assert [each for each in examinations if each.wrong or each.noticed] == []

@@ -65,6 +65,8 @@ def test_a_repeated_put_shows_no_attributes_of_what_was_removed(path: Path, tmp_
         memory.admin.remove("alice", first.id)
         again = alice.put(("user", "alice"), "k", {"topic": "MARKER"}, idempotency_key="once")
         assert (again.id, again.revision, again.attributes) == (first.id, 1, {})
+        memory.sweep()
+        assert b"MARKER" not in raw_bytes(path)
 
 
 @pytest.fixture

@@ -189,7 +189,8 @@ def test_a_killed_wipe_is_whole_or_not_at_all_and_is_finished_later(tmp_path: Pa
             assert left in ((0,) if finished else (0, each))
             memory.sweep()
             assert (b"MARKER-al-" in raw_bytes(path)) == (left > 0)
-            assert memory.wipe("al").removed["memories"] == left
+            if left:
+                assert memory.wipe("al").removed["memories"] == left
             assert b"MARKER-al-" not in raw_bytes(path)
 
 

@@ -17,6 +17,7 @@ from tests.acceptance.children import limit_files, say, started, unlimit_files
 
 QUIET = Settings(sweep_interval=0)
 AL = ("user", "al")
+FIELDS = {"wiped_at", "position", "user", "shared", "receipt"}
 
 
 def notes(path: Path) -> list[dict[str, str]]:
@@ -27,9 +28,10 @@ def test_a_wipe_is_noted_under_a_name_that_only_the_store_can_tell(tmp_path: Pat
     path = tmp_path / "memory.db"
     with Alcove(path, settings=QUIET) as memory:
         for user in ("al", "alice", "al"):
+            memory.as_user(user).put(("user", user), "key", {"n": 1})
             memory.wipe(user)
     first, second, third = notes(path)
-    assert first.keys() == {"wiped_at", "user", "shared"}
+    assert first.keys() == FIELDS
     assert first["user"] == third["user"] != second["user"]
     assert path.with_name("memory.db.wipes").stat().st_mode & 0o077 == 0
 
@@ -51,12 +53,13 @@ def test_a_wipe_that_the_ledger_has_no_room_for_is_refused(tmp_path: Path, room:
     with started(tmp_path / "said", __name__, path, room) as child:
         child.finish()
     assert child.lines == ["refused", "kept", "wiped"]
-    assert {note.keys() == {"wiped_at", "user", "shared"} for note in notes(path)} == {True}
+    assert {note.keys() == FIELDS for note in notes(path)} == {True}
 
 
 def main(path: Path, room: int) -> None:
     with Alcove(path, settings=QUIET) as memory:
-        memory.wipe("nobody")
+        memory.put(("user", "noop"), "key", {"n": 1})
+        memory.wipe("noop")
         ledger = path.with_name(path.name + ".wipes")
         note = ledger.read_bytes()
         ledger.write_bytes(note * (2_000_000 // len(note)))

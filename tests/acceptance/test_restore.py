@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from alcove import (
     Alcove,
+    NotFound,
     StoreError,
 )
 from alcove.engine import statements
-from alcove.ledger import Ledger
+from alcove.ledger import Ledger, Note
 from tests.acceptance.inspection import assert_sound, raw_bytes, timeline
 from tests.acceptance.restoring import (
     AL,
@@ -104,9 +105,8 @@ def test_no_byte_of_a_user_who_was_wiped_since_comes_back(path: Path, to: Path, 
     with Alcove(path, settings=QUIET, policy_dir=policy) as again:
         assert timeline(again) == bobs
         assert al.found_in(raw_bytes(path)) == set()
-        assert again.wipe(al.user).removed == dict.fromkeys(
-            ("memories", "versions", "vectors", "replays", "api_keys"), 0
-        )
+        with pytest.raises(NotFound):
+            again.wipe(al.user)
         assert_sound(again)
     assert al.found_in(raw_bytes(path)) == set()
     assert bob.found_in(raw_bytes(path)) == PLAIN
@@ -164,6 +164,94 @@ def test_a_wipe_reaches_what_was_written_while_the_clock_was_ahead(
     assert bring_back(to, path).users_forgotten == 1
 
 
+def test_a_clock_set_back_after_a_wipe_costs_nobody_what_they_made_since(
+    path: Path, to: Path, clock: ManualClock
+) -> None:
+    def key(memory: Alcove) -> None:
+        memory.api_keys.create(client="app", user="al", roles=[], trusted=False, now=clock.now)
+
+    with Alcove(path, settings=QUIET, clock=clock, embedder=None) as memory:
+        memory.as_user("al").put(AL, "old", {"n": 1})
+        key(memory)
+        assert memory.wipe("al").removed["api_keys"] == 1
+        clock.advance(-3600)
+        key(memory)
+        new = memory.as_user("al").put(AL, "new", {"n": 2}, idempotency_key="once")
+        [*memory.backup(to)]
+    path.unlink()
+    assert bring_back(to, path).users_forgotten == 0
+    with Alcove(path, settings=QUIET, clock=clock, embedder=None) as again:
+        assert [event.key for event in timeline(again)] == ["new"]
+        assert len(again.api_keys.list()) == 1
+        assert again.as_user("al").put(AL, "new", {"n": 2}, idempotency_key="once") == new
+        again.as_user("al").put(AL, "newer", {"n": 3})
+        [*again.backup(path.with_name("second.db"))]
+    path.unlink()
+    bring_back(path.with_name("second.db"), path)
+    with Alcove(path, settings=QUIET, clock=clock, embedder=None) as again:
+        assert [event.key for event in timeline(again)] == ["new", "newer"]
+        assert_sound(again)
+
+
+def test_what_two_restored_stores_wrote_is_not_taken_for_one_another(path: Path, to: Path) -> None:
+    """A wipe in the one must not reach what its user writes in the other, at the same place of the log."""
+    second = path.with_name("second.db")
+    with Alcove(path, settings=QUIET, embedder=None) as memory:
+        memory.as_user("bob").put(BOB, "key", {"n": 1})
+        [*memory.backup(to)]
+    for _ in range(2):
+        path.unlink()
+        bring_back(to, path)
+        with Alcove(path, settings=QUIET, embedder=None) as memory:
+            memory.as_user("al").put(AL, "key", {"n": 1})
+            [*memory.backup(second)]
+            second.rename(kept := path.with_name("kept.db"))
+            memory.as_user("al").put(AL, "more", {"n": 2})
+            memory.wipe("al")
+    path.unlink()
+    assert bring_back(kept, path).users_forgotten == 1
+    path.unlink()
+    bring_back(to, path)
+    with Alcove(path, settings=QUIET, embedder=None) as memory:
+        memory.as_user("al").put(AL, "key", {"n": 1})
+        [*memory.backup(second)]
+    path.unlink()
+    assert bring_back(second, path).users_forgotten == 0
+
+
+def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -> None:
+    revoked, kept = (
+        memory.api_keys.create(client="app", user=user, roles=[], trusted=False, now=1)
+        for user in ("al", "bob")
+    )
+    [*memory.backup(to)]
+    memory.api_keys.revoke(revoked.split("_")[1])
+    with pytest.raises(NotFound):
+        memory.api_keys.revoke(revoked.split("_")[1])
+    lose(memory, path)
+    bring_back(to, path)
+    with Alcove(path, settings=QUIET) as again:
+        assert again.api_keys.find(revoked) is None
+        assert again.api_keys.find(kept) is not None
+    assert len(Ledger.beside(path).read()) == 1
+
+
+def test_a_later_wipe_is_done_again_to_what_an_earlier_one_had_left_without_a_name(
+    memory: Alcove, path: Path, to: Path
+) -> None:
+    in_room(memory, "al").put(ROOM, "al's", {"n": 1}, index={"text": "MARKER"})
+    in_room(memory, "bob").put(ROOM, "bob's", {"n": 1})
+    memory.wipe("al")
+    [*memory.backup(to)]
+    memory.wipe("al", shared="remove")
+    lose(memory, path)
+    assert bring_back(to, path).users_forgotten == 1
+    with Alcove(path, settings=QUIET) as again:
+        assert [each.key for each in again.search(ROOM)] == ["bob's"]
+        assert_sound(again)
+    assert b"MARKER" not in raw_bytes(path)
+
+
 @pytest.mark.parametrize("shared", ["keep", "anonymise", "remove"])
 def test_shared_rooms_are_treated_as_the_wipe_treated_them(
     memory: Alcove, path: Path, to: Path, shared: str
@@ -190,6 +278,7 @@ def test_a_line_of_an_older_version_means_anonymise(memory: Alcove, path: Path, 
     ledger = path.with_name("memory.db.wipes")
     line = json.loads(ledger.read_text())
     assert line.pop("shared") == "remove"
+    assert line.pop("position") > 0
     ledger.write_text(json.dumps(line) + "\n")
     bring_back(to, path)
     with Alcove(path, settings=QUIET) as again:
@@ -210,7 +299,7 @@ def test_a_single_memory_that_was_taken_away_stays_away(
     if by == "the place":
         memory.admin.remove("al", second.id)
     else:
-        Ledger.beside(path).record_memory(first.id, time.time_ns() // 1000)
+        Ledger.beside(path).record(Note(wiped_at=datetime.now(UTC), memory=first.id))
     lose(memory, path)
     assert bring_back(to, path).memories_forgotten == 1
     with Alcove(path, settings=QUIET) as again:
@@ -308,6 +397,7 @@ def test_half_a_line_at_the_end_is_of_a_wipe_that_never_was(memory: Alcove, path
     good = ledger.read_bytes()
     for torn in (b'{"wiped_at":"20', b"\0" * 90, b"\0" * 9000, b"{"):
         ledger.write_bytes(good + torn)
+        memory.as_user("bob").put(BOB, "key", {"n": 1})
         memory.wipe("bob")  # and it does not spoil the next one
         assert next(note.user for note in Ledger(ledger).read()) == json.loads(good)["user"]
         assert len(Ledger(ledger).read()) == 2
@@ -325,5 +415,6 @@ def test_a_line_that_only_lacks_its_line_break_counts(memory: Alcove, path: Path
     lose(memory, path)
     assert bring_back(to, path).users_forgotten == 1
     with Alcove(path, settings=QUIET) as again:
+        again.as_user("bob").put(BOB, "key", {"n": 1})
         again.wipe("bob")
     assert len(Ledger(ledger).read()) == 2

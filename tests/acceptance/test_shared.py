@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
-from alcove import Alcove, Author, Grant, Namespace, Principal, Settings
-from alcove.records import Shared
+from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settings
+from alcove.records import HeldNamespace, Shared
 from tests.acceptance.inspection import assert_sound, raw_bytes, timeline
 from tests.conftest import ManualClock
 
@@ -78,7 +79,7 @@ def test_remove_takes_it_away_and_tells_readers(memory: Alcove, path: Path, al: 
     write(al, bob)
     cursor = timeline(memory, DOCS)[-1].cursor
     receipt = memory.wipe(USER, shared="remove")
-    assert receipt.shared == {"remove": 2}
+    assert (receipt.shared, receipt.shared_left) == ({"remove": 2}, [])
     assert bob.get(DOCS, "al's") is None
     assert [each.key for each in bob.search(DOCS)] == ["bob's"]
     (told,) = bob.events(DOCS, after_cursor=cursor).events
@@ -86,7 +87,8 @@ def test_remove_takes_it_away_and_tells_readers(memory: Alcove, path: Path, al: 
     for left in (USER, CLIENT, TEXT):
         assert left.encode() not in raw_bytes(path)
     assert bob.put(DOCS, "al's", {"n": 5}).revision == 4
-    assert memory.wipe(USER, shared="remove").shared == {"remove": 0}
+    with pytest.raises(NotFound):
+        memory.wipe(USER, shared="remove")
     assert_sound(memory)
 
 
@@ -136,3 +138,64 @@ def test_whoever_wrote_before_and_after_the_log_stays_sound(
     last = max((version.revision for version in bob.history(DOCS, "key")), default=0)
     assert bob.put(DOCS, "key", {}).revision > last
     assert_sound(memory)
+
+
+def rooms(found: list[HeldNamespace]) -> list[tuple[str, int, int]]:
+    return [(str(room.namespace), room.memories, room.versions) for room in found]
+
+
+@pytest.mark.parametrize("shared", ["keep", "anonymise"])
+def test_what_stays_is_listed_and_a_later_wipe_reaches_it(
+    memory: Alcove, path: Path, al: Alcove, bob: Alcove, shared: Shared
+) -> None:
+    write(al, bob)
+    al.put((*DOCS, "more"), "al's", {"n": 5})
+    expected = [("org:docs", 1, 2), ("org:docs:more", 1, 1)]
+    assert rooms(memory.admin.held(USER).shared_rooms) == expected
+    receipt = memory.wipe(USER, shared=shared)
+    assert rooms(receipt.shared_left) == expected
+    held = memory.admin.held(USER)
+    assert (held.shared, rooms(held.shared_rooms), held.namespaces) == (3, expected, [])
+    assert (USER.encode() in raw_bytes(path)) == (shared == "keep")
+    assert (
+        memory.wipe(USER, shared=shared).removed["versions"] == 0
+    )  # it is somebody, and nothing is left to do
+    receipt = memory.wipe(USER, shared="remove")
+    assert (receipt.shared, receipt.shared_left) == ({"remove": 3}, [])
+    assert [each.key for each in bob.search(DOCS)] == ["bob's"]
+    for left in (USER, CLIENT, TEXT):
+        assert left.encode() not in raw_bytes(path)
+    with pytest.raises(NotFound):
+        memory.wipe(USER)
+    assert_sound(memory)
+
+
+def test_a_dry_run_says_what_a_wipe_then_does_and_does_none_of_it(
+    memory: Alcove, path: Path, al: Alcove, bob: Alcove
+) -> None:
+    write(al, bob)
+    al.put(("user", USER), "private", {"n": 6}, idempotency_key="once")
+    before, told = timeline(memory), memory.admin.audit().entries
+    for shared in get_args(Shared):
+        dry = memory.wipe(USER, shared=shared, dry_run=True)
+        assert (dry.scrubbed, dry.wiped_at) == (False, None)
+    assert timeline(memory) == before
+    assert memory.admin.audit().entries == told
+    assert not path.with_name("memory.db.wipes").exists()
+    assert al.get(("user", USER), "private") is not None
+    real = memory.wipe(USER, shared="remove")
+    assert structs.replace(real, wiped_at=None, scrubbed=False) == dry
+    assert dry.removed == {"memories": 1, "versions": 2, "vectors": 0, "replays": 1, "api_keys": 0}
+
+
+def test_a_tombstone_keeps_no_attributes_of_what_was_removed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "attributes.rego").write_text(
+        'package memories.attributes\nattributes := {"topic": input.value.topic}\n'
+    )
+    with Alcove(path, settings=QUIET, policy_dir=tmp_path) as memory:
+        al, bob = (memory.as_principal(Principal(who, grants=(Grant(DOCS),))) for who in (USER, "bob"))
+        al.put(DOCS, "key", {"topic": "MARKER"})
+        bob.delete(DOCS, "key")
+        memory.wipe(USER, shared="remove")
+        assert b"MARKER" not in raw_bytes(path)
+        assert_sound(memory)

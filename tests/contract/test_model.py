@@ -203,8 +203,12 @@ class Comparison:
     def wipe(self) -> None:
         user = self.chance.choice(USERS)
         want = self.model.wipe(user, self.clock.now)
-        receipt = self.store.wipe(user, wait=False)
-        assert (receipt.removed["versions"], receipt.removed["memories"]) == want
+        for dry_run in (True, False):
+            try:
+                removed = self.store.wipe(user, wait=False, dry_run=dry_run).removed
+            except NotFound:
+                removed = {"versions": 0, "memories": 0}
+            assert (removed["versions"], removed["memories"]) == want
 
 
 def _rfc3339(moment: int) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove import Alcove, Grant, Namespace, Principal
+from alcove import Alcove, Grant, Namespace, NotFound, Principal
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import embed_query
 from alcove.search.items import Item
@@ -141,7 +141,8 @@ class Recalling:
         match self.chance.randrange(8):
             case 0:
                 self.model.wipe(user, now)
-                self.stores[0].wipe(user, wait=False)
+                with suppress(NotFound):
+                    self.stores[0].wipe(user, wait=False)
             case 1 | 2:
                 assert self.stores[0].sweep().expired == self.model.sweep(now)
 

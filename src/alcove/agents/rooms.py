@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
+
 from alcove.agents import templates
 from alcove.agents.specs import Agent, Kind, Team
 from alcove.agents.templates import OWNERS, RESERVED
@@ -65,7 +67,7 @@ class Rooms:
         values = {"user_id": self.user}
         if template.needs("session_id"):
             values["session_id"] = self._session()
-        return _checked((*self._filled(template, values), "u", self.user), "user_id")
+        return _checked((*_filled(template, values), "u", self.user), "user_id")
 
     @property
     def fallback(self) -> Fallback | None:
@@ -156,17 +158,6 @@ class Rooms:
     def _shut(self, by_session: bool) -> bool:
         return by_session and self.session_id is None
 
-    def _filled(self, template: templates.Template, values: Mapping[str, str]) -> tuple[str, ...]:
-        """Segments in which no id spells what says whose a room is, or another room's first segment."""
-        segments = list(template.fill(values))
-        for place, segment in enumerate(segments):
-            names = template.segments[place][1::2]
-            if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
-                if "session_id" in names:
-                    raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
-                segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
-        return tuple(segments)
-
     def _session(self) -> str:
         given = self.session_id
         if type(given) is not str or not given:
@@ -196,6 +187,21 @@ def resolve(
         if kind not in RUNS:
             raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
     return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
+
+
+def older(agent: Agent) -> str | None:
+    """Below which prefix an agent's older rooms lie, as text that `older_room` fills in for a user."""
+    spec = agent.memory.private
+    if not spec.enabled or spec.session_isolated:
+        return None
+    template = templates.private(spec.namespace, agent.name, session_isolated=False)
+    return msgspec.json.encode(template).decode()
+
+
+def older_room(text: str, user: str) -> Namespace:
+    """Where older memories of a user may lie: the fallback of a private room."""
+    template = msgspec.json.decode(text, type=templates.Template)
+    return Namespace(_filled(template, {"user_id": user}))
 
 
 def isolated(agent: Agent) -> templates.Pattern | None:
@@ -231,6 +237,18 @@ def _pools(texts: tuple[str, ...], agent: str) -> Mapping[str, Namespace]:
 def short(name: str) -> str:
     """A name that somebody made up, as a sentence repeats it."""
     return repr(name if len(name) <= 60 else f"{name[:60]}…")
+
+
+def _filled(template: templates.Template, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Segments in which no id spells what says whose a room is, or another room's first segment."""
+    segments = list(template.fill(values))
+    for place, segment in enumerate(segments):
+        names = template.segments[place][1::2]
+        if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
+            if "session_id" in names:
+                raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
+            segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
+    return tuple(segments)
 
 
 def _checked(segments: tuple[str, ...], named: str) -> Namespace:

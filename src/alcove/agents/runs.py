@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Literal
@@ -128,12 +128,11 @@ class Runs:
                 if len(room) == 5 and self.role(kind, id, room[3]):
                     self._memories.clear(Principal(room[3], agent=ALCOVE, grants=(Grant(room),)), room)
 
-    def forget(self, user: str) -> None:
-        """Before a wipe: empties the runs in which nobody is but this user; their memberships go with it."""
+    def left_alone(self, user: str) -> Iterator[Namespace]:
+        """The rooms of the runs in which nobody is but this user, and where those runs are claimed."""
         for ns in self._memories.namespaces(OVERSEER, ("runs",), suffix=("u", user), owner=user):
             if len(ns) == 5 and ns[1] in RUNS and self._find(ns[1], ns[2]).members == [user]:
-                self.reset(ns[1], ns[2])
-                self._memories.clear(_clerk(ns[1], ns[2], user), _run(ns[1], ns[2]))
+                yield from (_room(ns[1], ns[2]), _run(ns[1], ns[2]))
 
     def with_member(self, user: str, *, limit: int, offset: int) -> list[Run]:
         """The runs that somebody owns or is in, by kind and id."""

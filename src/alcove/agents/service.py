@@ -76,6 +76,8 @@ class Agents:
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.runs = Runs(memories)
         self.calls = Calls(memories)
+        self._older: set[str] = set()
+        self._keep_older(self.catalogue.agents.values())
 
     @property
     def catalogue(self) -> Catalogue:
@@ -83,6 +85,12 @@ class Agents:
         if self._watched and (current := self._watched.current()) is not self._catalogue:
             self._catalogue, self._turns, self._direct = current, {}, {}
         return self._catalogue
+
+    def _keep_older(self, agents: Iterable[Agent]) -> None:
+        """Tells the store where these agents show users older rooms, so that a wipe reaches them."""
+        if new := {text for agent in agents if (text := layout.older(agent))} - self._older:
+            self._memories.admin.keep_private_rooms(new)
+            self._older |= new
 
     def check(self) -> str | None:
         """What an operator should know of the spec files, which hold up nothing."""
@@ -296,6 +304,7 @@ class Agents:
         for field, given in {"session_id": where.session_id, **ids}.items():
             if given is not None and len(checks.text(given, field)) > MOST_ID:
                 raise InvalidRequest(field, f"at most {MOST_ID} bytes")
+        self._keep_older([agent])
         if len(known) >= _KEPT:
             known.clear()
         tools = toolset(agent, team=rooms.team is not None)

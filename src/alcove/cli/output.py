@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -17,6 +18,7 @@ import msgspec
 
 from alcove.backup import Progress
 from alcove.errors import AlcoveError
+from alcove.partial import Partial
 
 T = TypeVar("T")
 
@@ -175,6 +177,19 @@ def finished(steps: Iterable[Progress[T]]) -> T:
                 bar(total - done)
     assert result is not None
     return result
+
+
+@contextmanager
+def writing(path: str | None) -> Iterator[Callable[[bytes], object]]:
+    """Writes to the standard output for '-', to a new file that is there once it is whole, or nowhere."""
+    if path is None:
+        yield lambda data: None
+    elif path == "-":
+        yield sys.stdout.buffer.write
+    else:
+        with Partial(Path(path)) as partial:
+            yield partial.write
+            partial.complete()
 
 
 @contextmanager

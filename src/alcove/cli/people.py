@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import click
+from pathlib import Path
+from typing import Any
 
-from alcove.cli.output import Output, confirm, count, plain, shown, working
+import click
+import msgspec
+
+from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, working, writing
 from alcove.cli.store import on_store
 from alcove.client import Alcove
-from alcove.records import Shared
+from alcove.records import HeldNamespace, Receipt, Shared
 from alcove.reports import Held
 
 
@@ -37,13 +41,14 @@ def _tell(out: Output, user: str, found: Held) -> None:
         click.echo(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
     click.echo(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
                f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
-    if found.namespaces:
-        out.table(
-            found.namespaces,
-            ["namespace", "memories", "versions", "bytes"],
-            lambda n: [n.namespace, n.memories, n.versions, n.bytes],
-            empty="",
-        )
+    _rooms(out, "namespace", found.namespaces)
+    _rooms(out, "room of others", found.shared_rooms)
+
+
+def _rooms(out: Output, what: str, rooms: list[HeldNamespace]) -> None:
+    if rooms:
+        columns = [what, "memories", "versions", "bytes"]
+        out.table(rooms, columns, lambda n: [n.namespace, n.memories, n.versions, n.bytes], empty="")
 
 
 @click.command()
@@ -57,27 +62,92 @@ def _tell(out: Output, user: str, found: Held) -> None:
     help="What becomes of what they wrote into rooms of others.",
 )
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until no byte of it is left.")
+@click.option("--dry-run", is_flag=True, help="Erase nothing, and say what would be.")
+@click.option("--receipt", "file", metavar="FILE", help="A new file to keep the receipt in.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def wipe(store: Alcove, out: Output, user: str, shared: Shared, *, wait: bool, yes: bool) -> None:
+def wipe(
+    store: Alcove,
+    out: Output,
+    user: str,
+    shared: Shared,
+    *,
+    wait: bool,
+    dry_run: bool,
+    file: str | None,
+    yes: bool,
+) -> None:
     """Erase a user for good, and print the receipt.
 
     \b
-    Every version is removed, the user's key destroyed and the file rebuilt, so that no byte is left.
-    Example:  alcove wipe alice --yes
+    Every version is removed, the user's key destroyed and the file rebuilt, so that no byte of it is left.
+    What they wrote into rooms of others stays without their name, unless --shared says otherwise.
+    Exit code 1 if nothing is held of them.
+    Examples:
+      alcove wipe alice --dry-run
+      alcove wipe alice --yes --receipt alice.json
     """
+    if dry_run and file:
+        raise click.UsageError("a dry run gives no receipt to keep")
+    if dry_run:
+        receipt = store.wipe(user, shared=shared, dry_run=True)
+        out.record(receipt, _told(receipt, "Nothing was erased. This would be:"))
+        return
     confirm(f"Erase everything that belongs to {plain(user)}, for good?", yes=yes)
-    with working("erasing, and rebuilding the file"):
-        receipt = store.wipe(user, shared=shared, wait=wait)
+    with writing(file) as write:
+        with working("erasing, and rebuilding the file"):
+            receipt = store.wipe(user, shared=shared, wait=wait)
+        stays = "erased, but for what stays in rooms of others" if receipt.shared_left else "forgotten"
+        out.record(receipt, _told(receipt, f"{plain(user)} is {stays}."))
+        write(compact(receipt).encode() + b"\n")
+
+
+def _told(receipt: Receipt, first: str) -> str:
     removed = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in receipt.removed.items())
     ((fate, elsewhere),) = receipt.shared.items()
     lines = [
-        f"{plain(user)} is forgotten.",
+        first,
         f"  removed        {removed}",
         f"  key destroyed  {'yes' if receipt.key_destroyed else 'there was none'}",
         f"  shared rooms   {count(elsewhere, 'version')} ({fate})",
-        f"  scrubbed       {'yes, no byte is left' if receipt.scrubbed else 'not yet; it follows'}",
     ]
-    out.record(receipt, "\n".join(lines))
+    for room in receipt.shared_left:
+        name = "with" if fate == "keep" else "without"
+        lines.append(f"  stays          {plain(str(room.namespace))}: {count(room.versions, 'version')}, "
+                     f"{name} the name (--shared remove takes it away)")  # fmt: skip
+    if receipt.wiped_at:
+        scrubbed = "yes, no byte of what was removed is left" if receipt.scrubbed else "not yet; it follows"
+        lines.append(f"  scrubbed       {scrubbed}")
+    return "\n".join(lines)
 
 
-COMMANDS = [held, wipe]
+@click.group()
+def receipt() -> None:
+    """Check the receipts of wipes."""
+
+
+@receipt.command()
+@on_store()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def verify(store: Alcove, out: Output, file: Path) -> None:
+    """Compare a receipt with the ledger of wipes.
+
+    \b
+    Exit code 1 if the ledger has no such wipe, or the receipt was changed.
+    Example:  alcove receipt verify alice.json
+    """
+    try:
+        given = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Refused(f"{file} is not the receipt of a wipe") from None
+    verified = store.admin.verify_receipt(given)
+    out.record(
+        {"verified": verified},
+        f"The ledger has this wipe of {plain(str(given.get('user')))}, and the receipt is as it was given."
+        if verified
+        else "The ledger has no such wipe, or the receipt is not as it was given.",
+    )
+    if not verified:
+        click.get_current_context().exit(1)
+
+
+COMMANDS: list[click.Command] = [held, wipe, receipt]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from alcove.backup import BackedUp, Restored
 from alcove.backup import restore as restored
-from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress
+from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.client import Alcove
 from alcove.ledger import Ledger
 from alcove.namespace import Namespace
-from alcove.partial import Partial
 from alcove.transfer import File
 
 
@@ -36,24 +34,14 @@ def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, o
     """
     found = store.export_memories(prefix) if of_user is None else store.admin.export(of_user)
     done = 0
-    with _writing(output) as write, progress("exporting") as step:
+    with writing(output) as write, progress("exporting") as step:
         for memory in found:
             write(compact(memory).encode() + b"\n")
             done += 1
             step(1)
     if output != "-":
-        out.record({"exported": done}, f"{count(done, 'memory')} in {output}")
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[Callable[[bytes], object]]:
-    """Writes to the standard output, or to a new file that is there only once it is whole."""
-    if path == "-":
-        yield sys.stdout.buffer.write
-    else:
-        with Partial(Path(path)) as partial:
-            yield partial.write
-            partial.complete()
+        what = "memory" if of_user is None else "version"
+        out.record({"exported": done}, f"{count(done, what)} in {output}")
 
 
 @click.command(name="import")

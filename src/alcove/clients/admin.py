@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import quote
 
+import msgspec
 from msgspec import structs
 
 from alcove import checks
@@ -20,7 +21,7 @@ from alcove.errors import InvalidRequest
 from alcove.http import answers, forms
 from alcove.partial import Partial
 from alcove.principal import Principal
-from alcove.records import Memory, Receipt, Shared
+from alcove.records import HeldVersion, Memory, Receipt, Shared
 from alcove.reports import AuditPage, Held, Index, Keys, Policies, ReviewPage, Stats
 from alcove.vault import Rotation
 
@@ -52,16 +53,30 @@ class RemoteAdmin:
         page = self._wire.call(who, "GET", f"{_of(user)}/memories", forms.ReviewAnswer, params=params)
         return ReviewPage(items=[record(Memory, each) for each in page.items], after_cursor=page.after_cursor)
 
-    def export(self, who: Principal, user: str) -> Iterator[Memory]:
+    def export(self, who: Principal, user: str) -> Iterator[HeldVersion]:
         for line in self._wire.lines(who, f"{_of(user)}/export"):
-            yield record(Memory, self._wire.decode(line, answers.MemoryAnswer))
+            yield record(HeldVersion, self._wire.decode(line, answers.HeldVersionAnswer))
 
     def remove(self, who: Principal, user: str, id: str) -> None:
         self._wire.call(who, "DELETE", f"{_of(user)}/memories/{quote(id, safe='')}", type(None))
 
-    def wipe(self, who: Principal, user: str, *, shared: Shared = "anonymise", wait: bool = True) -> Receipt:
-        body = encoded(shared=shared, wait=wait)
+    def wipe(
+        self,
+        who: Principal,
+        user: str,
+        *,
+        shared: Shared = "anonymise",
+        wait: bool = True,
+        dry_run: bool = False,
+    ) -> Receipt:
+        body = encoded(shared=shared, wait=wait, dry_run=dry_run)
         return self._wire.call(who, "POST", f"{_of(user)}/wipe", Receipt, body=body, patient=True)
+
+    def verify_receipt(self, who: Principal, receipt: Receipt | Mapping[str, object]) -> bool:
+        body = msgspec.json.encode({"receipt": receipt})
+        return self._wire.call(
+            who, "POST", f"{_AT}/receipts/verify", forms.VerifiedAnswer, body=body
+        ).verified
 
     def policies(self, who: Principal) -> Policies:
         return self._wire.call(who, "GET", f"{_AT}/policies", Policies)

@@ -8,13 +8,12 @@ from typing import Any
 import apsw
 
 from alcove.clock import Clock
-from alcove.engine import statements
-from alcove.engine.base import AuditRow, Document, HeldRow, RootStats, Row
+from alcove.engine import people, statements
+from alcove.engine.base import AuditRow, Document, HeldRow, Person, RootStats
 from alcove.engine.database import Database
-from alcove.engine.log import COLUMNS, Live, Transaction
 from alcove.engine.log import SQL as LOG
 
-SQL = statements.load("administration.sql", columns=COLUMNS)
+SQL = statements.load("administration.sql")
 
 
 class Administration:
@@ -60,27 +59,23 @@ class Administration:
 
     # What is held
 
-    def held(self, user: str) -> tuple[list[HeldRow], int]:
+    def held(self, person: Person) -> list[HeldRow]:
         with self._db.read() as db:
-            rows = [HeldRow._make(row) for row in db.execute(SQL["held"], (user, self._clock()))]
-            ((elsewhere,),) = db.execute(SQL["authored_elsewhere"], (user,))
-            return rows, elsewhere
+            return people.held(db, person, self._clock())
 
-    def of_user(self, user: str, *, position: int, limit: int) -> list[Row]:
-        return [Row._make(row) for row in self._all("of_user", user, position, self._clock(), limit)]
+    def of_person(
+        self, person: Person, *, live: bool, after: int = 0, id: bytes | None = None
+    ) -> list[tuple[int, bool]]:
+        bound = people.bound(person, now=self._clock(), live=live, after=after, id=id)
+        with self._db.read() as db:
+            return [(seq, bool(current)) for seq, current in db.execute(people.SQL["of_person"], bound)]
 
-    def remove(self, seq: int) -> bool:
-        """Ends a live version and takes away all that its key ever held; the bytes go with the next scrub."""
+    def private_rooms(self) -> list[str]:
+        return [template for (template,) in self._all("private_rooms")]
+
+    def add_private_rooms(self, templates: Sequence[str]) -> None:
         with self._db.write() as db:
-            found = db.execute(LOG["still_live"], (seq,)).fetchone()
-            if not found:
-                return False
-            live = Live._make(found)
-            Transaction.now(db, self._clock).end(live, "delete")
-            db.execute(SQL["remove_content"], (live.ns, live.key))
-            ((wipes,),) = db.execute(LOG["mark"], ("wipes",))
-            db.execute(LOG["set_mark"], (wipes + 1, "wipes"))
-            return True
+            db.executemany(SQL["add_private_room"], [(template,) for template in templates])
 
     def stats(self) -> list[RootStats]:
         return [RootStats._make(row) for row in self._all("stats", self._clock())]

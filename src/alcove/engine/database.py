@@ -44,14 +44,14 @@ class Database:
                 raise
 
     @contextmanager
-    def write(self) -> Iterator[apsw.Connection]:
-        """One write transaction, when its turn comes."""
+    def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
+        """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
         with self._turn, self.explained():
             self._refuse_if_closed()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
-                self._writer.execute("COMMIT")
+                self._writer.execute("ROLLBACK" if undo else "COMMIT")
             except BaseException:
                 if self._writer.in_transaction:  # a full disk has rolled it back already
                     self._writer.execute("ROLLBACK")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import apsw
 
 from alcove.clock import Clock
-from alcove.engine import statements
-from alcove.engine.base import FOR_EVER, Wiped
+from alcove.engine import people, statements
+from alcove.engine.base import FOR_EVER, Person, Wiped
 from alcove.engine.database import Database
 from alcove.engine.log import SQL as LOG
 from alcove.engine.log import Live, Transaction
@@ -24,34 +25,56 @@ class Erasure:
         self._clock = clock
 
     def wipe(
-        self, user: str, *, subject: str, shared: str, noted: Callable[[int], None], until: int = FOR_EVER
+        self,
+        person: Person,
+        *,
+        shared: str,
+        noted: Callable[[Wiped], None],
+        until: int = FOR_EVER,
+        rooms: Sequence[bytes] = (),
+        dry_run: bool = False,
     ) -> Wiped:
-        with self._db.write() as db:
-            transaction = Transaction.now(db, self._clock)
-            noted(transaction.at)
-            memories = versions = vectors = 0
-            for (ns,) in db.execute(SQL["owned"], (user,)).fetchall():
-                ((live,),) = db.execute(SQL["count_live"], (ns, self._clock(), until))
-                ((embedded,),) = db.execute(SQL["count_vectors"], (ns,))
-                memories, vectors = memories + live, vectors + embedded
-                versions += _changed(db, "wipe_namespace", ns, until)
-                db.execute(LOG["forget_namespace"], (ns,))
+        user, now = person.user, self._clock()
+        with self._db.write(undo=dry_run) as db:
+            position, transaction = db.execute(SQL["position"]).get, Transaction.now(db, self._clock)
+            wipe = _Wipe(db, transaction, person, now, until)
+            wipe.take_rooms(db.execute(SQL["owned"], (user,)).fetchall())
+            common = {*wipe.take_rooms([(ns,) for ns in rooms]), *wipe.take_older()}
+            elsewhere = wipe.take_authored(shared)
             replays = _changed(db, "wipe_replays", user, until)
             api_keys = _changed(db, "wipe_api_keys", user, until)
-            elsewhere = 0 if shared == "keep" else _wipe_shared(transaction, db, user, shared, until)
-            named = sum(_changed(db, each, user, until) for each in ("forget_actor", "forget_document_actor"))
-            keys = _changed(db, "wipe_key", subject, user)
-            touched = versions or replays or api_keys or keys or elsewhere or named
-            generation = _scrub_wanted(db) if touched else _wipes(db)
-            return Wiped(memories, versions, vectors, replays, api_keys, keys, elsewhere, generation)
+            named = sum(_changed(db, each, user) for each in ("forget_actor", "forget_document_actor"))
+            keys = _changed(db, "wipe_key", person.subject, user)
+            touched = wipe.versions or replays or api_keys or keys or elsewhere or named
+            left = [room for room in people.held(db, person, now) if not room.own]
+            wiped = Wiped(
+                wipe.memories, wipe.versions, wipe.vectors, replays, api_keys, keys, elsewhere,
+                generation=_scrub_wanted(db) if touched else _wipes(db), known=bool(touched or left),
+                moment=transaction.at, position=position, rooms=sorted(common), left=left,
+            )  # fmt: skip
+            db.execute(SQL["skip"], (0, 1))  # what is made from now on is later, though it be no version
+            if wiped.known and not dry_run:
+                noted(wiped)
+            return wiped
 
-    def clean(self, ns: bytes, key: bytes, *, until: int) -> int:
+    def clean(
+        self,
+        ns: bytes,
+        key: bytes,
+        *,
+        until: int,
+        attributes: str = "{}",
+        noted: Callable[[int], None] = lambda moment: None,
+    ) -> int:
         with self._db.write() as db:
+            transaction = Transaction.now(db, self._clock)
             if found := db.execute(SQL["live_until"], (ns, key, until)).fetchone():
-                Transaction.now(db, self._clock).end(Live._make(found), "delete")
+                transaction.end(Live._make((*found, attributes)), "delete")
             removed = _changed(db, "clean", ns, key, until)
+            db.execute(SQL["bare_tombstones"], (ns, key, until, attributes))
             if removed:
                 _scrub_wanted(db)
+                noted(transaction.at)
             return removed
 
     def clear(self, ns: bytes) -> int:
@@ -62,32 +85,96 @@ class Erasure:
             return removed
 
     def users(self) -> Iterator[str]:
-        with self._db.read() as db:
-            named = [user for (user,) in db.execute(SQL["users"])]
-            subjects = [subject for (subject,) in db.execute(SQL["subjects"])]
-        yield from {*named, *(subject[5:] for subject in subjects if subject.startswith("user:"))}
+        subjects = self._column("subjects")
+        yield from {*self._column("users"), *(each[5:] for each in subjects if each.startswith("user:"))}
 
-    def skip(self, numbers: int) -> None:
+    def pseudonyms(self) -> list[str]:
+        return self._column("pseudonyms")
+
+    def common_rooms(self) -> list[bytes]:
+        return self._column("common_rooms")
+
+    def position(self, moment: int) -> int:
+        return next(iter(self._column("position_at", moment)), 0)
+
+    def skip(self, beyond: int, numbers: int) -> None:
         with self._db.write() as db:
-            db.execute(SQL["skip"], (numbers,))
+            db.execute(SQL["skip"], (beyond, numbers))
 
     def wipes(self) -> int:
         with self._db.read() as db:
             return _wipes(db)
 
+    def _column(self, name: str, *params: apsw.SQLiteValue) -> list[Any]:
+        with self._db.read() as db:
+            return [value for (value,) in db.execute(SQL[name], params)]
 
-def _wipe_shared(transaction: Transaction, db: apsw.Connection, user: str, shared: str, until: int) -> int:
-    """Takes the user's name off what they wrote into other rooms, or takes the whole of it away.
 
-    A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it.
-    """
-    authored = db.execute(SQL["authored"], (user, until)).fetchall()
-    for *fields, is_live, has_content in authored:
-        live, remove = Live._make(fields), shared == "remove"
-        if remove and is_live:
-            transaction.end(live, "delete")  # the count of revisions goes on, and readers are told
-        db.execute(SQL["remove" if remove and has_content else "anonymise"], (live.seq,))
-    return len(authored)
+class _Wipe:
+    """One wipe inside its transaction, and what it has taken away so far."""
+
+    def __init__(
+        self, db: apsw.Connection, transaction: Transaction, person: Person, now: int, until: int
+    ) -> None:
+        self._db = db
+        self._transaction = transaction
+        self._person = person
+        self._now = now
+        self._until = until
+        self.memories = self.versions = self.vectors = 0
+
+    def take_rooms(self, rooms: Iterable[tuple[Any, ...]]) -> list[bytes]:
+        """Empties whole rooms; which of them held anything."""
+        found = []
+        for (ns,) in rooms:
+            ((live,),) = self._db.execute(SQL["count_live"], (ns, self._now, self._until))
+            ((vectors,),) = self._db.execute(SQL["count_vectors"], (ns,))
+            if self._took(live, vectors, "wipe_namespace", ns):
+                found.append(ns)
+        return found
+
+    def take_older(self) -> list[bytes]:
+        """Takes what only they wrote in older rooms without a trace; which rooms they wrote to."""
+        found = []
+        for ns, key, live, vectors, alone in self._all("older_keys"):
+            found.append(ns)
+            if alone:
+                self._took(live, vectors, "wipe_place", ns, key)
+        return found
+
+    def take_authored(self, shared: str) -> int:
+        """Takes their name off what they wrote into rooms of others, or all of it away; how many versions.
+
+        A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it. Of older
+        rooms, what others wrote to as well is removed here.
+        """
+        elsewhere = 0
+        for *fields, is_live, has_content, named, own in self._all("authored"):
+            live, remove = Live._make(fields), own or shared == "remove"
+            if remove and has_content:
+                if is_live:
+                    self._transaction.end(live, "delete")  # revisions go on, and readers are told
+                self._db.execute(SQL["remove"], (live.seq,))
+                self._db.execute(SQL["bare_tombstone"], (live.ns, live.key, live.revision + 1))
+            elif named and shared != "keep":
+                self._db.execute(SQL["anonymise"], (self._person.pseudonym, live.seq))
+            else:
+                continue
+            self.versions += own
+            elsewhere += not own
+        return elsewhere
+
+    def _took(self, live: int, vectors: int, statement: str, ns: bytes, *key: bytes) -> int:
+        removed = _changed(self._db, statement, ns, *key, self._until)
+        self._db.execute(LOG["forget_namespace"], (ns,))
+        self.memories += live
+        self.versions += removed
+        self.vectors += vectors
+        return removed
+
+    def _all(self, name: str) -> list[tuple[Any, ...]]:
+        bound = people.bound(self._person, now=self._now, until=self._until)
+        return self._db.execute(people.SQL[name], bound).fetchall()
 
 
 def _wipes(db: apsw.Connection) -> int:

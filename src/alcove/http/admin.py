@@ -21,7 +21,7 @@ from alcove.http.app import Exchange
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streaming import Stream
-from alcove.http.streams import NDJSON, memory_lines
+from alcove.http.streams import NDJSON, json_lines
 from alcove.records import Receipt
 
 _AT = "/v1/admin"
@@ -50,7 +50,10 @@ class AdminApi:
             _changes("DELETE", f"{user}/memories/{{id}}", self.clean, "Take one memory away, audited",
                      errors=found),
             _changes("POST", f"{user}/wipe", self.wipe, "Erase a user", body=forms.WipeBody, answer=Receipt,
-                     errors=changed, unhurried=True),
+                     errors=(*changed, 404), unhurried=True),
+            Resource(method="POST", path=f"{_AT}/receipts/verify", handler=self.verify, role="auditor",
+                     summary="Whether the ledger has the wipe that a receipt is of", body=forms.ReceiptBody,
+                     answer=forms.VerifiedAnswer, errors=changed),
             _reads(f"{_AT}/policies", self.policies, "The policies in force", answer=reports.Policies),
             _changes("PUT", f"{_AT}/policies", self.put_policies, "Put policies in force in every worker",
                      body=forms.PoliciesBody, answer=reports.Policies, errors=changed),
@@ -96,14 +99,16 @@ class AdminApi:
 
     async def export_user(self, call: Call) -> Any:
         found = await self._do(self._admin.export, call, call.path["user"])
-        return memory_lines(self._reads, found, call.ask_again)
+        return json_lines(self._reads, found, call.ask_again)
 
     async def clean(self, call: Call) -> None:
         await self._do(self._admin.remove, call, call.path["user"], call.path["id"])
 
     async def wipe(self, call: Call) -> Any:
-        body = call.body
-        return await self._do(self._admin.wipe, call, call.path["user"], shared=body.shared, wait=body.wait)
+        return await self._do(self._admin.wipe, call, call.path["user"], **msgspec.structs.asdict(call.body))
+
+    async def verify(self, call: Call) -> Any:
+        return forms.VerifiedAnswer(await self._do(self._admin.verify_receipt, call, call.body.receipt))
 
     async def policies(self, call: Call) -> Any:
         return await self._do(self._admin.policies, call)

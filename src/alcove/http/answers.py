@@ -209,6 +209,12 @@ class VersionAnswer(Struct, kw_only=True):
     written_by: Author
 
 
+class HeldVersionAnswer(VersionAnswer, kw_only=True):
+    """`records.HeldVersion`, as JSON: a line of a person's export."""
+
+    current: bool
+
+
 class HistoryAnswer(Struct):
     versions: list[VersionAnswer]
 

@@ -31,6 +31,17 @@ class ReviewAnswer(Struct):
 class WipeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     wait: bool = False
     shared: Shared = "anonymise"
+    dry_run: bool = False
+
+
+class ReceiptBody(Struct, kw_only=True):
+    """A receipt as a wipe answered it."""
+
+    receipt: dict[str, Any]
+
+
+class VerifiedAnswer(Struct):
+    verified: bool
 
 
 class PoliciesBody(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -21,7 +21,7 @@ from alcove.http.streaming import Allowed, Stream, Tail, gathered, while_allowed
 from alcove.namespace import Namespace
 from alcove.principal import Principal
 from alcove.reading import View
-from alcove.records import Event, EventPage, Kind, Memory
+from alcove.records import Event, EventPage, Kind
 from alcove.service import Memories
 from alcove.transfer import Importer, Imports
 
@@ -107,7 +107,8 @@ class StreamsApi:
 
     async def export(self, call: Call) -> Struct:
         view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
-        return memory_lines(self._reads, self._memories.seen(view), self._allowed(call, view))
+        found = map(answers.MemoryAnswer.of_memory, self._memories.seen(view))
+        return json_lines(self._reads, found, self._allowed(call, view))
 
     @staticmethod
     def _allowed(call: Call, view: View) -> Allowed:
@@ -141,12 +142,11 @@ def _told(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
 
 
-def memory_lines(offload: Offload, found: Iterator[Memory], allowed: Allowed) -> Stream:
-    """Memories as lines of JSON, read and written out a page at a time in the pool."""
+def json_lines(offload: Offload, found: Iterator[Struct], allowed: Allowed) -> Stream:
+    """Records as lines of JSON, read and written out a page at a time in the pool."""
 
     def page() -> list[bytes]:
-        lines = (_encode(answers.MemoryAnswer.of_memory(each)) + b"\n" for each in islice(found, _PAGE))
-        return [*gathered(lines)]
+        return [*gathered(_encode(each) + b"\n" for each in islice(found, _PAGE))]
 
     async def pieces() -> AsyncIterator[bytes]:
         while some := await offload(page):

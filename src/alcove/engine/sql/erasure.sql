@@ -1,5 +1,5 @@
--- Erasing. Every statement is bound by a moment: a user who came back after a wipe keeps what is newer,
--- when a restored backup is made to forget again.
+-- Erasing. Every statement is bound by a position in the log: a user who came back after a wipe keeps what is
+-- newer, when a restored backup is made to forget again.
 
 -- name: owned
 SELECT ns FROM namespaces WHERE owner = ?
@@ -7,23 +7,26 @@ SELECT ns FROM namespaces WHERE owner = ?
 -- name: count_live
 -- What a user would call their memories: live and not past their expiry.
 SELECT count(*) FROM versions INDEXED BY live
-WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND created_at <= ?
+WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND seq <= ?
 
 -- name: wipe_namespace
-DELETE FROM versions WHERE ns = ? AND created_at <= ?
+DELETE FROM versions WHERE ns = ? AND seq <= ?
 
 -- name: count_vectors
 SELECT count(*) FROM vectors WHERE ns = ?
+
+-- name: wipe_place
+DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ?
 
 -- name: cleared
 -- Tells whoever remembers a search that something is gone of which the log says nothing.
 UPDATE marks SET value = value + 1 WHERE name = 'clears'
 
 -- name: wipe_replays
-DELETE FROM replays WHERE user = ? AND created_at <= ?
+DELETE FROM replays WHERE user = ? AND position <= ?
 
 -- name: wipe_api_keys
-DELETE FROM api_keys WHERE user = ? AND created_at <= ?
+DELETE FROM api_keys WHERE user = ? AND position <= ?
 
 -- name: wipe_key
 -- The subject's data key, once nothing of the user is sealed with it.
@@ -31,32 +34,32 @@ DELETE FROM data_keys WHERE subject = ?1
     AND NOT EXISTS (SELECT 1 FROM namespaces WHERE owner = ?2)
     AND NOT EXISTS (SELECT 1 FROM replays WHERE user = ?2)
 
--- name: authored
--- What a user wrote into rooms that are not their own.
-SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL
-FROM versions INDEXED BY authored
-WHERE user = ? AND user IS NOT owner AND created_at <= ?
-
 -- name: anonymise
-UPDATE versions SET user = NULL, client = NULL WHERE seq = ?
+UPDATE versions SET user = NULL, client = NULL, formerly = iif(sealed IS NULL, NULL, ?) WHERE seq = ?
 
 -- name: remove
 DELETE FROM versions WHERE seq = ?
 
+-- name: bare_tombstone
+-- The attributes that a tombstone keeps for the policy were made of the content before it.
+UPDATE versions SET attributes = '{}' WHERE ns = ? AND key = ? AND revision = ? AND sealed IS NULL
+
 -- name: forget_actor
-UPDATE audit SET actor = NULL WHERE actor = ? AND at <= ?
+UPDATE audit SET actor = NULL WHERE actor = ?
 
 -- name: forget_document_actor
-UPDATE documents SET actor = NULL WHERE actor = ? AND at <= ?
+UPDATE documents SET actor = NULL WHERE actor = ?
 
 -- name: live_until
--- The live version of a key, if it is not newer than a moment.
-SELECT seq, ns, key, revision, owner, '{}' FROM versions
-WHERE ns = ? AND key = ? AND ended_at IS NULL AND created_at <= ?
+-- The live version of a key, if it is not newer than a position.
+SELECT seq, ns, key, revision, owner FROM versions WHERE ns = ? AND key = ? AND ended_at IS NULL AND seq <= ?
 
 -- name: clean
--- All that a key held until a moment; tombstones stay, for the count of revisions.
-DELETE FROM versions WHERE ns = ? AND key = ? AND created_at <= ? AND sealed IS NOT NULL
+-- All that a key held until a position; tombstones stay, for the count of revisions.
+DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ? AND sealed IS NOT NULL
+
+-- name: bare_tombstones
+UPDATE versions SET attributes = ?4 WHERE ns = ?1 AND key = ?2 AND seq <= ?3 AND sealed IS NULL
 
 -- name: users
 -- Everybody of whom there is anything.
@@ -70,5 +73,18 @@ UNION SELECT actor FROM documents WHERE actor IS NOT NULL
 -- name: subjects
 SELECT subject FROM data_keys
 
+-- name: pseudonyms
+SELECT DISTINCT formerly FROM versions INDEXED BY anonymised WHERE formerly IS NOT NULL
+
+-- name: common_rooms
+SELECT ns FROM namespaces WHERE owner IS NULL
+
+-- name: position
+SELECT seq FROM sqlite_sequence WHERE name = 'versions'
+
+-- name: position_at
+-- How far the log was at a moment.
+SELECT seq FROM versions WHERE created_at <= ? ORDER BY seq DESC LIMIT 1
+
 -- name: skip
-UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'versions'
+UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = 'versions'

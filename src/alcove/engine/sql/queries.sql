@@ -120,7 +120,8 @@ DELETE FROM namespaces WHERE ns = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHER
 SELECT data_key, sealed FROM replays WHERE user = ? AND token = ? AND created_at > ?
 
 -- name: add_replay
-INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed) VALUES (?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed, position)
+VALUES (?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
 
 -- name: purge_replays
 DELETE FROM replays WHERE created_at <= ?
@@ -144,7 +145,8 @@ INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by) VALUES (?, ?, ?)
 UPDATE data_keys SET wrapped = ?, wrapped_by = ? WHERE id = ?
 
 -- name: add_api_key
-INSERT INTO api_keys (id, client, user, roles, trusted, digest, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO api_keys (id, client, user, roles, trusted, digest, created_at, position)
+VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
 
 -- name: api_key
 SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys WHERE id = ?

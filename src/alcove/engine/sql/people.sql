@@ -1,0 +1,49 @@
+-- What is held of a person. `{theirs}` is the statement of that name.
+
+-- name: theirs
+-- A WITH clause: the versions that are a person's. `own` are those in rooms that belong to them, and what they wrote
+-- into older rooms, which belong to nobody and show each author their part. The others they wrote into rooms
+-- of others, under their name or, once it was taken off, under their pseudonym.
+older AS MATERIALIZED (
+    SELECT n.ns FROM json_each(:older) r JOIN namespaces n
+        ON n.ns >= unhex(r.value ->> 0) AND n.ns < unhex(r.value ->> 1)
+    WHERE n.owner IS NULL),
+theirs (seq, own) AS (
+    SELECT seq, 1 FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
+    UNION ALL
+    SELECT seq, ns IN older FROM versions INDEXED BY authored WHERE user = :user AND user IS NOT owner
+    UNION ALL
+    SELECT seq, ns IN older FROM versions INDEXED BY anonymised WHERE formerly = :pseudonym
+    UNION ALL
+    SELECT seq, 1 FROM versions WHERE :authorless AND ns IN older AND user IS NULL AND formerly IS NULL)
+
+-- name: held
+-- What there is of a person: one row a room of theirs, and one a room of others that they wrote to.
+WITH {theirs}
+SELECT own, ns, count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now)), count(*),
+       coalesce(sum(length(sealed)), 0), min(coalesce(original_at, created_at)), max(coalesce(original_at, created_at))
+FROM theirs JOIN versions USING (seq) GROUP BY own, ns ORDER BY own DESC, ns
+
+-- name: of_person
+-- The versions of a person in the order of the log, and whether each is what its key holds now.
+WITH {theirs}
+SELECT seq, ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now) AS current
+FROM theirs JOIN versions USING (seq)
+WHERE seq > :after AND (current OR NOT :live) AND (:id IS NULL OR id = :id)
+ORDER BY seq
+
+-- name: older_keys
+-- The keys of older rooms that a person wrote to, how much is live there, and whether nobody else did.
+WITH {theirs}
+SELECT v.ns, v.key, count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now)),
+       sum((SELECT count(*) FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq)),
+       count(sealed) = (
+           SELECT count(sealed) FROM versions a WHERE a.ns = v.ns AND a.key = v.key AND a.seq <= :until)
+FROM theirs JOIN versions v USING (seq) WHERE own AND v.owner IS NULL AND seq <= :until
+GROUP BY v.ns, v.key
+
+-- name: authored
+-- What a person wrote into rooms that are not theirs alone.
+WITH {theirs}
+SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL, user IS NOT NULL, own
+FROM theirs JOIN versions USING (seq) WHERE (NOT own OR owner IS NULL) AND seq <= :until
