@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -29,6 +30,17 @@ def follow(memory: Alcove, prefix: Sequence[str], cursor: str | None, *, limit: 
         yield from page.events
         assert page.after_cursor != cursor, "the cursor stands still"
         cursor = page.after_cursor
+
+
+@contextmanager
+def locked(at: Path) -> Iterator[Callable[[], None]]:
+    """Nobody else can commit, until the end of the `with` or until what it gives is called."""
+    db = apsw.Connection(str(at))
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db.close
+    finally:
+        db.close()
 
 
 def raw_bytes(path: Path) -> bytes:

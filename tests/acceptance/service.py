@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -158,14 +159,20 @@ class Service:
 
 @contextmanager
 def serving(
-    folder: Path, *flags: object, env: Mapping[str, str] | None = None, port: int | None = None
+    folder: Path,
+    *flags: object,
+    env: Mapping[str, str] | None = None,
+    port: int | None = None,
+    files: int | None = None,
 ) -> Iterator[Service]:
-    """A service for the length of a `with`; it may end before.
+    """A service for the length of a `with`; it may end before, and may open that many files at most.
 
     No stack may be in its log, except of requests that a second signal cut off.
     """
     port, at, said = port or free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
     process = _popen(["serve", "--port", port, "--at", at, *flags], said, env or {})
+    if files:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
     service = Service(process, port, at, said)
     try:
         service.wait_until_ready()

@@ -7,15 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import apsw
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.acceptance.inspection import locked
 from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, alcove, assert_error, serving
 
@@ -72,17 +72,6 @@ def folder_of(service: Service) -> Path:
 def pids_in(folder: Path, pattern: str) -> set[str]:
     """Whose files are there: the name of each ends with a pid."""
     return {path.stem.rpartition("_")[2] for path in folder.glob(pattern)}
-
-
-@contextmanager
-def locked(at: Path) -> Iterator[Callable[[], None]]:
-    """Nobody else can commit, until the end of the `with` or until what it gives is called."""
-    db = apsw.Connection(str(at))
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield db.close
-    finally:
-        db.close()
 
 
 @contextmanager
