@@ -1,10 +1,10 @@
-"""What runs on the event loop: nothing that may have to wait for the store's write lock."""
+"""What runs on the event loop: nothing that is large, or may have to wait for the store's write lock."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,14 @@ import apsw
 import httpx
 import pytest
 
-from alcove import audit, logs
+from alcove import audit, checks, logs
 from alcove.config import ServeConfig
 from alcove.engine.database import Database
+from alcove.http import app
+from alcove.http.limits import SMALL_BYTES
+from alcove.http.resource import Resource
 from alcove.http.server import build
+from alcove.rows import Opener
 from tests.acceptance.players import SECRET, SPECS, token
 
 MEMORIES = "/v1/memories"
@@ -45,11 +49,7 @@ def written_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     @contextmanager
     def noted(database: Database) -> Iterator[apsw.Connection]:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if on_a_loop():
             found.append("".join(traceback.format_stack(limit=12)))
         with write(database) as db:
             yield db
@@ -58,49 +58,125 @@ def written_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+class Visitors:
+    """Callers of an application in this process, on this event loop."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def call(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
+        roles = ["admin"] if user == "root" else []
+        headers = {"authorization": f"Bearer {token(user, roles=roles)}", **more.pop("headers", {})}
+        return await self._client.request(method, path, headers=headers, **more)
+
+
+def visit(config: ServeConfig, visits: Callable[[Visitors], Awaitable[None]], opened: list[str]) -> None:
+    """Serves some visitors; what was noted while the store was opened is forgotten."""
+
+    async def serve() -> None:
+        transport = httpx.ASGITransport(app=build(config))
+        opened.clear()
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await visits(Visitors(client))
+
+    asyncio.run(serve())
+
+
+def on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def test_nothing_on_the_event_loop_takes_the_write_lock(
     config: ServeConfig, written_on_the_loop: list[str]
 ) -> None:
-    async def visit() -> None:
-        app = build(config)
-        written_on_the_loop.clear()  # a store is opened before anybody is served
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async def visits(visitors: Visitors) -> None:
+        call = visitors.call
 
-            async def call(user: str, method: str, path: str, **more: Any) -> httpx.Response:
-                roles = ["admin"] if user == "root" else []
-                headers = {"authorization": f"Bearer {token(user, roles=roles)}", **more.pop("headers", {})}
-                return await client.request(method, path, headers=headers, **more)
+        def memory(user: str, key: str = "k") -> dict[str, Any]:
+            return {"namespace": ["user", user], "key": key, "value": {"n": 1}}
 
-            def memory(user: str, key: str = "k") -> dict[str, Any]:
-                return {"namespace": ["user", user], "key": key, "value": {"n": 1}}
+        once = {"idempotency-key": "once"}
+        allowed = [
+            await call("newcomer", "PUT", MEMORIES, json=memory("newcomer")),
+            await call("root", "PUT", MEMORIES, json=memory("root"), headers=once),
+            await call("another", "DELETE", MEMORIES, params={"ns": ["user", "another"], "key": "k"},
+                       headers=once),
+            await call("third", "POST", f"{MEMORIES}/batch",
+                       json={"operations": [{"op": "put", **memory("third", k)} for k in "abc"]}),
+            await call("fourth", "POST", "/v1/agents/bot/tools/remember",
+                       json={"arguments": {"key": "k", "content": "c"}}),
+            await call("fourth", "POST", "/v1/agents/bot/tools/shared_memory_write",
+                       json={"arguments": {"key": "k", "value": 1}}),
+            await call("eighth", "POST", "/v1/agents/bot/tools/shared_memory_read",
+                       json={"arguments": {"key": "k"}}),
+            await call("fifth", "POST", "/v1/runs", json={"kind": "swarm", "members": ["sixth"]}),
+            await call("seventh", "POST", f"{MEMORIES}/import", content=b"",
+                       headers={"content-type": "application/x-ndjson"}),
+            await call("root", "GET", "/v1/admin/audit"),
+            await call("root", "GET", f"{MEMORIES}/export"),
+        ]  # fmt: skip
+        assert [each.status_code for each in allowed if not each.is_success] == []
+        for path in (MEMORIES, "/v1/admin/stats"):
+            for _ in range(3):
+                params = {"ns": ["user", "another"], "key": "k"} if path == MEMORIES else {}
+                assert (await call("stranger", "GET", path, params=params)).status_code == 403
+                await asyncio.sleep(0.02)
 
-            once = {"idempotency-key": "once"}
-            allowed = [
-                await call("newcomer", "PUT", MEMORIES, json=memory("newcomer")),
-                await call("root", "PUT", MEMORIES, json=memory("root"), headers=once),
-                await call("another", "DELETE", MEMORIES, params={"ns": ["user", "another"], "key": "k"},
-                           headers=once),
-                await call("third", "POST", f"{MEMORIES}/batch",
-                           json={"operations": [{"op": "put", **memory("third", k)} for k in "abc"]}),
-                await call("fourth", "POST", "/v1/agents/bot/tools/remember",
-                           json={"arguments": {"key": "k", "content": "c"}}),
-                await call("fourth", "POST", "/v1/agents/bot/tools/shared_memory_write",
-                           json={"arguments": {"key": "k", "value": 1}}),
-                await call("eighth", "POST", "/v1/agents/bot/tools/shared_memory_read",
-                           json={"arguments": {"key": "k"}}),
-                await call("fifth", "POST", "/v1/runs", json={"kind": "swarm", "members": ["sixth"]}),
-                await call("seventh", "POST", f"{MEMORIES}/import", content=b"",
-                           headers={"content-type": "application/x-ndjson"}),
-                await call("root", "GET", "/v1/admin/audit"),
-                await call("root", "GET", f"{MEMORIES}/export"),
-            ]  # fmt: skip
-            assert [each.status_code for each in allowed if not each.is_success] == []
-            for path in (MEMORIES, "/v1/admin/stats"):
-                for _ in range(3):
-                    params = {"ns": ["user", "another"], "key": "k"} if path == MEMORIES else {}
-                    assert (await call("stranger", "GET", path, params=params)).status_code == 403
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(visit())
+    visit(config, visits, written_on_the_loop)
     assert written_on_the_loop == []
+
+
+@pytest.fixture
+def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done on an event loop with something large, as it happens."""
+    found: list[str] = []
+
+    def noted(owner: Any, name: str, size: Callable[..., int]) -> None:
+        done = getattr(owner, name)
+
+        def note(*given: Any, **options: Any) -> Any:
+            answer = done(*given, **options)
+            if size(answer, *given) > SMALL_BYTES and on_a_loop():
+                found.append(name)
+            return answer
+
+        monkeypatch.setattr(owner, name, note)
+
+    noted(Resource, "parse_body", lambda answer, resource, raw, content_type: len(raw))
+    noted(checks, "json", lambda encoded, *_: len(encoded))
+    noted(Opener, "value", lambda value, opener, row: len(row.sealed))
+    noted(app, "_encode", lambda encoded, *_: len(encoded))
+    return found
+
+
+def test_nothing_large_is_read_checked_opened_or_encoded_on_the_event_loop(
+    config: ServeConfig, large_on_the_loop: list[str]
+) -> None:
+    async def visits(visitors: Visitors) -> None:
+        call, room, value = visitors.call, ["user", "alice"], {"text": "x" * 2 * SMALL_BYTES}
+        memory = {"namespace": room, "key": "k", "value": value}
+        place = {"ns": room, "key": "k"}
+        written = {"arguments": {"key": "large", "value": value}}
+        for answer in (
+            await call("alice", "PUT", MEMORIES, json=memory),
+            await call("alice", "GET", MEMORIES, params=place),
+            await call("alice", "POST", f"{MEMORIES}/batch", json={"operations": [{"op": "put", **memory}]}),
+            await call("alice", "POST", f"{MEMORIES}/search", json={"namespace_prefix": room}),
+            await call("alice", "GET", f"{MEMORIES}/history", params=place),
+            await call("alice", "GET", f"{MEMORIES}/events", params={"ns": room}),
+            await call("alice", "POST", "/v1/agents/bot/tools/shared_memory_write", json=written),
+            await call("alice", "POST", "/v1/agents/bot/tools/shared_memory_read",
+                       json={"arguments": {"key": "large"}}),
+        ):  # fmt: skip
+            assert answer.status_code == 200, answer.text
+        export = await call("alice", "GET", f"{MEMORIES}/export", params={"ns": room})
+        lines = {"content-type": "application/x-ndjson"}
+        again = await call("alice", "POST", f"{MEMORIES}/import", content=export.content, headers=lines)
+        assert again.json()["unchanged"] == 1
+
+    visit(config, visits, large_on_the_loop)
+    assert large_on_the_loop == []
