@@ -38,6 +38,9 @@ from tests.acceptance.service import assert_error
         ("DELETE", "/v1/runs/agent/w", None, "kind"),
         ("DELETE", "/v1/runs/workflow/" + "x" * 513, None, "id"),
         ("GET", "/v1/runs?limit=0", None, "limit"),
+        ("GET", "/v1/runs?limit=101", None, "limit"),
+        ("GET", "/v1/runs?offset=-1", None, "offset"),
+        ("GET", f"/v1/runs?offset={10**30}", None, "offset"),
         ("GET", "/v1/runs?kind=workflow", None, "kind"),
     ],
 )

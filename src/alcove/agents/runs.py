@@ -29,6 +29,8 @@ ALCOVE = "alcove"
 OVERSEER = Principal(ALCOVE, claims={"roles": ["admin"]})
 Role = Literal["owner", "member"]
 MOST_MEMBERS = 1000
+MOST_RUNS = 100
+"""Runs in one answer, each with its members."""
 _KEY = "membership"
 _CLAIM = "run"
 _ATTEMPTS = 20
@@ -136,8 +138,10 @@ class Runs:
 
     def with_member(self, user: str, *, limit: int, offset: int) -> list[Run]:
         """The runs that somebody owns or is in, by kind and id."""
+        checks.whole(offset, "offset", 0, 2**31)
+        stop = offset + checks.whole(limit, "limit", 1, MOST_RUNS)
         found = ((kind, id) for kind in sorted(RUNS) for id in self.of(kind, user))
-        runs = (self._find(*each) for each in islice(found, offset, offset + limit))
+        runs = (self._find(*each) for each in islice(found, offset, stop))
         return [run for run in runs if user in run.members]
 
     def of(self, kind: str, user: str) -> list[str]:

@@ -16,7 +16,7 @@ from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
 from alcove.agents.rooms import MOST_ID, RUNS, short
-from alcove.agents.runs import OVERSEER, Run, Runs
+from alcove.agents.runs import MOST_RUNS, OVERSEER, Run, Runs
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
-MOST_RUNS = 100
 _KEPT = 2048
 SCRATCH_TOOLS = ("shared_memory_write", "shared_memory_read", "shared_memory_list", "shared_memory_delete")
 

@@ -11,8 +11,7 @@ import click
 from click.core import ParameterSource
 
 from alcove.agents.crew import Crew
-from alcove.agents.runs import Run
-from alcove.agents.service import MOST_RUNS
+from alcove.agents.runs import MOST_RUNS, Run
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, count, plain
 from alcove.cli.store import is_url, json_option, on_store

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from alcove.agents.calls import ToolCall
-from alcove.agents.runs import Run
-from alcove.agents.service import MOST_RUNS, RoomSummary, Where
+from alcove.agents.runs import MOST_RUNS, Run
+from alcove.agents.service import RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer
 from alcove.clients.admin import not_here

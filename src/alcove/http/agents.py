@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from alcove.agents.calls import ToolCall
 from alcove.agents.rooms import RUNS
-from alcove.agents.runs import Run
-from alcove.agents.service import MOST_RUNS, Agents, RoomStats, RoomSummary, Where
+from alcove.agents.runs import MOST_RUNS, Run
+from alcove.agents.service import Agents, RoomStats, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.errors import InvalidRequest
 from alcove.http.app import encoded
