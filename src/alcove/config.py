@@ -102,6 +102,10 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         str | None, _about("File for the log instead of the standard output; opened anew at SIGHUP.")
     ] = None
 
+    log_pseudonyms: Annotated[
+        bool, _about("Log a pseudonym for each user and client instead of their names.")
+    ] = False
+
     def settings(self) -> Settings:
         """The part that the store is opened with."""
         return Settings(

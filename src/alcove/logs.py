@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -56,12 +57,16 @@ class AccessLog:
     What is written at once is never more than a pipe takes whole, so workers do not cut one another's lines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pseudonym: Callable[[str], str] | None = None) -> None:
+        self._pseudonym = pseudonym
         self._lines: list[bytes] = []
         self._size = 0
 
     def tell(self, line: AccessLine) -> None:
         """Notes a request; called on the event loop."""
+        if self._pseudonym:
+            line.user = line.user and self._pseudonym(line.user)
+            line.client = line.client and self._pseudonym(line.client)
         encoded = msgspec.json.encode(line) + b"\n"
         if self._size + len(encoded) > _PIPE_TAKES:
             self.flush()

@@ -46,6 +46,10 @@ class People:
         self.wake: Callable[[], None] = lambda: None
         """Called when something is to be scrubbed in the background."""
 
+    def pseudonym(self, name: str) -> str:
+        """What stands for a name in the audit log, in the ledger and, if wished, in access logs."""
+        return self._vault.pseudonym(name)
+
     def keep_private_rooms(self, templates: Collection[str]) -> None:
         """Notes below which prefixes agents show users what they wrote as theirs; see `older_rooms`."""
         if new := {*templates}.difference(self._rows.private_rooms()):

@@ -69,6 +69,7 @@ def test_every_option_is_a_flag_a_variable_and_a_name_in_the_file(tmp_path: Path
         "log_level": "error",
         "insecure": True,
         "tracing": True,
+        "log_pseudonyms": True,
         "jwt_require_exp": False,
     }
     for name, (value, source) in effective().items():

@@ -9,6 +9,8 @@ import pytest
 
 from alcove import Alcove, Get, Grant, Memory, Namespace, Principal, Put, Settings
 from tests.acceptance.inspection import raw_bytes
+from tests.acceptance.players import FLAGS, token
+from tests.acceptance.service import serving
 from tests.conftest import ManualClock
 
 QUIET = Settings(sweep_interval=0)
@@ -94,3 +96,15 @@ def test_what_another_process_had_gathered_of_a_user_is_not_written_after_their_
             assert b"alice" not in raw_bytes(path)
         one.agents(specs).as_user("alice").call("bot", "list_memories")
         assert [call.tool for call in one.agents(specs).as_user("alice").calls_of("bot")] == ["list_memories"]
+
+
+def test_an_access_log_has_pseudonyms_if_wished_which_the_audit_log_knows(tmp_path: Path) -> None:
+    with serving(tmp_path, *FLAGS, "--log-pseudonyms") as service:
+        alice, root = token("alice-marker", azp="phone-marker"), token("root", roles=["admin"])
+        answer = service.put(["user", "alice-marker"], "k", {"n": 1}, alice)
+        (line,) = service.requests(answer.headers["x-request-id"])
+        assert service.call("POST", "/v1/admin/users/alice-marker/wipe", root, json={}).is_success
+        entries = service.call("GET", "/v1/admin/audit?action=user.wipe", root).json()["entries"]
+        assert [entry["subject"] for entry in entries] == [line["user"]]
+        assert len(line["client"]) == len(line["user"]) == 64
+    assert "marker" not in service.log

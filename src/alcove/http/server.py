@@ -108,7 +108,8 @@ def build(config: ServeConfig) -> Router:
     metrics = Metrics()
     store = _store(config, metrics)
     reads, changes = (Offload(threads=config.threads, stops=stops) for stops in (True, False))
-    memories, access, tracing = store.memories, logs.AccessLog(), _tracing(config)
+    memories, tracing = store.memories, _tracing(config)
+    access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
     streams = StreamsApi(memories, reads, changes, tail)
