@@ -18,6 +18,7 @@ from alcove.errors import (
     Unreadable,
 )
 from alcove.namespace import Namespace
+from alcove.portions import Portion
 from alcove.principal import Grant, Principal
 from alcove.records import (
     Author,
@@ -63,6 +64,7 @@ __all__ = [
     "PayloadTooLarge",
     "PermissionDenied",
     "PolicyError",
+    "Portion",
     "Principal",
     "Progress",
     "Put",

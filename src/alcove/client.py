@@ -27,6 +27,7 @@ from alcove.namespace import Namespace
 from alcove.observer import Observer
 from alcove.operations import parse
 from alcove.policy import Policy
+from alcove.portions import Portion
 from alcove.principal import NOBODY_ELSE, Principal
 from alcove.reading import Address, Moment
 from alcove.records import (
@@ -199,10 +200,19 @@ class Alcove:
         )
 
     def batch(
-        self, operations: Sequence[Operation | Mapping[str, object]], *, idempotency_key: str | None = None
-    ) -> List[Result]:
-        """Puts, gets, deletes and touches in one transaction: all of them or none."""
-        return self._memories.batch(self.principal, parse(operations), idempotency_key=idempotency_key)
+        self,
+        operations: Sequence[Operation | Mapping[str, object]],
+        *,
+        idempotency_key: str | None = None,
+        after_cursor: str | None = None,
+    ) -> Portion[Result]:
+        """Puts, gets, deletes and touches in one transaction: all of them or none.
+
+        Gets of more than 4 MiB in all end early: the same call with `after_cursor` goes on.
+        """
+        return self._memories.batch(
+            self.principal, parse(operations), idempotency_key=idempotency_key, after_cursor=after_cursor
+        )
 
     def search(
         self,
@@ -294,9 +304,9 @@ class Alcove:
                 time.sleep(pause)
         return importer.report
 
-    def history(self, namespace: Address, key: str) -> List[Version]:
-        """Every retained version of one key, newest first."""
-        return self._memories.history(self.principal, namespace, key)
+    def history(self, namespace: Address, key: str, *, after_cursor: str | None = None) -> Portion[Version]:
+        """Every retained version of one key, newest first; at most 4 MiB, and more with `after_cursor`."""
+        return self._memories.history(self.principal, namespace, key, after_cursor=after_cursor)
 
     def wipe(
         self, user: str, *, shared: Shared = "anonymise", wait: bool = True, dry_run: bool = False

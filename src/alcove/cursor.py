@@ -25,4 +25,4 @@ def decode(cursor: object, field: str = "after_cursor") -> int:
         seq = int.from_bytes(raw[1:9], "big")
         if seq < 2**63 and encode(seq) == cursor:
             return seq
-    raise InvalidRequest(field, "a cursor that an earlier page of events returned")
+    raise InvalidRequest(field, "a cursor that an earlier answer gave")

@@ -15,6 +15,7 @@ from alcove.engine.base import Engine, HeldRow, Person, Row, Wiped
 from alcove.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.ledger import Ledger, Note
 from alcove.namespace import Namespace
+from alcove.portions import portion
 from alcove.principal import NOBODY_ELSE, Principal, checked_user
 from alcove.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
 from alcove.reports import Held, ReviewPage
@@ -23,7 +24,6 @@ from alcove.vault import Vault, user_subject
 
 _AT_ONCE = 20
 """Rows read at a time, each of which may have a megabyte."""
-_PAGE_BYTES = 4 * 1024 * 1024
 
 
 class People:
@@ -84,14 +84,12 @@ class People:
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         self._audit.record(principal, "user.review", user=user)
         found = self._rows.of_person(self._person(user), live=True, after=position)
-        items, size = list[Memory](), 0
-        for row in self._read(seq for seq, _ in found):
+        page, _ = portion(self._read(seq for seq, _ in found), limit)
+        items = list[Memory]()
+        for row in page:
             with suppress(KeyDestroyed):  # wiped since
                 items.append(self._opener.memory(row))
-            position, size = row.seq, size + len(row.sealed or b"")
-            if len(items) == limit or size > _PAGE_BYTES:
-                break
-        return ReviewPage(items=items, after_cursor=cursor.encode(position))
+        return ReviewPage(items=items, after_cursor=cursor.encode(page[-1].seq if page else position))
 
     def export(self, principal: Principal, user: str) -> Iterator[HeldVersion]:
         """Every version that is held of a user, what they wrote into shared rooms included; audited."""

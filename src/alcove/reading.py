@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 from alcove import checks, cursor, rows
 from alcove.clock import Clock, checked_moment, to_datetime
 from alcove.engine.base import (
+    FOR_EVER,
     Engine,
     Row,
     Scope,
@@ -21,6 +22,7 @@ from alcove.engine.base import (
 from alcove.errors import InvalidRequest, KeyDestroyed, PermissionDenied
 from alcove.filters import Filter
 from alcove.namespace import Namespace
+from alcove.portions import Portion, portion
 from alcove.principal import Principal
 from alcove.records import (
     KINDS,
@@ -94,7 +96,7 @@ class Reading:
             except KeyDestroyed:
                 return rows.undisturbed(partial(self._read, place, at))
 
-        return (len(row.sealed or b"") + len(row.index_text or "") if row else 0), opened
+        return row.size if row else 0, opened
 
     def _read(self, place: checks.Address, at: int | None) -> Memory | None:
         row = self._row(place, at)
@@ -105,14 +107,22 @@ class Reading:
         self._refuse_forgotten(at)
         return row
 
-    def history(self, principal: Principal, namespace: Address, key: str) -> List[Version]:
+    def history(
+        self, principal: Principal, namespace: Address, key: str, *, after_cursor: str | None = None
+    ) -> Portion[Version]:
         """Every retained version of one key, newest first."""
         policy, settings = self._standing.current()
         place = checks.address(namespace, key, settings)
+        below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
-        return rows.undisturbed(
-            lambda: [self._opener.version(row) for row in self._engine.history(place.ns, place.key)]
-        )
+
+        def read() -> Portion[Version]:
+            found, more = portion(self._engine.history(place.ns, place.key, below=below), FOR_EVER)
+            versions = Portion(map(self._opener.version, found))
+            versions.after_cursor = cursor.encode(found[-1].revision) if more else None
+            return versions
+
+        return rows.undisturbed(read)
 
     def search(
         self,
@@ -134,8 +144,15 @@ class Reading:
         """
         limit = checks.whole(limit, "limit", 1, 100)
         if query is None:
-            find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of, exact)
-            return Found(rows.undisturbed(lambda: [self._opener.memory(row) for row in find()]))
+            find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
+
+            def find_first() -> Found:
+                matching, more = find(lambda every: portion(every, limit))
+                found = Found(map(self._opener.memory, matching))
+                found.next_offset = offset + len(found) if more and len(found) < limit else None
+                return found
+
+            return rows.undisturbed(find_first)
         if mode not in MODES:
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
         checks.query(query)
@@ -152,7 +169,7 @@ class Reading:
                 best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
                 self._refuse_forgotten(at)
             found = Found(self._opener.hit(row, hit) for row, hit in best.hits)
-            found.degraded = best.degraded
+            found.degraded, found.next_offset = best.degraded, best.next_offset
             return found
 
         return rows.undisturbed(find_best)
@@ -170,23 +187,24 @@ class Reading:
     ) -> List[Entry]:
         """The same as `search`, without opening the values."""
         limit = checks.whole(limit, "limit", 1, 1000)
-        find = partial(self._matching, principal, namespace_prefix, filter, limit, offset, as_of, exact)
-        return [rows.entry(row) for row in rows.undisturbed(find)]
+        find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
+        return rows.undisturbed(lambda: find(lambda every: [*map(rows.entry, islice(every, limit))]))
 
     def _matching(
         self,
         principal: Principal,
         prefix: Address,
         filter: Mapping[str, object] | None,
-        limit: int,
         offset: int,
         as_of: Moment | None,
         exact: bool,
-    ) -> List[Row]:
+        taken: Callable[[Iterator[Row]], T],
+    ) -> T:
+        """What is taken of the rows that fit a filter, read one by one after the first so many."""
         offset = checks.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
         scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
-        matching = [*islice(self._scanned(scope, at), offset, offset + limit)]
+        matching = taken(islice(self._scanned(scope, at), offset, None))
         self._refuse_forgotten(at)
         return matching
 
@@ -308,7 +326,7 @@ class Reading:
         limit = checks.whole(limit, "limit", 1, 200)
 
         def read() -> EventPage:
-            found = self._engine.events(
+            found, more = self._engine.events(
                 scope, position=position, kinds=chosen, after=since, before=until, limit=limit
             )
             earliest, purged = self._engine.horizon()
@@ -316,6 +334,7 @@ class Reading:
                 events=[self._opener.event(row) for row in found],
                 after_cursor=cursor.encode(found[-1].seq if found else position),
                 truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
+                more=more,
             )
 
         return rows.undisturbed(read)

@@ -62,9 +62,13 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
 
 
 class Memories(list[Memory]):
-    """What a search found, best first; `degraded` says why it is less than it could be, if it is."""
+    """What a search found, best first; `degraded` says why it is less than it could be, if it is.
+
+    `next_offset` is where to go on, if it ended before its limit because it would be too large.
+    """
 
     degraded: str | None = None
+    next_offset: int | None = None
 
 
 class Deletion(Struct, frozen=True, kw_only=True):
@@ -112,12 +116,13 @@ class EventPage(Struct, frozen=True, kw_only=True):
     """A page of the timeline and the position after it.
 
     `truncated_before` is set when the caller's cursor is older than the retained history: events
-    before that moment may be missing from this page.
+    before that moment may be missing from this page. `more` says that others have happened since.
     """
 
     events: list[Event]
     after_cursor: str
     truncated_before: datetime | None = None
+    more: bool = False
 
 
 class HeldVersion(Version, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ class Replays:
         if earlier.digest != _digest(operations):
             raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
         found = {row.seq: row for row in self._versions([row.seq for row in earlier.rows if row])}
-        return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=True)]
+        return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=False)]
 
 
 def _bare(row: Row | None) -> Row | None:

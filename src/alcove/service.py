@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar, get_args
 
-from alcove import cancellation, checks, rows
+from alcove import cancellation, checks, cursor, rows
 from alcove.admin import Admin
 from alcove.audit import Audit
 from alcove.clock import DAY, Clock, checked_moment
@@ -34,6 +34,7 @@ from alcove.engine.base import (
 from alcove.engine.commit import Step
 from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.namespace import Namespace
+from alcove.portions import Portion
 from alcove.principal import Principal
 from alcove.reading import Address, Reading
 from alcove.records import (
@@ -143,10 +144,18 @@ class Memories(Reading):
         return result
 
     def batch(
-        self, principal: Principal, operations: Sequence[Operation], *, idempotency_key: str | None = None
-    ) -> List[Result]:
-        """Many operations in one transaction, which reads its own writes: all of them or none."""
-        return self._write(principal, operations, idempotency_key)
+        self,
+        principal: Principal,
+        operations: Sequence[Operation],
+        *,
+        idempotency_key: str | None = None,
+        after_cursor: str | None = None,
+    ) -> Portion[Result]:
+        """Many operations in one transaction, which reads its own writes: all of them or none.
+
+        Gets that would be too much in one answer are left for another call, from its cursor on.
+        """
+        return self._write(principal, operations, idempotency_key, after_cursor)
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
@@ -176,9 +185,13 @@ class Memories(Reading):
             raise
 
     def _write(
-        self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None
-    ) -> List[Result]:
-        steps = self.write_steps(principal, operations, idempotency_key)
+        self,
+        principal: Principal,
+        operations: Sequence[Operation],
+        idempotency_key: str | None,
+        after_cursor: str | None = None,
+    ) -> Portion[Result]:
+        steps = self.write_steps(principal, operations, idempotency_key, after_cursor)
         while True:
             try:
                 next(steps).wait()
@@ -186,13 +199,20 @@ class Memories(Reading):
                 return done.value  # type: ignore[no-any-return]
 
     def write_steps(
-        self, principal: Principal, operations: Sequence[Operation], idempotency_key: str | None = None
-    ) -> Generator[Waited, None, List[Result]]:
+        self,
+        principal: Principal,
+        operations: Sequence[Operation],
+        idempotency_key: str | None = None,
+        after_cursor: str | None = None,
+    ) -> Generator[Waited, None, Portion[Result]]:
         """A write that leaves the waiting to its caller: whatever is yielded has to be waited for.
 
         A thread blocks, an event loop awaits; the road is the same, and no part of it but what is yielded
         waits for the write lock.
         """
+        done = _position(after_cursor, operations)
+        if done:  # nothing is written, so nothing can be written twice
+            operations, idempotency_key = operations[done:], None
         for _ in range(_MOST_RESEALS):
             standing = self._standing.current()
             if len(operations) > (most := standing.settings.max_batch):
@@ -220,7 +240,10 @@ class Memories(Reading):
             owners = [Namespace.checked(op.namespace).owner for op in operations if isinstance(op, Imported)]
             if owners:
                 self._audit.imported(principal, owners)
-            return [self._result(op, row) for op, row in zip(operations, stored, strict=True)]
+            results = Portion(self._result(op, row) for op, row in zip(operations, stored, strict=False))
+            if len(stored) < len(operations):
+                results.after_cursor = cursor.encode(done + len(stored))
+            return results
         raise Unavailable("this user is being wiped again and again; try later")
 
     def _prepare(
@@ -359,6 +382,16 @@ class Memories(Reading):
         with contextlib.suppress(AlcoveError):
             self._audit.flush()
         self._engine.close()
+
+
+def _position(after_cursor: str | None, operations: Sequence[Operation]) -> int:
+    """How many operations of a batch were answered before, which can only be followed by gets."""
+    if after_cursor is None:
+        return 0
+    done = cursor.decode(after_cursor)
+    if done >= len(operations) or not all(isinstance(each, Get) for each in operations[done:]):
+        raise InvalidRequest("after_cursor", "a cursor of this batch, after which only gets are left")
+    return done
 
 
 def _until_none_left(step: Callable[[], int]) -> int:

@@ -236,13 +236,14 @@ class Agents:
 
     def room_stats(self, principal: Principal, name: str, kind: str, where: Where) -> RoomStats:
         turn, room = self._scratch(principal, name, kind, where)
-        held = [each for each in self._memories.export(turn.within(room), room) if each.namespace == room]
+        every = self._memories.export(turn.within(room), room, exact=True)
+        sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
         used = [*self._uses(kind, room, principal.user_id)]
         done = [call.tool for call in used if call.outcome == "ok"]
         return RoomStats(
             room=str(room),
-            keys=len(held),
-            bytes=sum(len(msgspec.json.encode(memory.value)) for memory in held),
+            keys=len(sizes),
+            bytes=sum(sizes),
             reads=sum(tool in SCRATCH_TOOLS[1:3] for tool in done),
             writes=len(done) - sum(tool in SCRATCH_TOOLS[1:3] for tool in done),
             conflicts=sum(call.outcome == "conflict" for call in used),

@@ -206,7 +206,7 @@ def _found(
     while limit > 0:
         page = find(prefix, filter=filter, limit=min(limit, most), offset=offset, as_of=as_of)
         yield from page
-        if len(page) < min(limit, most):
+        if len(page) < min(limit, most) and not getattr(page, "next_offset", None):
             return
         limit, offset = limit - len(page), offset + len(page)
 

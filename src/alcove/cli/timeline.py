@@ -16,7 +16,7 @@ from alcove.client import Alcove
 from alcove.clock import checked_moment
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
-from alcove.records import KINDS, Event, Version
+from alcove.records import KINDS, Event, EventPage, Version
 
 _PAGE = 200
 _BETWEEN_LOOKS = 0.5
@@ -49,23 +49,31 @@ def events(
             raise click.UsageError("--follow starts now, or with --after-cursor")
         _follow(store, out, prefix, kinds or None, after_cursor)
         return
-    found: list[Event] = []
-    while len(found) < limit:
-        most = min(_PAGE, limit - len(found))
-        page = store.events(prefix, kinds=kinds or None, after_cursor=after_cursor, limit=most, **times)
-        if page.truncated_before and not found:
-            click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
-        found, after_cursor = [*found, *page.events], page.after_cursor
-        if len(page.events) < most:
-            break
+    asked = {"kinds": kinds or None, "after_cursor": after_cursor, **times}
+    pages = _pages(store, prefix, limit, asked, hint=not out.as_json)
     out.table(
-        found,
+        (event for page in pages for event in page.events),
         ["when", "kind", "namespace", "key", "rev", "by", "value"],
         lambda e: [e.occurred_at, e.kind, e.namespace, e.key, e.revision, e.written_by.user, e.value],
         empty=f"nothing happened below {prefix or 'the root'}",
     )
-    if len(found) == limit and not out.as_json:
-        click.echo(f"there may be more: --after-cursor {after_cursor}", err=True)
+
+
+def _pages(
+    store: Alcove, prefix: Namespace, limit: int, asked: dict[str, Any], *, hint: bool
+) -> Iterator[EventPage]:
+    """As many events as are wanted, asked for page by page; with a hint, where to go on in the end."""
+    first = True
+    while True:
+        page = store.events(prefix, limit=min(_PAGE, limit), **asked)
+        if page.truncated_before and first:
+            click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
+        yield page
+        asked["after_cursor"], limit, first = page.after_cursor, limit - len(page.events), False
+        if not page.more or not limit:
+            break
+    if page.more and hint:
+        click.echo(f"there is more: --after-cursor {page.after_cursor}", err=True)
 
 
 def _follow(store: Alcove, out: Output, prefix: Namespace, kinds: Any, cursor: str | None) -> None:
@@ -86,7 +94,7 @@ def _looked_for(store: Alcove, prefix: Namespace, *, kinds: Any, after_cursor: s
         page = store.events(prefix, kinds=kinds, after_cursor=cursor, limit=_PAGE)
         yield from page.events
         cursor = page.after_cursor
-        if len(page.events) < _PAGE:
+        if not page.more:
             time.sleep(_BETWEEN_LOOKS)
 
 
@@ -108,11 +116,15 @@ def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
     )
 
 
-def _versions(store: Alcove, namespace: Namespace, key: str) -> list[Version]:
+def _versions(store: Alcove, namespace: Namespace, key: str) -> Iterator[Version]:
+    """Every kept version, newest first, asked for as they are taken."""
     versions = store.history(namespace, key)
     if not versions:
         raise NotFound(f"there is no {plain(key)} in {namespace}, and none is remembered")
-    return versions
+    yield from versions
+    while versions.after_cursor:
+        versions = store.history(namespace, key, after_cursor=versions.after_cursor)
+        yield from versions
 
 
 @click.command()
@@ -133,10 +145,10 @@ def diff(
       alcove diff user:noop:notes tea 1 3
       alcove diff user:noop:notes tea 2026-01-31T12:00:00Z
     """
-    versions = _versions(store, namespace, key)
-    newer = _chosen(versions, after) if after else versions[0]
-    older = _chosen(versions, before) if before else next(
-        (each for each in versions if each.revision < newer.revision), None
+    versions = partial(_versions, store, namespace, key)
+    newer = _chosen(versions(), after) if after else next(versions())
+    older = _chosen(versions(), before) if before else next(
+        (each for each in versions() if each.revision < newer.revision), None
     )  # fmt: skip
     changes = [*changed((older and older.value) or {}, newer.value or {})]
     if out.as_json:
@@ -152,16 +164,13 @@ def diff(
         click.echo("no difference", err=True)
 
 
-def _chosen(versions: Sequence[Version], word: str) -> Version:
+def _chosen(versions: Iterator[Version], word: str) -> Version:
     """The version with this revision, or the newest not later than this moment."""
-    if word.isdigit():
-        found = next((each for each in versions if each.revision == int(word)), None)
-    else:
-        moment = checked_moment(word, "a revision or a moment")
-        found = next((v for v in versions if checked_moment(v.created_at, "") <= moment), None)  # type: ignore[operator]
-    if found is None:
-        raise NotFound(f"no version {word} is kept; the oldest is {_title(versions[-1])}")
-    return found
+    moment = None if word.isdigit() else checked_moment(word, "a revision or a moment")
+    for each in versions:
+        if each.revision == int(word) if moment is None else checked_moment(each.created_at, "") <= moment:  # type: ignore[operator]
+            return each
+    raise NotFound(f"no version {word} is kept; the oldest is {_title(each)}")
 
 
 def _title(version: Version | None) -> str:

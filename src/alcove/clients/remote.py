@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
-from alcove import checks
+import msgspec
+from msgspec import UnsetType
+
+from alcove import checks, cursor
 from alcove.agents.crew import Crew
 from alcove.client import Alcove
 from alcove.clients.admin import RemoteAdmin, not_here
@@ -15,6 +18,7 @@ from alcove.clients.wire import Wire, body_of, encoded, fields_of, instant, reco
 from alcove.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.http import answers
 from alcove.namespace import Namespace
+from alcove.portions import Portion
 from alcove.principal import NOBODY_ELSE, Principal
 from alcove.reading import Address, Moment
 from alcove.records import (
@@ -37,6 +41,7 @@ from alcove.transfer import File, Imports, pieces_of
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
+T = TypeVar("T")
 _AT = "/v1/memories"
 _PAGE = 100
 
@@ -133,15 +138,21 @@ class RemoteMemories:
             raise
 
     def batch(
-        self, who: Principal, operations: Sequence[Operation], *, idempotency_key: str | None
-    ) -> List[Result]:
-        body = b'{"operations":[%s]}' % b",".join(body_of(*each) for each in enumerate(operations))
+        self,
+        who: Principal,
+        operations: Sequence[Operation],
+        *,
+        idempotency_key: str | None,
+        after_cursor: str | None = None,
+    ) -> Portion[Result]:
+        done = 0 if after_cursor is None else cursor.decode(after_cursor)
+        asked = msgspec.Raw(b"[%s]" % b",".join(body_of(*each) for each in enumerate(operations)))
+        more = {} if after_cursor is None else {"after_cursor": after_cursor}
+        body = msgspec.json.encode({"operations": asked, **more})
         answer = self._wire.call(
             who, "POST", f"{_AT}/batch", answers.BatchAnswer, body=body, idempotency_key=idempotency_key
         )
-        return [
-            result_of(operation, given) for operation, given in zip(operations, answer.results, strict=True)
-        ]
+        return _portion(map(result_of, operations[done:], answer.results), answer.after_cursor)
 
     def search(self, who: Principal, prefix: Address, *, as_of: Moment | None, **asked: object) -> Found:
         body = encoded(
@@ -149,7 +160,7 @@ class RemoteMemories:
         )
         answer = self._wire.call(who, "POST", f"{_AT}/search", answers.SearchAnswer, body=body)
         found = Found(record(Memory, each) for each in answer.items)
-        found.degraded = answer.degraded or None
+        found.degraded, found.next_offset = answer.degraded or None, answer.next_offset or None
         return found
 
     def list(
@@ -169,7 +180,7 @@ class RemoteMemories:
             most, start = min(_PAGE, limit - len(found)), offset + len(found)
             page = self.search(who, prefix, as_of=as_of, limit=most, offset=start, **asked)
             found += [record(Entry, each) for each in page]
-            if len(page) < most:
+            if len(page) < most and page.next_offset is None:
                 break
         return found
 
@@ -200,16 +211,25 @@ class RemoteMemories:
             events=[record(Event, each) for each in page.events],
             after_cursor=page.after_cursor,
             truncated_before=page.truncated_before or None,
+            more=bool(page.more),
         )
 
-    def history(self, who: Principal, namespace: Address, key: str) -> List[Version]:
-        at, params = f"{_AT}/history", _place(namespace, key)
+    def history(
+        self, who: Principal, namespace: Address, key: str, *, after_cursor: str | None = None
+    ) -> Portion[Version]:
+        at, params = f"{_AT}/history", {**_place(namespace, key), "after_cursor": after_cursor}
         answer = self._wire.call(who, "GET", at, answers.HistoryAnswer, params=params)
-        return [record(Version, each) for each in answer.versions]
+        return _portion((record(Version, each) for each in answer.versions), answer.after_cursor)
 
     def export(self, who: Principal, prefix: Address) -> Iterator[Memory]:
         for line in self._wire.lines(who, f"{_AT}/export", {"ns": segments(prefix, "prefix")}):
             yield record(Memory, self._wire.decode(line, answers.MemoryAnswer))
+
+
+def _portion(found: Iterable[T], after_cursor: str | UnsetType) -> Portion[T]:
+    some = Portion(found)
+    some.after_cursor = after_cursor or None
+    return some
 
 
 def _place(namespace: Address, key: str) -> dict[str, object]:

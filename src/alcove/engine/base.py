@@ -6,14 +6,15 @@ sequence, revision and time inside the transaction, so that all three only ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from alcove.apikeys import ApiKey
 from alcove.filters import Filter
 from alcove.namespace import Namespace
+from alcove.portions import portion
 from alcove.records import Kind
 
 FOR_EVER = 2**63 - 1
@@ -42,8 +43,18 @@ class Row(NamedTuple):
     """When it was written first, for what was brought from elsewhere; `created_at` is the log's own time."""
 
     @property
+    def size(self) -> int:
+        """The bytes of what it holds."""
+        return len(self.sealed or b"") + len(self.index_text or "") + len(self.attributes)
+
+    @property
     def written_at(self) -> int:
         return self.created_at if self.original_at is None else self.original_at
+
+
+def some_rows(found: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[Row], bool]:
+    """The first rows, as many as one answer may have; whether there are more."""
+    return portion(map(Row._make, found), limit)
 
 
 class Writer(NamedTuple):
@@ -494,7 +505,10 @@ class Engine(Protocol):
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]: ...
-    def history(self, ns: bytes, key: bytes) -> list[Row]: ...
+    def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
+        """The versions of a key below a revision, newest first."""
+        ...
+
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         """In order; with an owner, only theirs, and at the cost of those."""
         ...
@@ -508,7 +522,10 @@ class Engine(Protocol):
         after: int | None,
         before: int | None,
         limit: int,
-    ) -> list[Row]: ...
+    ) -> tuple[list[Row], bool]:
+        """Some events, and whether there are more."""
+        ...
+
     def count(self, scope: Scope, *, now: int) -> int: ...
     def last_seq(self) -> int: ...
     def horizon(self) -> tuple[int, int]:

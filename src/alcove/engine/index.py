@@ -220,8 +220,9 @@ class Index:
         params: Params = [0, scope.low, scope.high, FOR_EVER if at is None else at, now if at is None else at]
         statement = SQL["found"].format(where=predicate(scope, params))
         with self._db.read() as db:
-            rows = [db.execute(statement, (seq, *params[1:])).fetchone() for seq in seqs]
-        return (Row._make(row) for row in rows if row)
+            for seq in seqs:
+                if row := db.execute(statement, (seq, *params[1:])).fetchone():
+                    yield Row._make(row)
 
     def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with self._db.read() as db:

@@ -22,8 +22,9 @@ from alcove.engine.base import (
     TouchRow,
     Writer,
 )
-from alcove.errors import AlcoveError, Conflict, NotFound
+from alcove.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.namespace import Namespace
+from alcove.portions import MOST_BYTES
 from alcove.records import Kind, new_id
 
 COLUMNS = ", ".join(Row._fields)
@@ -90,12 +91,31 @@ class Transaction:
     def _run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
         if replay and (found := self._one("replay", replay.user, replay.token, self.at - DAY)):
             return Replayed._make(found)
-        rows = [self._do(operation, position) for position, operation in enumerate(operations)]
+        rows = self._rows(operations)
         if replay:
             if not self._one("data_key_exists", replay.data_key):
                 raise DataKeyGone
             answer = (replay.user, replay.token, self.at, replay.data_key, replay.seal(rows))
             self._db.execute(SQL["add_replay"], answer)
+        return rows
+
+    def _rows(self, operations: Sequence[RowOperation]) -> list[Row | None]:
+        """A row for each operation; what is got may be too much, and then only if gets alone are left out."""
+        rows: list[Row | None] = []
+        held = 0
+        for position, operation in enumerate(operations):
+            row = self._do(operation, position)
+            if row and isinstance(operation, GetRow):
+                held += row.size
+                if held > max(MOST_BYTES, row.size):
+                    if all(isinstance(each, GetRow) for each in operations[position:]):
+                        return rows
+                    error = PayloadTooLarge(
+                        "operations", f"gets of {MOST_BYTES} bytes at most before a write"
+                    )
+                    error.details["operation"] = position
+                    raise error
+            rows.append(row)
         return rows
 
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
@@ -152,7 +172,8 @@ class Transaction:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
         expires_at = None if touch.ttl is None else self.at + touch.ttl
         self._db.execute(SQL["set_expiry"], (expires_at, live.seq))
-        return self._do(GetRow(touch.ns, touch.key), 0)
+        row = self._do(GetRow(touch.ns, touch.key), 0)
+        return row and row._replace(sealed=None, index_text=None)
 
     def _evict(self, evict: EvictRow) -> Row | None:
         """The memory that made room, as it was; None where there was room, or where the key is not new."""

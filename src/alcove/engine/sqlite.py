@@ -14,7 +14,17 @@ from alcove.apikeys import ApiKey
 from alcove.clock import Clock
 from alcove.engine import base, copying, statements
 from alcove.engine.administration import Administration
-from alcove.engine.base import Copied, DataKey, DataKeyGone, Replay, Row, RowOperation, Scope
+from alcove.engine.base import (
+    FOR_EVER,
+    Copied,
+    DataKey,
+    DataKeyGone,
+    Replay,
+    Row,
+    RowOperation,
+    Scope,
+    some_rows,
+)
 from alcove.engine.commit import CommitQueue, Outcome, Submission
 from alcove.engine.database import Database
 from alcove.engine.erasure import Erasure
@@ -87,7 +97,7 @@ class SqliteEngine:
         along = "authored" if by_author(scope) else "live"
         statement = SQL["scan_page"].format(where=predicate(scope, params), along=along)
         with self._db.read() as db:
-            return [Row._make(row) for row in db.execute(statement, [*params, limit])]
+            return some_rows(db.execute(statement, [*params, limit]), limit)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
@@ -95,8 +105,8 @@ class SqliteEngine:
         for (ns,) in self._stream("namespaces", predicate(scope, params), params, whose):
             yield ns
 
-    def history(self, ns: bytes, key: bytes) -> list[Row]:
-        return [Row._make(row) for row in self._all("history", ns, key)]
+    def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
+        return map(Row._make, self._stream("history", "", [ns, key, below]))
 
     def events(
         self,
@@ -107,7 +117,7 @@ class SqliteEngine:
         after: int | None,
         before: int | None,
         limit: int,
-    ) -> list[Row]:
+    ) -> tuple[list[Row], bool]:
         params: Params = [position, scope.low, scope.high]
         where = [predicate(scope, params)]
         if set(kinds) != set(KINDS):
@@ -117,12 +127,12 @@ class SqliteEngine:
             if moment is not None:
                 where.append(f"created_at {sign} ?")
                 params.append(moment)
-        params.append(limit)
+        params.append(limit + 1)
         with self._db.read() as db:
             ((last,),) = db.execute(SQL["last_seq"])
             near = not scope.low or last - position < NEAR_THE_END
             statement = SQL["events_by_seq" if near else "events_by_subtree"]
-            return [Row._make(row) for row in db.execute(statement.format(where=" AND ".join(where)), params)]
+            return some_rows(db.execute(statement.format(where=" AND ".join(where)), params), limit)
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]
@@ -243,9 +253,9 @@ class SqliteEngine:
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
         seq = 0
-        while page := self._all("every_version", seq, 1000):
-            yield from map(Row._make, page)
-            seq = page[-1][0]
+        while page := some_rows(self._stream("every_version", "", [seq, 1000]), 1000)[0]:
+            yield from page
+            seq = page[-1].seq
 
     def versions(self, seqs: Sequence[int]) -> list[Row]:
         return [Row._make(row) for row in self._all("versions", json.dumps(seqs))]

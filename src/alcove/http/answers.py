@@ -19,6 +19,9 @@ Revision = Annotated[int, Meta(ge=0)]
 Instant = Annotated[str, Meta(description="A time in RFC 3339, with its zone.")]
 
 
+AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
+
+
 class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
     namespace: Segments
     key: Key
@@ -63,11 +66,16 @@ class TouchOperation(GetOperation, tag_field="op", tag="touch", kw_only=True):
 
 class BatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
     operations: list[PutOperation | GetOperation | DeleteOperation | TouchOperation]
+    after_cursor: AfterCursor | None = None
 
 
 class PlaceQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     ns: Segments
     key: Key
+
+
+class HistoryQuery(PlaceQuery, kw_only=True):
+    after_cursor: AfterCursor | None = None
 
 
 class GetQuery(PlaceQuery, kw_only=True):
@@ -163,8 +171,11 @@ class MemoryAnswer(EntryAnswer, kw_only=True):
 
 
 class SearchAnswer(Struct):
+    """`next_offset` is there where the items ended before `limit`, because they would be too large."""
+
     items: list[MemoryAnswer]
     degraded: str | UnsetType = UNSET
+    next_offset: int | UnsetType = UNSET
 
 
 class NamespacesAnswer(Struct):
@@ -188,9 +199,12 @@ class EventAnswer(Struct, kw_only=True):
 
 
 class EventsAnswer(Struct):
+    """`more` is there, and true, where others have happened after the last of these."""
+
     events: list[EventAnswer]
     after_cursor: str
     truncated_before: datetime | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
 
 
 class VersionAnswer(Struct, kw_only=True):
@@ -216,13 +230,20 @@ class HeldVersionAnswer(VersionAnswer, kw_only=True):
 
 
 class HistoryAnswer(Struct):
+    """`after_cursor` is there where older versions are left, because they would be too large."""
+
     versions: list[VersionAnswer]
+    after_cursor: str | UnsetType = UNSET
 
 
 class BatchAnswer(Struct):
-    """A put's or touch's entry, a get's memory or null, a delete's outcome, in the order asked."""
+    """A put's or touch's entry, a get's memory or null, a delete's outcome, in the order asked.
+
+    `after_cursor` is there where gets are left, because they would be too large.
+    """
 
     results: list[dict[str, Any] | None]
+    after_cursor: str | UnsetType = UNSET
 
 
 class HealthAnswer(Struct):

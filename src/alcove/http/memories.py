@@ -17,6 +17,7 @@ from alcove.http.limits import SMALL_BYTES
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.namespace import Namespace
+from alcove.portions import Portion
 from alcove.records import Delete, Entry, Get, Memory, Operation, Put, Result, Touch
 from alcove.service import Memories
 
@@ -78,7 +79,7 @@ class MemoriesApi:
             Resource(
                 method="GET", path=f"{at}/history", handler=self.history,
                 summary="Every retained version of one memory, newest first",
-                query=answers.PlaceQuery, answer=answers.HistoryAnswer,
+                query=answers.HistoryQuery, answer=answers.HistoryAnswer,
             ),
         ]  # fmt: skip
 
@@ -110,12 +111,20 @@ class MemoriesApi:
         await self._write_one(call, delete)
 
     async def batch(self, call: Call) -> Struct:
-        def steps() -> Generator[Waited, None, list[Result]]:
+        def steps() -> Generator[Waited, None, Portion[Result]]:
             operations = [_record(_RECORDS[type(each)], each) for each in call.body.operations]
-            return (yield from self._memories.write_steps(call.principal, operations, call.idempotency_key))
+            return (
+                yield from self._memories.write_steps(
+                    call.principal, operations, call.idempotency_key, call.body.after_cursor
+                )
+            )
 
         results = await self._offload.settled(steps(), large=True)
-        return await self._offload(lambda: encoded(answers.BatchAnswer([*map(_answer, results)])))  # type: ignore[list-item]
+
+        def answer() -> Struct:
+            return encoded(answers.BatchAnswer([*map(_answer, results)], results.after_cursor or UNSET))  # type: ignore[list-item]
+
+        return await self._offload(answer)
 
     async def search(self, call: Call) -> Struct:
         body = call.body
@@ -133,7 +142,7 @@ class MemoriesApi:
                 as_of=body.as_of,
             )
             items = [answers.MemoryAnswer.of_memory(each) for each in found]
-            return encoded(answers.SearchAnswer(items, found.degraded or UNSET))
+            return encoded(answers.SearchAnswer(items, found.degraded or UNSET, found.next_offset or UNSET))
 
         return await self._offload(find)
 
@@ -167,7 +176,7 @@ class MemoriesApi:
                 limit=query.limit,
             )
             truncated = page.truncated_before or UNSET
-            answer = answers.EventsAnswer(page.events, page.after_cursor, truncated)  # type: ignore[arg-type]
+            answer = answers.EventsAnswer(page.events, page.after_cursor, truncated, page.more or UNSET)  # type: ignore[arg-type]
             return encoded(answer)
 
         return await self._offload(find)
@@ -176,8 +185,10 @@ class MemoriesApi:
         query = call.query
 
         def find() -> Struct:
-            versions = self._memories.history(call.principal, _ns(query.ns), query.key)
-            return encoded(answers.HistoryAnswer(versions))  # type: ignore[arg-type]
+            versions = self._memories.history(
+                call.principal, _ns(query.ns), query.key, after_cursor=query.after_cursor
+            )
+            return encoded(answers.HistoryAnswer(versions, versions.after_cursor or UNSET))  # type: ignore[arg-type]
 
         return await self._offload(find)
 

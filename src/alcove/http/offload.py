@@ -12,6 +12,7 @@ from typing import TypeVar
 from alcove.cancellation import Cancellation
 from alcove.engine.base import Waited
 from alcove.http.limits import Shares, asking
+from alcove.portions import Portion
 from alcove.records import Result
 
 T = TypeVar("T")
@@ -91,20 +92,20 @@ class Offload:
         self._committer.shutdown(wait=True)
 
     async def settled(
-        self, steps: Generator[Waited, None, list[Result]], *, large: bool = False
-    ) -> list[Result]:
+        self, steps: Generator[Waited, None, Portion[Result]], *, large: bool = False
+    ) -> Portion[Result]:
         """What a write answers once a thread has put it on the disk; the loop serves others meanwhile.
 
         What comes before and after is done here where it is small, and by a thread where it is `large`.
         """
         while True:
             step = await self(partial(_next, steps)) if large else _next(steps)
-            if isinstance(step, list):
+            if isinstance(step, Portion):
                 return step
             await _Commit(step, self._committer)
 
 
-def _next(steps: Generator[Waited, None, list[Result]]) -> Waited | list[Result]:
+def _next(steps: Generator[Waited, None, Portion[Result]]) -> Waited | Portion[Result]:
     """What is to be waited for, or the answer; a `StopIteration` would not pass from a thread to a loop."""
     try:
         return next(steps)

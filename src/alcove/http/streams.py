@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -96,7 +95,7 @@ class StreamsApi:
                 yield piece
                 heard = time.monotonic()
             position = cursor.decode(page.after_cursor)
-            if len(page.events) < _PAGE:
+            if not page.more:
                 position = max(position, seen)  # what came before it was not for this reader
                 await self._tail.beyond(position, heard + HEARTBEAT_SECONDS - time.monotonic())
             if time.monotonic() - heard >= HEARTBEAT_SECONDS:
@@ -143,14 +142,11 @@ def _told(event: Event) -> bytes:
 
 
 def json_lines(offload: Offload, found: Iterator[Struct], allowed: Allowed) -> Stream:
-    """Records as lines of JSON, read and written out a page at a time in the pool."""
-
-    def page() -> list[bytes]:
-        return [*gathered(_encode(each) + b"\n" for each in islice(found, _PAGE))]
+    """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
+    lines = gathered(_encode(each) + b"\n" for each in found)
 
     async def pieces() -> AsyncIterator[bytes]:
-        while some := await offload(page):
-            for piece in some:
-                yield piece
+        while piece := await offload(lambda: next(lines, None)):
+            yield piece
 
     return Stream(pieces(), NDJSON, allowed, b"%s\n")

@@ -13,6 +13,7 @@ import numpy as np
 from alcove.clock import SECOND, Clock
 from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
 from alcove.errors import InvalidRequest
+from alcove.portions import portion
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.items import Item, Mask
@@ -40,6 +41,8 @@ class Found(NamedTuple):
 
     hits: list[tuple[Row, Hit]]
     degraded: str | None
+    next_offset: int | None = None
+    """Where to go on, if not all of them fit in one answer."""
 
 
 class Recall:
@@ -82,16 +85,23 @@ class Recall:
                 ranking=self._ranking,
                 explain=explain,
             )[offset:]
-            found = self._read(scope, hits, None)
-            if len(found) == len(hits) or attempt == MOST_ATTEMPTS - 1:
+            found, next_offset = self._read(scope, hits, None, offset)
+            if len(found) == len(hits) or next_offset is not None or attempt == MOST_ATTEMPTS - 1:
                 break
-        return Found(found, told)
+        return Found(found, told, next_offset)
 
-    def _read(self, scope: Scope, hits: Sequence[Hit], at: int | None) -> list[tuple[Row, Hit]]:
-        """The rows of hits, each looked up in the caller's own scope, whatever it was ranked in."""
+    def _read(
+        self, scope: Scope, hits: Sequence[Hit], at: int | None, offset: int
+    ) -> tuple[list[tuple[Row, Hit]], int | None]:
+        """The rows of hits, each looked up in the caller's own scope, whatever it was ranked in.
+
+        As many as fit in one answer, and where to go on if that is not all.
+        """
+        place = {hit.id: n for n, hit in enumerate(hits)}
         seqs = [hit.id for hit in hits if isinstance(hit.id, int)]
-        rows = {row.seq: row for row in self._index.found(scope, seqs, now=self._clock(), at=at)}
-        return [(rows[hit.id], hit) for hit in hits if hit.id in rows]
+        found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(hits))
+        next_offset = offset + place[found[-1].seq] + 1 if more else None
+        return [(row, hits[place[row.seq]]) for row in found], next_offset
 
     def _visible(self, scope: Scope, fits: Fits) -> tuple[Corpus | Joined, Mask | None]:
         """What a scope shows now, and which rows of it the filter lets pass; None for all of them."""
@@ -143,7 +153,8 @@ class Recall:
         corpus = corpus_of(items.values())
         question, degraded = _comparable(question, corpus, mode, degraded)
         hits = rank(corpus, question, limit=offset + limit, mode=mode, ranking=self._ranking, explain=explain)
-        return Found(self._read(scope, hits[offset:], at), degraded)
+        best, next_offset = self._read(scope, hits[offset:], at, offset)
+        return Found(best, degraded, next_offset)
 
     @property
     def _name(self) -> str:

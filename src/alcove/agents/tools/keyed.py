@@ -70,10 +70,13 @@ def look(turn: Turn, room: Namespace, query: str, limit: int, reader: str | None
 
 
 def show(turn: Turn, room: Namespace, limit: int, offset: int, reader: str) -> Answer:
-    who, after, exact = turn.within(room), offset + limit, _alone(room)
+    who, exact = turn.within(room), _alone(room)
     found = turn.memories.search(who, room, limit=min(limit + 1, MOST), offset=offset, exact=exact)
-    more = len(found) > limit or (
-        len(found) == MOST and turn.memories.list(who, room, limit=1, offset=after, exact=exact)
+    after = offset + min(limit, len(found))
+    more = (
+        found.next_offset
+        or len(found) > limit
+        or (len(found) == MOST and turn.memories.list(who, room, limit=1, offset=after, exact=exact))
     )
     return several(found[:limit], reader, after if more else None)
 

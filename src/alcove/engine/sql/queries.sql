@@ -58,7 +58,7 @@ WHERE ns >= ? AND ns < ? AND created_at <= ?3
 ORDER BY ns, key
 
 -- name: history
-SELECT {columns} FROM versions v WHERE ns = ? AND key = ? ORDER BY revision DESC
+SELECT {columns} FROM versions v WHERE ns = ? AND key = ? AND revision < ? ORDER BY revision DESC
 
 -- name: namespaces
 -- The namespaces of a subtree with something live in them that the caller may see; all of them or one owner's.
