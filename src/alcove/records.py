@@ -191,8 +191,10 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
 class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
     """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
 
-    data_key: int
-    """The id of the data key that they had then."""
+    data_key: int | None
+    """The id of the data key that they had then; None if they had none, and `wipes` counts instead."""
+    wipes: int
+    """How many wipes there had been then, of anybody."""
 
 
 class Get(Operation, frozen=True, kw_only=True, tag="get"):

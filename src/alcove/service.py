@@ -58,7 +58,7 @@ from alcove.search.indexer import Indexer
 from alcove.search.ranking import Mode
 from alcove.search.recall import Recall
 from alcove.standing import InForce, Standing
-from alcove.vault import Vault, subject_of, user_subject
+from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")
@@ -173,9 +173,10 @@ class Memories(Reading):
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         return rows.undisturbed(partial(self._read, place, None))
 
-    def data_key(self, user: str) -> int:
-        """The id of a user's data key, which a wipe destroys; see `Deferred`."""
-        return self._vault.key(user_subject(user)).id
+    def bound(self, user: str) -> tuple[int | None, int]:
+        """What a `Deferred` put for a user is bound to; waits for no other write."""
+        known = self._vault.known(user_subject(user))
+        return (known.id, 0) if known else (None, self._engine.erasure.wipes())
 
     def _write_one(self, principal: Principal, operation: Operation, idempotency_key: str | None) -> Result:
         try:
@@ -305,7 +306,7 @@ class Memories(Reading):
         attributes = policy.attributes(principal, place.namespace, put.key, value, index)
         id, owner = new_id(), place.namespace.owner
         if isinstance(put, Deferred):
-            data_key = self._vault.existing(put.data_key)
+            data_key = self._deferred_key(put, subject_of(place.namespace))
         elif known := self._vault.known(subject := subject_of(place.namespace)):
             data_key = known
         else:
@@ -321,6 +322,16 @@ class Memories(Reading):
                 writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
                       index_text, ttl, expected, until, original_at)  # fmt: skip
+
+    def _deferred_key(self, put: Deferred, subject: str) -> SubjectKey:
+        """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
+        self._vault.forget(subject)  # another process may have wiped them: the next call is to see that
+        if put.data_key is not None:
+            return self._vault.existing(put.data_key)
+        data_key = self._vault.key(subject, wipes=put.wipes)
+        if self._engine.erasure.wipes() > put.wipes:  # it is of another time, or gone when it is looked for
+            raise KeyDestroyed("somebody was wiped since")
+        return data_key
 
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:

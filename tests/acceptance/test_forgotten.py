@@ -78,24 +78,39 @@ def specs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("has_a_key", [False, True])
 def test_what_another_process_had_gathered_of_a_user_is_not_written_after_their_wipe(
-    path: Path, specs: Path, *, comes_back: bool
+    path: Path, specs: Path, *, has_a_key: bool, comes_back: bool
 ) -> None:
     with Alcove(path, settings=QUIET, embedder=None) as one:
         with Alcove(path, settings=QUIET, embedder=None) as two:
             alice = two.agents(specs).as_user("alice")
-            alice.call("bot", "remember", key="k", content="c")
+            if has_a_key:
+                alice.call("bot", "remember", key="k", content="c")
+            else:
+                in_docs(two, "alice").put(DOCS, "k", {"n": 1})
             alice.call("bot", "list_memories")
             assert one.wipe("alice").scrubbed
             if comes_back:
                 one.as_user("alice").put("user:alice", "k", {"n": 1})
         # The other process ends: what it had to write is written.
         if comes_back:
-            assert [str(room) for room in one.namespaces()] == ["user:alice"]
+            assert ("calls", "bot", "u", "alice") not in one.namespaces()
         else:
             assert b"alice" not in raw_bytes(path)
-        one.agents(specs).as_user("alice").call("bot", "list_memories")
-        assert [call.tool for call in one.agents(specs).as_user("alice").calls_of("bot")] == ["list_memories"]
+
+
+def test_a_process_that_did_not_see_a_wipe_records_the_calls_of_who_comes_back(
+    path: Path, specs: Path
+) -> None:
+    with Alcove(path, settings=QUIET, embedder=None) as one, Alcove(path, settings=QUIET) as two:
+        alice = two.agents(specs).as_user("alice")
+        alice.call("bot", "remember", key="k", content="c")
+        one.wipe("alice")
+        assert [*alice.calls_of("bot")] == []
+        one.as_user("alice").put("user:alice", "k", {"n": 1})
+        alice.call("bot", "list_memories")
+        assert [call.tool for call in alice.calls_of("bot")] == ["list_memories"]
 
 
 def test_an_access_log_has_pseudonyms_if_wished_which_the_audit_log_knows(tmp_path: Path) -> None:

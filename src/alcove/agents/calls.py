@@ -3,7 +3,7 @@
 Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
 gathered and written about once a second, many in one memory: a read that waited for a write of its own would
 be slow. What was gathered before a wipe is not written after it, in whichever process: a call is bound to the
-data key that its user had, and a wipe destroys that.
+data key that its user had when it began, and a wipe destroys that.
 """
 
 from __future__ import annotations
@@ -52,27 +52,25 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 Noted = tuple[float, str, str, str, str | None, Namespace | None, str, float]
 """A call as it is taken down: when, agent, user, tool, session, room, outcome and seconds."""
 
+Bound = tuple[int | None, int]
+"""What `Memories.bound` gave when a call began."""
+
 
 class Calls:
     """The record of tool calls."""
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._gathered: list[tuple[int, Noted]] = []
+        self._gathered: list[tuple[Bound, Noted]] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, call: Noted) -> None:
+    def note(self, call: Noted, bound: Bound) -> None:
         """Takes a call down, as quickly as can be; under a flood the newest are not."""
-        try:
-            data_key = self._memories.data_key(call[2])
-        except AlcoveError as error:
-            log.warning("a tool call was not recorded: %s", error.message)
-            return
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
-                self._gathered.append((data_key, call))
+                self._gathered.append((bound, call))
             if self._timer is None:
                 self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
                 self._timer.daemon = True
@@ -83,19 +81,20 @@ class Calls:
         with self._writing:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
-            rooms: dict[tuple[int, str, str], list[ToolCall]] = defaultdict(list)
-            for data_key, noted in gathered:
+            rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
+            for bound, noted in gathered:
                 call = _call(noted)
-                rooms[data_key, call.agent, call.user].append(call)
-            for (data_key, agent, user), calls in rooms.items():
+                rooms[bound, call.agent, call.user].append(call)
+            for (bound, agent, user), calls in rooms.items():
                 for start in range(0, len(calls), _AT_ONCE):
-                    self._write(_room(agent, user), user, data_key, calls[start : start + _AT_ONCE])
+                    self._write(_room(agent, user), user, bound, calls[start : start + _AT_ONCE])
 
-    def _write(self, room: Namespace, user: str, data_key: int, calls: list[ToolCall]) -> None:
+    def _write(self, room: Namespace, user: str, bound: Bound, calls: list[ToolCall]) -> None:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
         put = Deferred(
-            namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS, data_key=data_key
-        )
+            namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS, data_key=bound[0],
+            wipes=bound[1],
+        )  # fmt: skip
         try:
             self._memories.put(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
         except KeyDestroyed:

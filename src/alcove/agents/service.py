@@ -182,7 +182,7 @@ class Agents:
     ) -> Answer:
         """Runs a tool for the caller, and takes down that it was run."""
         started = time.perf_counter()
-        agent = self.agent(principal, name)
+        agent, bound = self.agent(principal, name), self._memories.bound(principal.user_id)
         outcome, room, tool, turn = "ok", None, None, None
         try:
             turn = self._turn(principal, agent, where)
@@ -198,9 +198,8 @@ class Agents:
         finally:
             seconds, used = time.perf_counter() - started, tool.name if tool else UNKNOWN
             session = where.session_id if turn else None  # otherwise it may be no id at all
-            self.calls.note(
-                (time.time(), agent.name, principal.user_id, used, session, room, outcome, seconds)
-            )
+            noted = (time.time(), agent.name, principal.user_id, used, session, room, outcome, seconds)
+            self.calls.note(noted, bound)
 
     @staticmethod
     def _named(turn: Turn, kind: object) -> Namespace | None:

@@ -120,7 +120,9 @@ class Copy:
     def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
         return [DataKey._make(row) for row in self._all("data_keys", not_wrapped_by, limit)]
 
-    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> NoReturn:
+    def add_data_key(
+        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
+    ) -> NoReturn:
         raise StoreError(f"{self.path} is not whole: the data key {subject!r} is missing")
 
     def rewrap(self, keys: Sequence[DataKey]) -> NoReturn:

@@ -213,12 +213,14 @@ class SqliteEngine:
     def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
         return [DataKey._make(row) for row in self._all("data_keys", not_wrapped_by, limit)]
 
-    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey:
+    def add_data_key(
+        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
+    ) -> DataKey | None:
         """Adds a key, or returns the one that another thread or process added first."""
         with self._db.write() as db:
-            db.execute(SQL["add_data_key"], (subject, wrapped, wrapped_by))
-            (row,) = db.execute(SQL["data_key_of"], (subject,))
-            return DataKey._make(row)
+            db.execute(SQL["add_data_key"], (subject, wrapped, wrapped_by, wipes))
+            found = db.execute(SQL["data_key_of"], (subject,)).fetchone()
+            return DataKey._make(found) if found else None
 
     def rewrap(self, keys: Sequence[DataKey]) -> None:
         with self._db.write() as db:

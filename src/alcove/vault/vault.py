@@ -40,7 +40,9 @@ class KeyStore(Protocol):
 
     def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None: ...
     def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]: ...
-    def add_data_key(self, subject: str, wrapped: bytes, wrapped_by: str) -> DataKey: ...
+    def add_data_key(
+        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
+    ) -> DataKey | None: ...
     def rewrap(self, keys: list[DataKey]) -> None: ...
 
 
@@ -80,14 +82,18 @@ class Vault:
         """The subject's data key, if it has been made."""
         return self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
 
-    def key(self, subject: str) -> SubjectKey:
-        """The subject's data key; the first call for a subject makes it, which may wait for other writes."""
+    def key(self, subject: str, *, wipes: int | None = None) -> SubjectKey:
+        """The subject's data key; the first call for a subject makes it, which may wait for other writes.
+
+        With `wipes` it makes none where there have been more of them; that raises KeyDestroyed.
+        """
         found = self.known(subject)
         if found is None:
             self._read_keks()  # another process may have rotated: wrap with the key that is active now
             new = self._wrap(0, subject, secrets.token_bytes(32))
-            found = self._load(self._store.add_data_key(subject, new.wrapped, new.wrapped_by))
-            assert found is not None
+            found = self._load(self._store.add_data_key(subject, new.wrapped, new.wrapped_by, wipes))
+            if found is None:
+                raise KeyDestroyed("somebody was wiped since")
         return found
 
     def existing(self, id: int) -> SubjectKey:

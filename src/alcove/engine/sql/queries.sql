@@ -139,7 +139,9 @@ SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE id = ?
 SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE wrapped_by IS NOT ? ORDER BY id LIMIT ?
 
 -- name: add_data_key
-INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by) VALUES (?, ?, ?)
+-- With a fourth parameter, only if nobody was wiped since there had been so many wipes.
+INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by)
+SELECT ?1, ?2, ?3 WHERE ?4 IS NULL OR ?4 = (SELECT value FROM marks WHERE name = 'wipes')
 
 -- name: rewrap
 UPDATE data_keys SET wrapped = ?, wrapped_by = ? WHERE id = ?
