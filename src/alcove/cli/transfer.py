@@ -21,7 +21,11 @@ from alcove.transfer import File
 @click.command()
 @on_store()
 @prefix_argument
-@click.option("--of-user", metavar="USER", help="Everything held of this user instead (an access request).")
+@click.option(
+    "--of-user",
+    metavar="USER",
+    help="Everything held of this user instead, with its history (an access request).",
+)
 @click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
 def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
     """Write memories as JSON Lines.
@@ -120,7 +124,8 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
     if is_url(at):
         raise Refused(f"{at} is a server: stop it, restore its file, start it again")
     if not (ledger or Ledger.beside(Path(at)).path).exists():
-        click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back", err=True)
+        click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
+                   "revoked since are valid", err=True)  # fmt: skip
     done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
     _told(Output(as_json=as_json), done,
           f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"
