@@ -18,7 +18,7 @@ from alcove.service import Memories
 from alcove.settings import KIB, MIB, Settings
 
 _MOST_LINES = 200
-_MOST_BYTES = MIB
+MOST_BYTES = MIB
 """Lines share a transaction until they are this many, or this many bytes."""
 _PIECE_BYTES = 64 * KIB
 _MOST_FAILURES_TOLD = 1000
@@ -89,10 +89,15 @@ class Lines:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._begun = bytearray()
         self._whole: list[bytes] = []
         self._bytes = 0
+
+    @property
+    def begun(self) -> int:
+        """How much there is of a line whose end has not come yet."""
+        return len(self._begun)
 
     def bundles(self, piece: bytes) -> Iterator[list[bytes]]:
         """The bundles of lines that this piece fills."""
@@ -102,7 +107,7 @@ class Lines:
             self._bytes += len(self._begun)
             self._whole.append(bytes(self._begun))
             self._begun.clear()
-            if len(self._whole) == _MOST_LINES or self._bytes >= _MOST_BYTES:
+            if len(self._whole) == _MOST_LINES or self._bytes >= MOST_BYTES:
                 yield self._bundle()
         self._go_on(begun)
 
@@ -117,7 +122,7 @@ class Lines:
         return [*self._bundle(), *([bytes(self._begun)] if self._begun else [])]
 
     def _go_on(self, part: bytes) -> None:
-        self._begun += part[: self._most + 1 - len(self._begun)]
+        self._begun += part[: self.most + 1 - len(self._begun)]
 
     def _bundle(self) -> list[bytes]:
         bundle, self._whole, self._bytes = self._whole, [], 0
@@ -131,10 +136,9 @@ class Importer:
         self._memories = memories
         self._who = who
         self._clock = clock
-        self._longest = longest_line(memories.settings)
         self._number = 0
         self._written: list[Entry] = []
-        self.lines = Lines(self._longest)
+        self.lines = Lines(longest_line(memories.settings))
         self.report = Imports()
 
     def take(self, lines: Sequence[bytes]) -> None:
@@ -192,8 +196,8 @@ class Importer:
         return (now.value, now.index, now.expires_at) != (put.value, put.index or {}, put.expires_at)
 
     def _parsed(self, line: bytes) -> Imported | None:
-        if len(line) > self._longest:
-            raise msgspec.ValidationError(f"expected a line of at most {self._longest} bytes")
+        if len(line) > self.lines.most:
+            raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
         given = msgspec.structs.asdict(msgspec.json.decode(line, type=Line))
         return Imported(**given) if given.pop("current") else None
 

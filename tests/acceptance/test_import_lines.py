@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from alcove import Alcove, Memory, Settings
 from alcove.transfer import Imports, longest_line
 from tests.acceptance.command import Command
+from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, serving
 
 OWN = ["user", "noop"]
@@ -99,3 +102,20 @@ def test_a_longer_line_is_refused_by_its_number_and_the_others_are_taken(
 
 def told(report: Imports) -> Any:
     return {**report.counts, "failed": [{"line": each.line, "error": each.error} for each in report.failed]}
+
+
+def test_lines_that_do_not_end_take_no_more_than_the_bodies_of_one_user_may(service: Service) -> None:
+    head = "POST /v1/memories/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    with ExitStack() as stack:
+        for _ in range(10):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), PATIENCE))
+            one.sendall(f"{head}Content-Length: 99999999\r\n\r\n".encode() + b"x" * 2**21)
+        status = one.recv(100).split(b" ")[1]
+        assert status == b"503"
+    until(lambda: imported(service, line("after")) == 1)
+
+
+def imported(service: Service, content: bytes) -> int:
+    headers = {"content-type": "application/x-ndjson"}
+    answer = service.call("POST", "/v1/memories/import", content=content, headers=headers)
+    return int(answer.json().get("imported", 0) + answer.json().get("unchanged", 0))

@@ -238,6 +238,7 @@ class Edge:
             asking.set(principal.user_id)
             exchange.held.take(self._lasting if resource.lasts else self._requests, principal.user_id)
             again = partial(self._admitted, exchange, resource)
+        hold = partial(exchange.held.take, self._bodies, asking.get())
         path = {
             name: path_parameter(name, raw) for name, raw in exchange.scope.get("path_params", {}).items()
         }
@@ -249,14 +250,14 @@ class Edge:
         elif resource.body is not None:
             most = self._limits.most_body_bytes
             if (expected := expected_bytes(exchange.headers, most)) > SMALL_BYTES:
-                exchange.held.take(self._bodies, asking.get(), expected)
+                hold(expected)
             raw = await whole(receive, most)
             large = len(raw) > SMALL_BYTES
             parse = partial(resource.parse_body, raw, exchange.headers.get(b"content-type", b""))
             body = await self._offload(parse) if large else parse()
         key = exchange.headers.get(b"idempotency-key") if resource.idempotent else None
         token = key if key is None else key.decode("latin-1")
-        call = Call(principal, query, body, exchange.headers, path, pieces, token, again, large)
+        call = Call(principal, query, body, exchange.headers, path, pieces, token, again, large, hold)
         return await resource.handler(call)
 
     async def _admitted(self, exchange: Exchange, resource: Resource) -> Principal:

@@ -37,6 +37,8 @@ class Call:
     authenticate: Callable[[], Awaitable[Principal]] | None = None
     large: bool = False
     """Whether the body is so large that nothing with it should be done on the event loop."""
+    hold: Callable[[int], None] = lambda size: None
+    """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
 
     async def ask_again(self) -> None:
         """Finds out who calls once more, for what stays open; raises where that no longer holds."""

@@ -16,13 +16,13 @@ from alcove.errors import AlcoveError
 from alcove.http import answers
 from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
-from alcove.http.streaming import Allowed, Stream, Tail, gathered, while_allowed
+from alcove.http.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
 from alcove.namespace import Namespace
 from alcove.principal import Principal
 from alcove.reading import View
 from alcove.records import Event, EventPage, Kind
 from alcove.service import Memories
-from alcove.transfer import Importer, Imports
+from alcove.transfer import MOST_BYTES, Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
@@ -121,11 +121,16 @@ class StreamsApi:
 
     async def bring(self, call: Call) -> Struct:
         importer = Importer(self._memories, lambda: call.principal, system_clock)
+        lines, room = importer.lines, MOST_BYTES
+        call.hold(room)
         try:
             async for piece in while_allowed(call.pieces, call.ask_again):
-                for bundle in importer.lines.bundles(piece):
+                if lines.begun > room:
+                    room = lines.most
+                    call.hold(room)
+                for bundle in lines.bundles(piece):
                     await self._take(importer, bundle, call)
-            await self._take(importer, importer.lines.rest(), call)
+            await self._take(importer, lines.rest(), call)
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise
@@ -134,7 +139,8 @@ class StreamsApi:
     async def _take(self, importer: Importer, bundle: Sequence[bytes], call: Call) -> None:
         await self._changes(partial(importer.take, bundle))
         for pause in importer.index_pauses() if call.query.wait_for_index == "true" else ():
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, ASK_AGAIN_SECONDS))
+            await call.ask_again()
 
 
 def _told(event: Event) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from alcove.agents.rooms import short
@@ -12,6 +13,7 @@ from alcove.agents.tools.base import Answer, Turn
 from alcove.agents.tools.texts import READ, line, listed
 from alcove.errors import NotFound
 from alcove.namespace import Namespace
+from alcove.portions import portion
 from alcove.records import Memory, Put
 
 MOST = 100
@@ -95,6 +97,11 @@ def several(found: Sequence[Memory], reader: str | None, next_offset: int | None
     """Some memories, a line each."""
     text = listed([line(each, reader=reader) for each in found], next_offset)
     return Answer(page(found, next_offset), text)
+
+
+def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
+    """As many memories as one answer may have; whether there are more."""
+    return portion(found, limit, lambda memory: len(msgspec.json.encode(memory.value)))
 
 
 def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:

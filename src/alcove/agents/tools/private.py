@@ -18,6 +18,7 @@ from alcove.agents.tools.keyed import (
     read,
     several,
     show,
+    some,
     told,
 )
 from alcove.errors import NotFound
@@ -77,8 +78,8 @@ def list_memories(turn: Turn, given: Show) -> Answer:
     if answer.result["items"]:
         return answer
     older = sorted(_older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
-    after = given.offset + given.limit
-    return several(older[given.offset : after], "recall", after if after < len(older) else None)
+    found, more = some(older[given.offset :], given.limit)
+    return several(found, "recall", given.offset + len(found) if more else None)
 
 
 def left_behind(turn: Turn) -> Iterator[Memory]:

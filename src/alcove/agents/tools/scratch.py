@@ -5,17 +5,15 @@ from __future__ import annotations
 from itertools import groupby, islice
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown
+from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown, some
 from alcove.agents.tools.pattern import matcher
 from alcove.agents.tools.texts import LISTED, READ, line, listed
 from alcove.errors import Conflict, NotFound
 from alcove.namespace import Namespace
-from alcove.portions import portion
 from alcove.records import Delete, Memory, Put
 
 Room = Annotated[str, Meta(description="Which room.")]
@@ -90,7 +88,7 @@ def listing(turn: Turn, given: Listing) -> Answer:
     place, fits = room(turn, given.namespace), matcher(given.pattern or "*")
     every = turn.memories.export(turn.within(place), place, exact=True)
     fitting = islice((memory for memory in every if fits(memory.key)), given.offset, None)
-    found, more = portion(fitting, _PAGE, lambda memory: len(msgspec.json.encode(memory.value)))
+    found, more = some(fitting, _PAGE)
     after = given.offset + len(found) if more else None
     text = listed(map(_line, found[:MOST]), given.offset + MOST if len(found) > MOST else after)
     return Answer(page(found, after), text)
