@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,7 +21,7 @@ from alcove.engine.base import (
 from alcove.errors import InvalidRequest, KeyDestroyed, PermissionDenied
 from alcove.filters import Filter
 from alcove.namespace import Namespace
-from alcove.portions import Portion, portion
+from alcove.portions import MOST_BYTES, Portion, portion
 from alcove.principal import Principal
 from alcove.records import (
     KINDS,
@@ -38,7 +37,6 @@ from alcove.search.recall import Recall
 from alcove.settings import Settings
 from alcove.standing import Standing
 
-log = logging.getLogger("alcove")
 T = TypeVar("T")
 
 Address = Sequence[str] | str
@@ -52,8 +50,6 @@ View = Callable[[], Scope]
 List: TypeAlias = list  # inside the class, `list` is the method
 
 MODES = get_args(Mode)
-_SWEEP_BATCH = 500
-_MOST_RESEALS = 10
 _MOST_OFFSET = 10**9
 _EXPORT_PAGE = 200
 _ALIKE = 16
@@ -315,6 +311,7 @@ class Reading:
         before: Moment | None = None,
         after_cursor: str | None = None,
         limit: int = 50,
+        most_bytes: int = MOST_BYTES,
     ) -> EventPage:
         """A page of the timeline below a prefix, oldest first, and the cursor to go on from."""
         chosen = KINDS if kinds is None else kinds
@@ -327,7 +324,13 @@ class Reading:
 
         def read() -> EventPage:
             found, more = self._engine.events(
-                scope, position=position, kinds=chosen, after=since, before=until, limit=limit
+                scope,
+                position=position,
+                kinds=chosen,
+                after=since,
+                before=until,
+                limit=limit,
+                most_bytes=most_bytes,
             )
             earliest, purged = self._engine.horizon()
             return EventPage(

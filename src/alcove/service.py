@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Literal
 
 from alcove import cancellation, checks, cursor, rows
 from alcove.admin import Admin
@@ -55,21 +55,15 @@ from alcove.records import (
 )
 from alcove.replay import Replays
 from alcove.search.indexer import Indexer
-from alcove.search.ranking import Mode
 from alcove.search.recall import Recall
 from alcove.standing import InForce, Standing
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 log = logging.getLogger("alcove")
-T = TypeVar("T")
 
-List: TypeAlias = list  # inside the class, `list` is the method
 
-MODES = get_args(Mode)
 _SWEEP_BATCH = 500
 _MOST_RESEALS = 10
-_MOST_OFFSET = 10**9
-_EXPORT_PAGE = 200
 
 
 class Memories(Reading):

@@ -166,7 +166,7 @@ def test_an_export_reads_no_more_at_a_time(filled: Alcove, monkeypatch: pytest.M
 
     monkeypatch.setattr(engine, "scan_page", scan_page)
     assert [each.value["n"] for each in filled.export_memories(HOME)] == [*range(COUNT)]
-    assert [*map(len, pages)] == [*[FIT] * (COUNT // FIT), 0]
+    assert [*map(len, pages)] == [*[1] * COUNT, 0]
 
 
 def test_what_is_larger_than_the_bound_comes_alone_and_whole(open_store: Open, clock: ManualClock) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from alcove.apikeys import ApiKey
 from alcove.filters import Filter
 from alcove.namespace import Namespace
-from alcove.portions import portion
+from alcove.portions import MOST_BYTES, portion
 from alcove.records import Kind
 
 FOR_EVER = 2**63 - 1
@@ -52,9 +52,11 @@ class Row(NamedTuple):
         return self.created_at if self.original_at is None else self.original_at
 
 
-def some_rows(found: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[Row], bool]:
+def some_rows(
+    found: Iterable[tuple[Any, ...]], limit: int, *, most: int = MOST_BYTES
+) -> tuple[list[Row], bool]:
     """The first rows, as many as one answer may have; whether there are more."""
-    return portion(map(Row._make, found), limit)
+    return portion(map(Row._make, found), limit, most=most)
 
 
 class Writer(NamedTuple):
@@ -522,6 +524,7 @@ class Engine(Protocol):
         after: int | None,
         before: int | None,
         limit: int,
+        most_bytes: int,
     ) -> tuple[list[Row], bool]:
         """Some events, and whether there are more."""
         ...

@@ -34,6 +34,7 @@ from alcove.engine.scopes import by_author, predicate
 from alcove.errors import AlcoveError
 from alcove.filters import Params
 from alcove.observer import Observer, Unobserved
+from alcove.portions import PIECE_BYTES
 from alcove.records import KINDS, Kind
 
 NEAR_THE_END = 5000
@@ -97,7 +98,7 @@ class SqliteEngine:
         along = "authored" if by_author(scope) else "live"
         statement = SQL["scan_page"].format(where=predicate(scope, params), along=along)
         with self._db.read() as db:
-            return some_rows(db.execute(statement, [*params, limit]), limit)[0]
+            return some_rows(db.execute(statement, [*params, limit]), limit, most=PIECE_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
@@ -117,6 +118,7 @@ class SqliteEngine:
         after: int | None,
         before: int | None,
         limit: int,
+        most_bytes: int,
     ) -> tuple[list[Row], bool]:
         params: Params = [position, scope.low, scope.high]
         where = [predicate(scope, params)]
@@ -132,7 +134,8 @@ class SqliteEngine:
             ((last,),) = db.execute(SQL["last_seq"])
             near = not scope.low or last - position < NEAR_THE_END
             statement = SQL["events_by_seq" if near else "events_by_subtree"]
-            return some_rows(db.execute(statement.format(where=" AND ".join(where)), params), limit)
+            found = db.execute(statement.format(where=" AND ".join(where)), params)
+            return some_rows(found, limit, most=most_bytes)
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]

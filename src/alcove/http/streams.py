@@ -18,6 +18,7 @@ from alcove.http.offload import Offload
 from alcove.http.resource import Call, Resource
 from alcove.http.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
 from alcove.namespace import Namespace
+from alcove.portions import PIECE_BYTES
 from alcove.principal import Principal
 from alcove.reading import View
 from alcove.records import Event, EventPage, Kind
@@ -28,7 +29,7 @@ HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
 NDJSON = b"application/x-ndjson"
 Page = tuple[EventPage, list[bytes]]
-"""Some events, and what is sent of them."""
+"""A page without its events, and what is sent of those."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -73,8 +74,10 @@ class StreamsApi:
         after = self._memories.end_of_events() if resumed is None else resumed.decode("latin-1")
 
         def read(position: str) -> Page:
-            page = self._memories.events(who(), namespace, kinds=kinds, after_cursor=position, limit=_PAGE)
-            return page, [*gathered(map(_told, page.events))]
+            page = self._memories.events(
+                who(), namespace, kinds=kinds, after_cursor=position, limit=_PAGE, most_bytes=PIECE_BYTES
+            )
+            return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
 
         allowed = self._allowed(call, self._memories.view(who, namespace))
         first = await self._reads(partial(read, after))  # refused here, with a status
