@@ -11,7 +11,7 @@ import msgspec
 
 from alcove import cursor
 from alcove.clock import Clock, to_datetime
-from alcove.engine.base import Administration, AuditRow
+from alcove.engine.operating import Administration, AuditRow
 from alcove.errors import AlcoveError
 from alcove.principal import Principal
 from alcove.reports import AuditEntry, AuditPage

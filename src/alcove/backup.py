@@ -13,8 +13,9 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from alcove.clock import system_clock
-from alcove.engine.base import AuditRow, DataKey, Engine, Person, Row
+from alcove.engine.base import DataKey, Engine, Row
 from alcove.engine.copying import Copy
+from alcove.engine.operating import AuditRow, Person
 from alcove.engine.sqlite import SqliteEngine
 from alcove.errors import StoreError, Unavailable, Unreadable
 from alcove.ledger import Ledger, Note

@@ -11,7 +11,8 @@ import msgspec
 from alcove import checks, cursor, rows
 from alcove.audit import Audit
 from alcove.clock import to_datetime
-from alcove.engine.base import Engine, HeldRow, Person, Row, Wiped
+from alcove.engine.base import Engine, Row
+from alcove.engine.operating import HeldRow, Person, Wiped
 from alcove.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.ledger import Ledger, Note
 from alcove.namespace import Namespace

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from alcove.engine.base import Administration
+from alcove.engine.operating import Administration
 from alcove.errors import InvalidRequest
 from alcove.policy import Policy
 from alcove.settings import Settings

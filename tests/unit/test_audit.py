@@ -10,7 +10,7 @@ import pytest
 
 from alcove import Principal, Unavailable, audit
 from alcove.audit import Audit
-from alcove.engine.base import Administration, AuditRow
+from alcove.engine.operating import Administration, AuditRow
 from alcove.vault import Vault
 
 

@@ -9,15 +9,15 @@ import apsw
 
 from alcove.clock import Clock
 from alcove.engine import people, statements
-from alcove.engine.base import AuditRow, Document, HeldRow, Person, RootStats
 from alcove.engine.database import Database
 from alcove.engine.log import SQL as LOG
+from alcove.engine.operating import AuditRow, Document, HeldRow, Person, RootStats
 
 SQL = statements.load("administration.sql")
 
 
 class Administration:
-    """`base.Administration` over one SQLite file."""
+    """`operating.Administration` over one SQLite file."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db

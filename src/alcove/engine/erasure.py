@@ -9,16 +9,17 @@ import apsw
 
 from alcove.clock import Clock
 from alcove.engine import people, statements
-from alcove.engine.base import FOR_EVER, Person, Wiped
+from alcove.engine.base import FOR_EVER
 from alcove.engine.database import Database
 from alcove.engine.log import SQL as LOG
 from alcove.engine.log import Live, Transaction
+from alcove.engine.operating import Person, Wiped
 
 SQL = statements.load("erasure.sql")
 
 
 class Erasure:
-    """`base.Erasure` over one SQLite file."""
+    """`operating.Erasure` over one SQLite file."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db

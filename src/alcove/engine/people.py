@@ -7,7 +7,7 @@ import json
 import apsw
 
 from alcove.engine import statements
-from alcove.engine.base import HeldRow, Person
+from alcove.engine.operating import HeldRow, Person
 
 SQL = statements.load("people.sql", theirs=statements.load("people.sql")["theirs"])
 

@@ -12,7 +12,7 @@ import apsw
 
 from alcove.apikeys import ApiKey
 from alcove.clock import Clock
-from alcove.engine import base, copying, statements
+from alcove.engine import base, copying, operating, statements
 from alcove.engine.administration import Administration
 from alcove.engine.base import (
     FOR_EVER,
@@ -56,9 +56,9 @@ class SqliteEngine:
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self.index: base.Index = Index(self._db)
-        self.admin: base.Administration = Administration(self._db, clock)
+        self.admin: operating.Administration = Administration(self._db, clock)
         self._observer = observer or Unobserved()
-        self.erasure: base.Erasure = Erasure(self._db, clock)
+        self.erasure: operating.Erasure = Erasure(self._db, clock)
         self._queue = CommitQueue(self._commit, self._observer)
         self._scrubbing = threading.Lock()
 
