@@ -146,7 +146,7 @@ class Importer:
         changed: list[tuple[int, Imported]] = []
         for line in lines:
             self._number += 1
-            if not line.strip():
+            if len(line) <= self.lines.most and not line.strip():
                 continue
             try:
                 put = self._parsed(line)

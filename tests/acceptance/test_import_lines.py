@@ -74,7 +74,8 @@ def kept(memory: Memory | None) -> tuple[object, ...]:
 def test_a_longer_line_is_refused_by_its_number_and_the_others_are_taken(
     service: Service, path: Path, road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [line("a"), LONG, line("b"), b"", LONG]
+    blank = b" " * len(LONG) + line("blank")
+    lines = [line("a"), LONG, line("b"), b"", LONG, blank]
     with Alcove(path, settings=SMALL, embedder=None) as store:
         match road:
             case "library":
@@ -95,8 +96,8 @@ def test_a_longer_line_is_refused_by_its_number_and_the_others_are_taken(
                 (file := path.with_name("lines")).write_bytes(b"\n".join(lines))
                 command = Command(str(path))
                 report = json.loads(command.says("import", file, "--json", code=1, ALCOVE_EMBEDDER="none"))
-    assert (report["imported"], report["failures"]) == (2, 2)
-    assert [each["line"] for each in report["failed"]] == [2, 5]
+    assert (report["imported"], report["failures"]) == (2, 3)
+    assert [each["line"] for each in report["failed"]] == [2, 5, 6]
     assert str(longest_line(SMALL)) in report["failed"][0]["error"]
 
 

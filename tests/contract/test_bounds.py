@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from alcove import Alcove, Conflict, Get, InvalidRequest, Memory, PayloadTooLarge, Portion, Put, Settings
+from alcove import (
+    Alcove,
+    Conflict,
+    Get,
+    InvalidRequest,
+    Memory,
+    PayloadTooLarge,
+    PermissionDenied,
+    Portion,
+    Put,
+    Settings,
+)
 from alcove.portions import MOST_BYTES
 from tests.conftest import ManualClock
 from tests.contract.bag import Bag
@@ -167,6 +178,17 @@ def test_an_export_reads_no_more_at_a_time(filled: Alcove, monkeypatch: pytest.M
     monkeypatch.setattr(engine, "scan_page", scan_page)
     assert [each.value["n"] for each in filled.export_memories(HOME)] == [*range(COUNT)]
     assert [*map(len, pages)] == [*[1] * COUNT, 0]
+
+
+def test_an_export_ends_when_the_policy_shows_its_reader_something_else(
+    memory: Alcove, filled: Alcove
+) -> None:
+    found = filled.export_memories(HOME)
+    next(found)
+    nobody = "package memories.filter\nattribute_filter := {}\n"
+    memory.admin.put_policies({"filter": nobody})
+    with pytest.raises(PermissionDenied):
+        list(found)
 
 
 def test_what_is_larger_than_the_bound_comes_alone_and_whole(open_store: Open, clock: ManualClock) -> None:

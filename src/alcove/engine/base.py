@@ -46,7 +46,9 @@ class Row(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes of what it holds."""
-        return len(self.sealed or b"") + len(self.index_text or "") + len(self.attributes)
+        texts = (self.index_text or "", self.attributes)
+        plain = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+        return len(self.sealed or b"") + plain
 
     @property
     def written_at(self) -> int:
