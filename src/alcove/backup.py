@@ -194,7 +194,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
 
     Only the store can tell who a pseudonym is, by making that of everybody it knows.
     """
-    users = {vault.pseudonym(user): user for user in engine.erasure.users()}
+    users = {vault.pseudonym(user): user for user in (engine.erasure.users() if notes else ())}
     known, rooms = {*users, *engine.erasure.pseudonyms()}, dict[str, bytes]()
     if any(note.rooms for note in notes):
         rooms = {vault.pseudonym(ns.hex()): ns for ns in engine.erasure.common_rooms()}
@@ -203,17 +203,17 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
         if note.api_key is not None:
             engine.remove_api_key(note.api_key)
         if note.user in known:
-            user, before = users.get(note.user, ""), engine.erasure.wipes()
+            user = users.get(note.user, "")
             older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
             nobody = user == NOBODY_ELSE.user_id
-            engine.erasure.wipe(
+            wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),
                 shared=note.shared or "anonymise",
                 noted=lambda _: None,
                 until=_until(engine, note),
             )
             vault.forget(user_subject(user))
-            if engine.erasure.wipes() > before:
+            if wiped.versions or wiped.replays or wiped.api_keys or wiped.keys or wiped.shared:
                 forgotten.add(note.user)
     places = _places(engine, vault, notes)
     return len(forgotten), sum(engine.erasure.clean(ns, key, until=last) > 0 for ns, key, last in places)
@@ -221,7 +221,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
 
 def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:
     """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
-    single = [(note, _until(engine, note)) for note in notes if note.memory]
+    single = sorted(((note, _until(engine, note)) for note in notes if note.memory), key=lambda each: each[1])
     by_id = {bytes.fromhex(note.memory.replace("-", "")): until for note, until in single if note.memory}
     by_place = {note.place: until for note, until in single if note.place}
     found: dict[tuple[bytes, bytes], int] = {}

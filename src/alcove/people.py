@@ -235,7 +235,7 @@ class People:
 
 
 def _id(spelled: str) -> bytes:
-    """A version's id; one that is none is nobody's."""
+    """A version's id as it is stored; empty for a text that is no id."""
     try:
         return UUID(spelled).bytes
     except ValueError:

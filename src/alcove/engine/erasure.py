@@ -46,15 +46,15 @@ class Erasure:
             api_keys = _changed(db, "wipe_api_keys", user, until)
             named = sum(_changed(db, each, user) for each in ("forget_actor", "forget_document_actor"))
             keys = _changed(db, "wipe_key", person.subject, user)
-            touched = wipe.versions or replays or api_keys or keys or elsewhere or named
             left = [room for room in people.held(db, person, now) if not room.own]
+            known = bool(wipe.versions or replays or api_keys or keys or elsewhere or named or left)
             wiped = Wiped(
                 wipe.memories, wipe.versions, wipe.vectors, replays, api_keys, keys, elsewhere,
-                generation=_scrub_wanted(db) if touched else _wipes(db), known=bool(touched or left),
-                moment=transaction.at, position=position, rooms=sorted(common), left=left,
+                generation=_scrub_wanted(db) if known else _wipes(db), known=known, moment=transaction.at,
+                position=position, rooms=sorted(common), left=left,
             )  # fmt: skip
-            db.execute(SQL["skip"], (0, 1))  # what is made from now on is later, though it be no version
-            if wiped.known and not dry_run:
+            db.execute(SQL["skip"], (0, 1))  # so that an API key made after it has a higher position
+            if known and not dry_run:
                 noted(wiped)
             return wiped
 
@@ -157,12 +157,14 @@ class _Wipe:
                     self._transaction.end(live, "delete")  # revisions go on, and readers are told
                 self._db.execute(SQL["remove"], (live.seq,))
                 self._db.execute(SQL["bare_tombstone"], (live.ns, live.key, live.revision + 1))
-            elif named and shared != "keep":
+            elif named and (own or shared != "keep"):
                 self._db.execute(SQL["anonymise"], (self._person.pseudonym, live.seq))
             else:
                 continue
-            self.versions += own
-            elsewhere += not own
+            if own:
+                self.memories, self.versions = self.memories + is_live, self.versions + has_content
+            else:
+                elsewhere += 1
         return elsewhere
 
     def _took(self, live: int, vectors: int, statement: str, ns: bytes, *key: bytes) -> int:
