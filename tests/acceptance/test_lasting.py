@@ -54,14 +54,17 @@ class Key:
             store.api_keys.revoke(self.text.split("_")[1])
 
 
+def narrow() -> httpx.HTTPTransport:
+    """Connections on which little is under way."""
+    return httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)])
+
+
 @contextmanager
 def following(service: Service, bearer: str, path: str = STREAM, **params: Any) -> Iterator[Iterator[str]]:
     """The lines of a stream that has begun."""
     headers = {"authorization": f"Bearer {bearer}"}
-    options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)]  # so that little is under way
-    transport = httpx.HTTPTransport(socket_options=options)
     with (
-        httpx.Client(base_url=service.url, timeout=PATIENCE, transport=transport) as client,
+        httpx.Client(base_url=service.url, timeout=PATIENCE, transport=narrow()) as client,
         client.stream("GET", path, headers=headers, params=params) as answer,
     ):
         assert answer.status_code == 200, answer.read()
@@ -101,6 +104,7 @@ def test_a_client_is_told_that_its_export_was_ended(keyed: Service) -> None:
     for n in range(16):
         assert keyed.put(ALICE, f"k{n:02}", {"text": "x" * 900_000}, key.text).is_success
     with alcove.connect(keyed.url, api_key=key.text) as store:
+        store._wire._client = httpx.Client(transport=narrow(), timeout=PATIENCE)  # type: ignore[attr-defined]
         found = store.export_memories()
         assert next(found).key == "k00"
         key.revoke()
@@ -126,7 +130,7 @@ def test_an_import_ends_when_its_key_is_revoked_and_says_how_far_it_came(keyed: 
 
 
 def test_an_idle_stream_ends_with_its_token(table: Table) -> None:
-    alice = Player(table.service, "alice", exp=int(time.time()) + 2)
+    alice = Player(table.service, "alice", exp=int(time.time()) + 4)
     with following(table.service, alice.token) as lines:
         assert last_words(lines)["code"] == "unauthenticated"
 
