@@ -184,6 +184,29 @@ def test_who_leaves_while_waiting_is_passed_over() -> None:
     run(main, threads=1, stops=True)
 
 
+def test_a_thread_is_not_given_to_one_who_has_just_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bob leaves in the moment in which alice's thread becomes free, and comes back at once."""
+
+    async def main(offload: Offload, gate: Gate) -> None:
+        first, second = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
+        await until(lambda: gate.began == ["alice"])
+        give, came_back = offload._give, []
+
+        def leaves(user: str | None) -> None:
+            second.cancel()
+            came_back.append(asked(offload, "bob", gate.call("bob again")))
+            give(user)
+
+        monkeypatch.setattr(offload, "_give", leaves)
+        gate.let_go("alice")
+        assert await first == "alice"
+        monkeypatch.undo()
+        gate.let_go("bob again")
+        assert [await each for each in came_back] == ["bob again"]
+
+    run(main, threads=1, stops=True)
+
+
 def test_what_a_call_raises_reaches_its_caller() -> None:
     def fail() -> str:
         raise Cancelled

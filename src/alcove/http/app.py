@@ -236,6 +236,8 @@ class Edge:
             self._rate.take(principal)
             resource.admit(principal)
             asking.set(principal.user_id)
+            if connection := exchange.scope.get(CONNECTION):
+                connection.user = principal.user_id
             exchange.held.take(self._lasting if resource.lasts else self._requests, principal.user_id)
             again = partial(self._admitted, exchange, resource)
         hold = partial(exchange.held.take, self._bodies, asking.get())

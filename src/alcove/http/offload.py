@@ -55,11 +55,12 @@ class Offload:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it came as its caller left
-                self._give(user)
+                self._threads.give(user)
             elif len(self._waiting[user]) > 1:
                 del self._waiting[user][turn]
             else:
                 del self._waiting[user]
+            self._pass_on()
             raise
 
     def _leave(self, user: str | None, running: Future[T]) -> None:
@@ -77,13 +78,16 @@ class Offload:
 
     def _give(self, user: str | None) -> None:
         self._threads.give(user)
-        for next_user, turns in self._waiting.items():
-            if self._threads.take(next_user):
-                del self._waiting[next_user]
-                turn = next(iter(turns))
-                del turns[turn]
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Gives a thread that is free to the first that may have it."""
+        for user, turns in self._waiting.items():
+            turn = next((each for each in turns if not each.cancelled()), None)
+            if turn and self._threads.take(user):
+                del turns[turn], self._waiting[user]
                 if turns:
-                    self._waiting[next_user] = turns  # behind all others
+                    self._waiting[user] = turns  # behind all others
                 turn.set_result(None)
                 return
 

@@ -17,21 +17,54 @@ MOST_HEAD_BYTES = 64 * 1024
 _TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
 
 
+class Waiting:
+    """Connections without a request under way, by the user whom each served last."""
+
+    def __init__(self) -> None:
+        self._since: dict[str | None, dict[Protocol, float]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, connection: Protocol, now: float) -> None:
+        self._since.setdefault(connection.user, {})[connection] = now
+        self._count += 1
+
+    def discard(self, connection: Protocol) -> None:
+        connections = self._since.get(connection.user, {})
+        if connections.pop(connection, None) is not None:
+            self._count -= 1
+            if not connections:
+                del self._since[connection.user]
+
+    def longest(self) -> Protocol:
+        """The one that has waited longest, of the user who has most."""
+        most = max(self._since, key=lambda user: len(self._since[user]))
+        return next(iter(self._since[most]))
+
+    def before(self, moment: float) -> list[Protocol]:
+        """Those that have waited since then or longer."""
+        every = (pair for connections in self._since.values() for pair in connections.items())
+        return [connection for connection, since in every if since <= moment]
+
+
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, which bounds neither the size of a head nor how long it takes.
 
-    Connections without a request under way, new ones among them, are few: of too many, the one that has
-    waited longest makes room. So who holds many open keeps nobody out.
+    Connections without a request under way, new ones among them, are few: of too many, one makes room. So
+    who holds many open keeps nobody out.
     """
 
     head_seconds: ClassVar[float] = 10.0
     most_waiting: ClassVar[int] = 1000
-    _waiting: ClassVar[dict[Protocol, float]] = {}
-    """Since when each has waited, the longest first."""
+    _waiting: ClassVar = Waiting()
     _looking: ClassVar[asyncio.AbstractEventLoop | None] = None
 
     serving: asyncio.Task[None] | None = None
-    """The task that answers its request; set by who does."""
+    """The task that answers its request; set by who does, like `user`."""
+    user: str | None = None
+    """Whom it served last."""
     lost = False
     _unsent = 0
     _head = 0
@@ -42,7 +75,7 @@ class Protocol(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.pop(self, None)
+        self._waiting.discard(self)
         super().connection_lost(exc)
         self.lost = True
         if self.serving:
@@ -53,25 +86,25 @@ class Protocol(HttpToolsProtocol):
         if Protocol._looking is not self.loop:
             Protocol._looking = self.loop
             self._drop_slow(self.loop)
-        self._waiting[self] = self.loop.time()
+        self._waiting.add(self, self.loop.time())
         if len(self._waiting) > self.most_waiting:
-            next(iter(self._waiting))._drop()
+            self._waiting.longest()._drop()
 
     @classmethod
     def _drop_slow(cls, loop: asyncio.AbstractEventLoop) -> None:
         """Drops those whose head has not come in time, now and once a second."""
         loop.call_later(1, cls._drop_slow, loop)
-        latest = loop.time() - cls.head_seconds
-        for each in [each for each, since in cls._waiting.items() if since < latest]:
+        for each in cls._waiting.before(loop.time() - cls.head_seconds):
             unsent = each.transport.get_write_buffer_size()
-            if unsent and unsent != each._unsent:  # it still takes its last answer
-                each._unsent = unsent
-                cls._waiting[each] = cls._waiting.pop(each) + cls.head_seconds
-            else:
+            if unsent in (0, each._unsent):
                 each._drop()
+            else:  # it still takes its last answer
+                each._unsent = unsent
+                cls._waiting.discard(each)
+                cls._waiting.add(each, loop.time())
 
     def _drop(self) -> None:
-        del self._waiting[self]
+        self._waiting.discard(self)
         if self._head and self._in_head and not self.transport.is_closing():
             self.send_400_response("expected the rest of the head sooner")
         else:
@@ -92,7 +125,7 @@ class Protocol(HttpToolsProtocol):
         if self._head > MOST_HEAD_BYTES and self._head_bytes() > MOST_HEAD_BYTES:
             raise ValueError(_TOO_LONG)  # which the parser turns into a 400
         self._head, self._in_head = 0, False
-        self._waiting.pop(self, None)
+        self._waiting.discard(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
