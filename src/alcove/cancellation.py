@@ -43,3 +43,8 @@ def check() -> None:
     """Raises `Cancelled` if what this thread does was cancelled; for loops whose length a caller chooses."""
     if cancelled():
         raise Cancelled
+
+
+def to_the_end(work: Callable[[], T]) -> T:
+    """What the work gives, cancelled or not: for what others will use, too."""
+    return Cancellation().run(work)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from alcove import Alcove, Principal
+from alcove import Alcove, Namespace, Principal
 from alcove.cancellation import Cancellation, Cancelled
 from alcove.engine import database
+from alcove.engine.base import Scope
+from alcove.search.subtree import Subtree
 
 NOTES = ("user", "alice", "notes")
 
@@ -66,3 +68,14 @@ def test_a_scan_ends_where_it_is_when_it_is_cancelled(alice: Alcove) -> None:
     with pytest.raises(Cancelled):
         work.run(scan)
     assert seen == ["k0000", "k0001", "k0002"]
+
+
+def test_a_subtree_that_is_read_for_a_search_is_kept_for_the_next(memory: Alcove, alice: Alcove) -> None:
+    """Or one that takes longer to read than a request may would never be read."""
+    alice.batch(puts(10))
+    work = Cancellation()
+    work.cancelled = True
+    subtree = Subtree(Scope(*Namespace(NOTES).subtree()))
+    engine = memory.memories._engine
+    found = work.run(lambda: subtree.snapshot(engine.index, "", now=0, most=2**30))
+    assert len(found.corpus) == 10

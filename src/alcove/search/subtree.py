@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from alcove.cancellation import to_the_end
 from alcove.clock import SECOND
 from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, Text
 from alcove.filters import Filter
@@ -80,7 +81,7 @@ class Subtree:
         """What is there now; raises `SubtreeTooLarge` where it is more than so many bytes."""
         with self._lock:
             if self._state is None or not self._caught_up(index, embedder, self._state):
-                state, texts = index.texts(self.scope, embedder, most)
+                state, texts = to_the_end(lambda: index.texts(self.scope, embedder, most))
                 self._take(corpus_of(map(item, texts)), state, _expiries(texts))
                 self._filters.clear()
                 self._read_anew = self._number
