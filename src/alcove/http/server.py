@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _TURN_SECONDS = 0.001
-"""After which a thread that computes gives way, to the event loop, too; Python would wait five times as long."""
+"""After which a thread that computes gives way, to the event loop, too; a fifth of what Python gives it."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
