@@ -96,6 +96,10 @@ def test_what_was_left_in_sessions_is_found_by_who_wrote_it_and_ends_with_the_fi
     alice.refused(404, "bot", "recall", key="tea")
     assert alice.call("bot", "search_memory", query="tea")["items"][0]["key"] == "new"
     assert bob.keys("bot", "list_memories") == ["tea of bob"]
+    receipt = table.admin.ask("POST", f"/v1/admin/users/{alice.name}/wipe", json={}).json()
+    assert [left["namespace"] for left in receipt["shared_left"]] == [["agent", "bot-2x", room]]
+    assert alice.keys("bot-2", "list_memories") == []
+    assert bob.keys("bot", "list_memories") == ["tea of bob"]
 
 
 def test_what_is_forgotten_is_forgotten_in_older_rooms_too_and_nothing_comes_back(table: Table) -> None:
