@@ -18,7 +18,7 @@ MAX_KEY_BYTES = 1024
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 MAX_TTL_SECONDS = 100 * 366 * 86_400
-_INT64 = range(-(2**63), 2**63)
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
 
 
@@ -93,11 +93,12 @@ def _plain(node: object, place: _Place, depth: int) -> None:
         for name, child in node.items():
             if type(name) is not str:
                 raise InvalidRequest(_spelled(place), f"names that are strings, not {_type(name)}")
-            if type(child) not in _CARRIED:
+            # Numbers are looked at here as well: there may be many, and a call costs more than a look.
+            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
                 _plain(child, (place, name), depth - 1)
     elif type(node) is list:
         for position, child in enumerate(node):
-            if type(child) not in _CARRIED:
+            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
                 _plain(child, (place, position), depth - 1)
     elif unfit := _unfit(node):
         raise InvalidRequest(_spelled(place), unfit)
@@ -112,7 +113,7 @@ def _spelled(place: _Place) -> str:
 
 def _unfit(node: object) -> str | None:
     if type(node) is int:
-        return None if node in _INT64 else "an integer that fits in 64 bits"
+        return None if _LEAST <= node <= _MOST else "an integer that fits in 64 bits"
     if type(node) is float:
         return None if math.isfinite(node) else "a finite number"
     return None if type(node) in _CARRIED else f"JSON data, not {_type(node)}"

@@ -10,7 +10,7 @@ from alcove.errors import Unavailable
 from alcove.http.errors import RateLimited
 from alcove.principal import Principal
 
-SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 16 * 1024
 """What is larger is read, checked, opened and answered by a thread and not on the event loop."""
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4
