@@ -220,7 +220,8 @@ class Memories(Reading):
                 yield made
                 made.result()
                 continue
-            pending = self._engine.submit([row for row in prepared if row], replay)
+            complete = [row for row in prepared if row]
+            pending = self._engine.submit(complete, replay, user=principal.user_id)
             yield pending
             try:
                 outcome = pending.result()

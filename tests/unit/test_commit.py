@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from alcove.engine.base import GetRow
-from alcove.engine.commit import CommitQueue, Submission
+from alcove.engine.base import GetRow, PutRow, Writer
+from alcove.engine.commit import MOST_BYTES, CommitQueue, Submission
 from alcove.errors import Unavailable
 
 
@@ -89,3 +89,22 @@ def test_who_attends_after_another_has_led_is_told_at_once() -> None:
     late.attend(lambda: told.append("done"))
     assert told
     assert late.done
+
+
+def test_who_writes_little_does_not_wait_for_all_that_another_writes() -> None:
+    batches: list[list[str]] = []
+
+    def noted(batch: Sequence[Submission]) -> None:
+        batches.append([owners[each] for each in batch])
+        commit(batch)
+
+    queue, value = CommitQueue(noted), b"x" * (MOST_BYTES // 2)
+    large = PutRow(b"", b"", b"", None, Writer(None, None, None), 1, value, "{}", None, None, None)
+    owners: dict[Submission, str] = {}
+    for user in (*["mallory"] * 10, "alice", "bob"):
+        submission = queue.submit([large if user == "mallory" else GetRow(b"", b"")], None, user)
+        owners[submission] = user
+    for submission in owners:
+        submission.wait()
+    assert sorted(batches[0]) == ["alice", "bob", "mallory", "mallory"]
+    assert batches[1:] == [["mallory"] * 2] * 4

@@ -328,7 +328,11 @@ class Engine(Protocol):
     erasure: Erasure
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.
-    def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Pending: ...
+    def submit(
+        self, operations: Sequence[RowOperation], replay: Replay | None = None, *, user: str | None = None
+    ) -> Pending:
+        """The user's submissions are committed in order, and those of several users in turn."""
+        ...
 
     # Reading. `at` is a moment: what was current then. None reads what is current at `now`.
     def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None: ...

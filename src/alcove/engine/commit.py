@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from alcove.engine.base import Replay, Replayed, Row, RowOperation
+from alcove.engine.base import PutRow, Replay, Replayed, Row, RowOperation
 from alcove.observer import Observer, Unobserved
 
 Outcome = list[Row | None] | Replayed
 
 MOST_OPERATIONS = 2000
 """Operations after which a shared transaction is closed, so that nobody waits for it too long."""
+MOST_BYTES = 8 * 1024 * 1024
+"""Of sealed values; likewise."""
 LINGER = 0.0002
 """Seconds a leader waits for the crowd of the last commit to come back; much less than an fsync saves."""
 
@@ -115,8 +117,9 @@ class Step:
 
 
 class CommitQueue:
-    """Writes in order of arrival; `commit` gives every submission of a batch its outcome, or raises.
+    """Each user's writes in order of arrival, and the users in turn: who writes much waits for himself.
 
+    `commit` gives every submission of a batch its outcome, or raises.
     Whoever waits first leads: it commits all that wait, wakes them, and passes the lead on to the
     first that has come since. A thread that waits sleeps on a lock of its own and is woken once.
     """
@@ -126,15 +129,19 @@ class CommitQueue:
     ) -> None:
         self._commit = commit
         self._observer = observer or Unobserved()
-        self._waiting: deque[Submission] = deque()
+        self._waiting: OrderedDict[str | None, deque[Submission]] = OrderedDict()
+        self._count = 0
         self._mutex = threading.Lock()
         self._led = False
         self._crowd = 1
 
-    def submit(self, operations: Sequence[RowOperation], replay: Replay | None) -> Submission:
+    def submit(
+        self, operations: Sequence[RowOperation], replay: Replay | None, user: str | None = None
+    ) -> Submission:
         submission = Submission(self, operations, replay)
         with self._mutex:
-            self._waiting.append(submission)
+            self._waiting.setdefault(user, deque()).append(submission)
+            self._count += 1
             self._observer.submitted()
         return submission
 
@@ -162,12 +169,13 @@ class CommitQueue:
     def pass_on(self) -> None:
         """Wakes the first that waits, unless somebody leads already."""
         with self._mutex:
-            heir = next((each for each in self._waiting if not each.abandoned), None)
+            lines = self._waiting.values()
+            heir = next((each for line in lines for each in line if not each.abandoned), None)
             if heir and not self._led:
                 heir.wake()
 
     def _commit_batch(self, leader: Submission) -> None:
-        if leader.blocks and len(self._waiting) < self._crowd:
+        if leader.blocks and self._count < self._crowd:
             time.sleep(LINGER)
         batch: list[Submission] = []
         committed = False
@@ -189,9 +197,16 @@ class CommitQueue:
                         done.wake()
 
     def _fill(self, batch: list[Submission]) -> None:
-        size = 0
+        operations = size = 0
         with self._mutex:
-            while self._waiting and size < MOST_OPERATIONS:
-                batch.append(self._waiting[0])
-                self._waiting.popleft()
-                size += len(batch[-1].operations)
+            while self._waiting and operations < MOST_OPERATIONS and size < MOST_BYTES:
+                user, line = next(iter(self._waiting.items()))
+                batch.append(line[0])
+                line.popleft()
+                self._count -= 1
+                if line:
+                    self._waiting.move_to_end(user)
+                else:
+                    del self._waiting[user]
+                operations += len(batch[-1].operations)
+                size += sum(len(each.sealed) for each in batch[-1].operations if isinstance(each, PutRow))

@@ -67,8 +67,10 @@ class SqliteEngine:
 
     # Writing
 
-    def submit(self, operations: Sequence[RowOperation], replay: Replay | None = None) -> Submission:
-        return self._queue.submit(operations, replay)
+    def submit(
+        self, operations: Sequence[RowOperation], replay: Replay | None = None, *, user: str | None = None
+    ) -> Submission:
+        return self._queue.submit(operations, replay, user)
 
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
