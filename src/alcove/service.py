@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from alcove import cancellation, checks, cursor, rows
 from alcove.admin import Admin
@@ -34,6 +34,7 @@ from alcove.engine.base import (
 from alcove.engine.commit import Step
 from alcove.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.namespace import Namespace
+from alcove.policy import Policy
 from alcove.portions import Portion
 from alcove.principal import Principal
 from alcove.reading import Address, Reading
@@ -56,14 +57,24 @@ from alcove.records import (
 from alcove.replay import Replays
 from alcove.search.indexer import Indexer
 from alcove.search.recall import Recall
-from alcove.standing import InForce, Standing
+from alcove.settings import Settings
+from alcove.standing import Standing
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 log = logging.getLogger("alcove")
-
-
 _SWEEP_BATCH = 500
 _MOST_RESEALS = 10
+
+
+class _Write(NamedTuple):
+    """What the operations of one write have in common."""
+
+    policy: Policy
+    settings: Settings
+    principal: Principal
+    writer: Writer
+    missing: set[str]
+    """Subjects that have no data key yet."""
 
 
 class Memories(Reading):
@@ -154,7 +165,7 @@ class Memories(Reading):
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
         try:
-            self._prepare(self._standing.current(), principal, operation, 0, set())
+            self._prepare(self._begun(principal), operation, 0)
         except AlcoveError as error:
             error.details.pop("operation", None)
             raise
@@ -209,14 +220,13 @@ class Memories(Reading):
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None
         for _ in range(_MOST_RESEALS):
-            standing = self._standing.current()
-            if len(operations) > (most := standing.settings.max_batch):
+            write = self._begun(principal)
+            if len(operations) > (most := write.settings.max_batch):
                 raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
-            missing: set[str] = set()
-            prepared = [self._prepare(standing, principal, op, n, missing) for n, op in enumerate(operations)]
-            replay = self._replays.request(principal, operations, idempotency_key, missing)
-            if missing:  # of newcomers, to whom all of it is allowed
-                made = Step(lambda subjects=missing: [*map(self._vault.key, subjects)])  # type: ignore[misc]
+            prepared = [self._prepare(write, op, n) for n, op in enumerate(operations)]
+            replay = self._replays.request(principal, operations, idempotency_key, write.missing)
+            if write.missing:  # of newcomers, to whom all of it is allowed
+                made = Step(lambda subjects=write.missing: [*map(self._vault.key, subjects)])  # type: ignore[misc]
                 yield made
                 made.result()
                 continue
@@ -242,26 +252,22 @@ class Memories(Reading):
             return results
         raise Unavailable("this user is being wiped again and again; try later")
 
-    def _prepare(
-        self,
-        standing: InForce,
-        principal: Principal,
-        operation: Operation,
-        position: int,
-        missing: set[str],
-    ) -> RowOperation | None:
+    def _begun(self, principal: Principal) -> _Write:
+        writer = Writer(principal.user_id, principal.client_id, principal.agent)
+        return _Write(*self._standing.current(), principal, writer, set())
+
+    def _prepare(self, write: _Write, operation: Operation, position: int) -> RowOperation | None:
         """Validates, authorises and seals one operation; an error says which of a batch it is.
 
         None where there is no data key to seal it with; its subject is then `missing`.
         """
         cancellation.check()
+        policy, settings, principal, writer, _ = write
         try:
-            policy, settings = standing
             place = checks.address(operation.namespace, operation.key, settings)
-            writer = Writer(principal.user_id, principal.client_id, principal.agent)
             match operation:
                 case Put():
-                    return self._prepare_put(standing, principal, operation, place, writer, missing)
+                    return self._prepare_put(write, operation, place)
                 case Evict():
                     policy.authorise(principal, "delete", place.namespace, "*")
                     return EvictRow(place.ns, place.key, writer, operation.most)
@@ -282,16 +288,8 @@ class Memories(Reading):
             error.details["operation"] = position
             raise
 
-    def _prepare_put(
-        self,
-        standing: InForce,
-        principal: Principal,
-        put: Put,
-        place: checks.Address,
-        writer: Writer,
-        missing: set[str],
-    ) -> PutRow | None:
-        policy, settings = standing
+    def _prepare_put(self, write: _Write, put: Put, place: checks.Address) -> PutRow | None:
+        policy, settings, principal, writer, missing = write
         value = checks.value(put.value, settings)
         index = checks.index(put.index, settings)
         ttl = checks.ttl(put.ttl_seconds)
