@@ -211,10 +211,9 @@ class Memories(Reading):
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
     ) -> Generator[Waited, None, Portion[Result]]:
-        """A write that leaves the waiting to its caller: whatever is yielded has to be waited for.
+        """A write that leaves the waiting to its caller: a thread blocks for what is yielded, a loop awaits it.
 
-        A thread blocks, an event loop awaits; the road is the same, and no part of it but what is yielded
-        waits for the write lock.
+        No other part of it waits for the write lock.
         """
         done = _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
@@ -230,8 +229,7 @@ class Memories(Reading):
                 yield made
                 made.result()
                 continue
-            complete = [row for row in prepared if row]
-            pending = self._engine.submit(complete, replay, user=principal.user_id)
+            pending = self._engine.submit([row for row in prepared if row], replay, user=principal.user_id)
             yield pending
             try:
                 outcome = pending.result()
@@ -373,11 +371,8 @@ class Memories(Reading):
         return {
             "engine": self._engine.horizon,
             "keys": self._vault.check,
-            "policy": self._check_policy,
+            "policy": lambda: self._standing.current().policy.check(),
         }
-
-    def _check_policy(self) -> None:
-        self._standing.current().policy.check()
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""
