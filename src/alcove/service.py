@@ -211,7 +211,7 @@ class Memories(Reading):
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
     ) -> Generator[Waited, None, Portion[Result]]:
-        """A write that leaves the waiting to its caller: a thread blocks for what is yielded, a loop awaits it.
+        """A write that leaves waiting to its caller: a thread blocks for what is yielded, a loop awaits it.
 
         No other part of it waits for the write lock.
         """
@@ -371,8 +371,11 @@ class Memories(Reading):
         return {
             "engine": self._engine.horizon,
             "keys": self._vault.check,
-            "policy": lambda: self._standing.current().policy.check(),
+            "policy": self._check_policy,
         }
+
+    def _check_policy(self) -> None:
+        self._standing.current().policy.check()
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""
