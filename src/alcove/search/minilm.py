@@ -69,7 +69,8 @@ class MiniLM:
     def windows(self, text: str) -> list[str]:
         if len(text) <= WINDOW - 2:  # a token is a character at least
             return [text]
-        encoding = self._model()[0].encode(text, add_special_tokens=False)
+        # In a batch of one: for a single text the tokenizer keeps every other thread of Python waiting.
+        (encoding,) = self._model()[0].encode_batch([text], add_special_tokens=False)
         if len(encoding.ids) <= WINDOW - 2:
             return [text]
         words = _words(encoding)
