@@ -56,11 +56,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
-_TURN_SECONDS = 0.001
-"""After which a thread that computes gives way, to the event loop, too; a fifth of what Python gives it."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread keeps the interpreter while another waits for it: the event loop has work of microseconds, and
-would wait ten times as long behind each busy thread by default."""
+_TURN_SECONDS = 0.0005
+"""After which a thread that computes gives way, to the event loop, too; a tenth of what Python gives it."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -110,7 +107,6 @@ def build(config: ServeConfig) -> Router:
     """The application over the store that the configuration names."""
     from alcove.http.metrics import Metrics  # noqa: PLC0415  it must not be there before the folder is
 
-    sys.setswitchinterval(SWITCH_SECONDS)
     logs.configure(config.log_level, config.log_file)
     metrics = Metrics()
     store = _store(config, metrics)
