@@ -28,10 +28,10 @@ import numpy as np
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Item
-from alcove.search.kindred import Lexicon
 from alcove.search.minilm import MiniLM
 from alcove.search.question import Question
 from alcove.search.ranking import Mode, Ranking, rank
+from alcove.search.related_words import Lexicon
 from alcove.search.terms import Reader
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")

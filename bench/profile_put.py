@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import sample
-from alcove import Alcove, checks
+from alcove import Alcove
 from alcove.engine import log
 from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
-from alcove.service import Memories
+from alcove.store import validation
+from alcove.store.memories import Memories
 from alcove.vault.vault import SubjectKey, Vault
 
 REST = "everything else"
 STAGES: dict[str, list[tuple[object, str]]] = {
-    "checks": [(checks, "address"), (checks, "value")],
+    "checks": [(validation, "address"), (validation, "value")],
     "policy: authz": [(Policy, "authorise_write")],
     "policy: attributes": [(Policy, "attributes")],
     "sealing": [(Vault, "key"), (SubjectKey, "seal")],

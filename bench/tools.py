@@ -25,10 +25,10 @@ import httpx
 
 from alcove import Alcove
 from alcove.agents.service import Agents, Where
-from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal
-from alcove.records import Delete, Put
-from alcove.service import Memories
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.core.records import Delete, Put
+from alcove.store.memories import Memories
 from rest import SECRET, Server
 
 USER, AGENT, RUN = "alice", "bot", "run"

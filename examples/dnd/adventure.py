@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, NotFound
-from alcove.agents.crew import Crew
+from alcove.agents.handle import Crew
 
 SPECS = Path(__file__).parent / "agents.yaml"
 SHEETS: dict[str, dict[str, Any]] = {

@@ -1,10 +1,8 @@
 """Alcove: memory for AI agents, private per agent and user, shared where a team says so."""
 
-from alcove.backup import BackedUp, Progress, Restored, restore
-from alcove.client import Alcove
-from alcove.clients import connect
-from alcove.doctor import Examination
-from alcove.errors import (
+from alcove.client import connect
+from alcove.client.embedded import Alcove
+from alcove.core.errors import (
     AlcoveError,
     Conflict,
     InvalidRequest,
@@ -17,10 +15,9 @@ from alcove.errors import (
     Unavailable,
     Unreadable,
 )
-from alcove.namespace import Namespace
-from alcove.portions import Portion
-from alcove.principal import Grant, Principal
-from alcove.records import (
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.core.records import (
     Author,
     Delete,
     Deletion,
@@ -35,7 +32,10 @@ from alcove.records import (
     Touch,
     Version,
 )
-from alcove.settings import Settings
+from alcove.core.settings import Settings
+from alcove.store.portions import Portion
+from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
+from alcove.upkeep.doctor import Examination
 from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
 
 __all__ = [

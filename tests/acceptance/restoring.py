@@ -15,7 +15,7 @@ from alcove import (
     Settings,
     restore,
 )
-from alcove.namespace import Namespace
+from alcove.core.namespace import Namespace
 
 QUIET = Settings(sweep_interval=0)
 ROOM = Namespace(("team", "common"))

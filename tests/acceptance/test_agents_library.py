@@ -9,9 +9,9 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound, connect
 from alcove.agents.catalogue import InvalidSpecs
+from alcove.core.principal import JSON
 from alcove.engine.base import Row
-from alcove.principal import JSON
-from alcove.rows import Opener
+from alcove.store.decoding import Opener
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import raw_bytes
 from tests.acceptance.service import serving

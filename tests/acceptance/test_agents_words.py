@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound
-from alcove.agents.crew import Crew
+from alcove.agents.handle import Crew
 from tests.acceptance.crowd import QUIET, Crowd, join
 
 SPECS = """

@@ -18,7 +18,7 @@ import apsw
 import pytest
 
 from alcove import Alcove, AlcoveError, BackedUp, PermissionDenied, Settings, StoreError, Unavailable, restore
-from alcove.errors import KeyUnavailable
+from alcove.core.errors import KeyUnavailable
 from tests.acceptance.children import limit_files, say, started, unlimit_files
 from tests.acceptance.inspection import assert_sound, query, raw_bytes, timeline
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import alcove
-from alcove.portions import MOST_BYTES
+from alcove.store.portions import MOST_BYTES
 from tests.acceptance.command import Command
 from tests.acceptance.service import Service, assert_error, serving
 

@@ -10,7 +10,7 @@ import pytest
 
 from alcove.cli.output import aligned, shown
 from alcove.cli.timeline import changed
-from alcove.clients import connect
+from alcove.client import connect
 from tests.acceptance.command import Command
 from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import COMMAND, Service, alcove, environment, serving

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from alcove.cli import main
-from alcove.config import SECRETS
+from alcove.server.config import SECRETS
 from tests.acceptance.service import alcove, assert_error, environment, refused, serving
 
 SECRET = "a secret that must never be printed by anything at all"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Conflict, NotFound
-from alcove.agents.crew import Crew
+from alcove.agents.handle import Crew
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import assert_sound
 from tests.acceptance.patience import PATIENCE

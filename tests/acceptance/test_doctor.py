@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Examination
-from alcove.telltales import telltales
+from alcove.upkeep.secret_patterns import telltales
 from tests.acceptance.inspection import assert_sound, query
 
 AL = ("user", "al")

@@ -13,14 +13,14 @@ import apsw
 import httpx
 import pytest
 
-from alcove import audit, checks, logs
-from alcove.config import ServeConfig
 from alcove.engine.database import Database
-from alcove.http import app
-from alcove.http.limits import SMALL_BYTES
-from alcove.http.resource import Resource
-from alcove.http.server import build
-from alcove.rows import Opener
+from alcove.server import application, logs
+from alcove.server.config import ServeConfig
+from alcove.server.limits import SMALL_BYTES
+from alcove.server.resource import Resource
+from alcove.server.running import build
+from alcove.store import audit, validation
+from alcove.store.decoding import Opener
 from tests.acceptance.players import SECRET, SPECS, token
 
 MEMORIES = "/v1/memories"
@@ -147,9 +147,9 @@ def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(owner, name, note)
 
     noted(Resource, "parse_body", lambda answer, resource, raw, content_type: len(raw))
-    noted(checks, "json", lambda encoded, *_: len(encoded))
+    noted(validation, "json", lambda encoded, *_: len(encoded))
     noted(Opener, "value", lambda value, opener, row: len(row.sealed))
-    noted(app, "_encode", lambda encoded, *_: len(encoded))
+    noted(application, "_encode", lambda encoded, *_: len(encoded))
     return found
 
 

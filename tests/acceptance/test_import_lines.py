@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, Memory, Settings
-from alcove.transfer import Imports, longest_line
+from alcove.upkeep.transfer import Imports, longest_line
 from tests.acceptance.command import Command
 from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, serving

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
-from alcove.clock import SECOND, system_clock
+from alcove.core.clock import SECOND, system_clock
 from alcove.search.embedders import EmbedderUnavailable, Matrix
 from alcove.search.remote import RemoteEmbedder
 from tests.acceptance.children import say, started

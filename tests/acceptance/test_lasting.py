@@ -15,7 +15,7 @@ import pytest
 
 import alcove
 from alcove import Alcove
-from alcove.http.errors import Unauthenticated
+from alcove.server.errors import Unauthenticated
 from tests.acceptance.patience import PATIENCE
 from tests.acceptance.players import FLAGS, SPECS, Player, Table
 from tests.acceptance.service import Service, serving

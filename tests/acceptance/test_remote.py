@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied, StoreError, Unavailable, connect
-from alcove.clients.remote import Remote
-from alcove.http.errors import Unauthenticated
+from alcove.client.remote import Remote
+from alcove.server.errors import Unauthenticated
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.patience import PATIENCE, until
 from tests.acceptance.service import Service, alcove, serving

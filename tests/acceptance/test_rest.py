@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from alcove.http.auth import make_token
+from alcove.server.auth import make_token
 from tests.acceptance.patience import PATIENCE
 from tests.acceptance.service import Service, serving
 

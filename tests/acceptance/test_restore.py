@@ -14,7 +14,7 @@ from alcove import (
     StoreError,
 )
 from alcove.engine import statements
-from alcove.ledger import Ledger, Note
+from alcove.upkeep.wipe_ledger import Ledger, Note
 from tests.acceptance.inspection import assert_sound, raw_bytes, timeline
 from tests.acceptance.restoring import (
     AL,

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settings
-from alcove.records import HeldNamespace, Shared
+from alcove.core.records import HeldNamespace, Shared
 from tests.acceptance.inspection import assert_sound, raw_bytes, timeline
 from tests.conftest import ManualClock
 

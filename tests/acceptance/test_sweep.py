@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from alcove import Alcove, InvalidRequest, Settings, Swept
-from alcove.clock import DAY, to_datetime
+from alcove.core.clock import DAY, to_datetime
 from tests.acceptance.crowd import Crowd, join
 from tests.acceptance.inspection import assert_sound, follow, timeline
 from tests.acceptance.patience import until

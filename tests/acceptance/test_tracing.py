@@ -14,9 +14,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from alcove.config import ServeConfig
-from alcove.errors import InvalidRequest
-from alcove.http import server
+from alcove.core.errors import InvalidRequest
+from alcove.server import running
+from alcove.server.config import ServeConfig
 from tests.acceptance.patience import until
 from tests.acceptance.service import free_port, serving
 
@@ -195,7 +195,7 @@ def test_nothing_is_sent_or_imported_unless_it_is_asked_for(tmp_path: Path, coll
         service.wait()
     assert collector.received == []
     program = (
-        "import sys; from alcove.config import ServeConfig; from alcove.http.server import build\n"
+        "import sys; from alcove.server.config import ServeConfig; from alcove.server.running import build\n"
         f"build(ServeConfig(at={str(tmp_path / 'other.db')!r}))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
@@ -204,7 +204,7 @@ def test_nothing_is_sent_or_imported_unless_it_is_asked_for(tmp_path: Path, coll
 
 
 def test_tracing_without_its_packages_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "find_spec", lambda _: None)
+    monkeypatch.setattr(running, "find_spec", lambda _: None)
     with pytest.raises(InvalidRequest, match=r"alcove\[tracing\]"):
-        server.check(ServeConfig(tracing=True))
-    server.check(ServeConfig())
+        running.check(ServeConfig(tracing=True))
+    running.check(ServeConfig())

@@ -19,7 +19,7 @@ from alcove import (
     Put,
     Settings,
 )
-from alcove.portions import MOST_BYTES
+from alcove.store.portions import MOST_BYTES
 from tests.conftest import ManualClock
 from tests.contract.bag import Bag
 from tests.contract.conftest import Open

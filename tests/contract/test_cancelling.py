@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from alcove import Alcove, Namespace, Principal
-from alcove.cancellation import Cancellation, Cancelled
+from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.engine import database
 from alcove.engine.base import Scope
 from alcove.search.subtree import Subtree

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from alcove import Alcove, InvalidRequest, Settings
-from alcove.clock import DAY, to_datetime
+from alcove.core.clock import DAY, to_datetime
 from tests.conftest import ManualClock
 from tests.contract.bag import Bag
 from tests.contract.conftest import Open

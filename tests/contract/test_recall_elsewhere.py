@@ -10,8 +10,8 @@ from pathlib import Path
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.engine.base import Scope
-from alcove.filters import Filter
 from alcove.search.ranking import Mode
+from alcove.store.filters import Filter
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import until
 from tests.conftest import ManualClock

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
+from alcove.agents.access import agent_for, direct_grants, may_use, team_for
 from alcove.agents.catalogue import Catalogue
 from alcove.agents.loading import load
 from alcove.agents.specs import Agent
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
 
 ALICE = Principal("alice", claims={"groups": ["staff", "eu"]})
 

@@ -10,7 +10,7 @@ import yaml
 
 from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import load
-from alcove.errors import AlcoveError
+from alcove.core.errors import AlcoveError
 
 A: dict[str, Any] = {"name": "a"}
 PRIVATE = "agents[0].memory.private.namespace"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove.agents import loading, schema
-from alcove.agents.spellings import normalise
+from alcove.agents.spec_aliases import normalise
 from tests.unit.conftest import SCHEMA
 
 OURS: dict[str, Any] = {

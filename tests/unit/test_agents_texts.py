@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove.agents.tools import texts
-from alcove.namespace import Namespace
-from alcove.records import Author, Memory
+from alcove.core.namespace import Namespace
+from alcove.core.records import Author, Memory
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 NAME = re.compile(r"[\w./@+-]+")

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from alcove import Principal, Unavailable, audit
-from alcove.audit import Audit
+from alcove import Principal, Unavailable
 from alcove.engine.operating import Administration, AuditRow
+from alcove.store import audit
+from alcove.store.audit import Audit
 from alcove.vault import Vault
 
 

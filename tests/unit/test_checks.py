@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings, checks
+from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings
+from alcove.store import validation
 
 HUGE = 10**5000  # more digits than Python agrees to print
 SETTINGS = Settings(max_value_bytes=100, max_index_fields=3, max_index_bytes=20, max_depth=3)
@@ -52,18 +53,18 @@ def refused(call: Callable[[], object]) -> InvalidRequest:
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_a_value_reads_back_equal_and_compact(value: dict[str, object]) -> None:
-    encoded = checks.value(value, Settings())
+    encoded = validation.value(value, Settings())
     assert msgspec.json.decode(encoded) == value
     assert b": " not in encoded or ": " in repr(value)
 
 
 def test_any_mapping_is_a_json_object() -> None:
-    assert checks.value(types.MappingProxyType({"a": 1}), SETTINGS) == b'{"a":1}'
+    assert validation.value(types.MappingProxyType({"a": 1}), SETTINGS) == b'{"a":1}'
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7, True, b"{}", {"a"}, [("a", 1)], Colour.RED])
 def test_a_value_that_is_no_object_is_refused(value: object) -> None:
-    assert refused(lambda: checks.value(value, SETTINGS)).field == "value"
+    assert refused(lambda: validation.value(value, SETTINGS)).field == "value"
 
 
 UNFIT = [
@@ -104,13 +105,13 @@ def test_what_json_cannot_carry_is_refused_with_its_path(unfit: object) -> None:
         ({"a": [{"b": [[], [unfit]]}]}, "value.a[0].b[1][0]"),
     ]
     for value, path in places:
-        assert refused(lambda value=value: checks.value(value, SETTINGS)).field == path  # type: ignore[misc]
+        assert refused(lambda value=value: validation.value(value, SETTINGS)).field == path  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", [1, None, True, 1.5, ("a",), b"a"])
 def test_a_name_that_is_no_string_is_refused_with_its_path(name: object) -> None:
-    assert refused(lambda: checks.value({name: 1}, SETTINGS)).field == "value"
-    assert refused(lambda: checks.value({"a": [{name: 1}]}, SETTINGS)).field == "value.a[0]"
+    assert refused(lambda: validation.value({name: 1}, SETTINGS)).field == "value"
+    assert refused(lambda: validation.value({"a": [{name: 1}]}, SETTINGS)).field == "value.a[0]"
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "a\udfff", "\ude00\ud83d"])
@@ -122,33 +123,33 @@ def test_lone_surrogates_are_refused_wherever_text_is(surrogate: str) -> None:
         {"a": {surrogate: {}}},
     ]
     for value in values:
-        assert refused(lambda value=value: checks.value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
-    assert refused(lambda: checks.index({"a": surrogate}, SETTINGS)).field == "index.a"
-    assert refused(lambda: checks.index({surrogate: "a"}, SETTINGS)).field == "index"
-    assert refused(lambda: checks.address(["user"], surrogate, SETTINGS)).field == "key"
-    assert refused(lambda: checks.address(["user", surrogate], "key", SETTINGS)).field == "namespace"
+        assert refused(lambda value=value: validation.value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
+    assert refused(lambda: validation.index({"a": surrogate}, SETTINGS)).field == "index.a"
+    assert refused(lambda: validation.index({surrogate: "a"}, SETTINGS)).field == "index"
+    assert refused(lambda: validation.address(["user"], surrogate, SETTINGS)).field == "key"
+    assert refused(lambda: validation.address(["user", surrogate], "key", SETTINGS)).field == "namespace"
 
 
 def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper() -> None:
     deep: dict[str, object] = {}
-    for _ in range(checks.MAX_NESTING - 1):
+    for _ in range(validation.MAX_NESTING - 1):
         deep = {"a": deep}
-    assert checks.value(deep, Settings())
-    error = refused(lambda: checks.value({"a": deep}, Settings()))
-    assert error.field == "value" + ".a" * checks.MAX_NESTING
+    assert validation.value(deep, Settings())
+    error = refused(lambda: validation.value({"a": deep}, Settings()))
+    assert error.field == "value" + ".a" * validation.MAX_NESTING
     assert "100 levels" in error.expected
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: dict[str, object] = {}
     value["self"] = value
-    assert refused(lambda: checks.value(value, SETTINGS)).field.startswith("value.self")
+    assert refused(lambda: validation.value(value, SETTINGS)).field.startswith("value.self")
 
 
 def test_a_value_at_its_limit_fits_and_one_byte_more_is_too_large() -> None:
     fitting = {"a": "é" * 46}
-    assert len(checks.value(fitting, SETTINGS)) == 100
-    error = refused(lambda: checks.value({"a": "é" * 46 + "b"}, SETTINGS))
+    assert len(validation.value(fitting, SETTINGS)) == 100
+    error = refused(lambda: validation.value({"a": "é" * 46 + "b"}, SETTINGS))
     assert isinstance(error, PayloadTooLarge)
     assert (error.code, error.field) == ("payload_too_large", "value")
 
@@ -158,7 +159,7 @@ def test_a_long_name_costs_no_more_than_its_length() -> None:
 
     def seconds(name: str) -> float:
         settings, value, started = Settings(), {name: [[7]] * 10_000}, time.perf_counter()
-        checks.value(value, settings)
+        validation.value(value, settings)
         return time.perf_counter() - started
 
     short, long = (min(seconds(name) for _ in range(3)) for name in ("a", "a" * 200_000))
@@ -166,87 +167,87 @@ def test_a_long_name_costs_no_more_than_its_length() -> None:
 
 
 def test_the_size_is_looked_at_before_what_is_inside() -> None:
-    error = refused(lambda: checks.value({"a": "b" * 100, "c": math.nan}, SETTINGS))
+    error = refused(lambda: validation.value({"a": "b" * 100, "c": math.nan}, SETTINGS))
     assert isinstance(error, PayloadTooLarge)
 
 
 def test_an_error_repeats_no_more_of_what_was_sent_than_a_line() -> None:
     for call in (
-        lambda: checks.value({"a" * 10_000: math.nan}, Settings()),
-        lambda: checks.address("a%" * 10_000, "key", SETTINGS),
-        lambda: checks.index({"a" * 10_000: 7}, SETTINGS),
+        lambda: validation.value({"a" * 10_000: math.nan}, Settings()),
+        lambda: validation.address("a%" * 10_000, "key", SETTINGS),
+        lambda: validation.index({"a" * 10_000: 7}, SETTINGS),
     ):
         assert len(str(refused(call))) < 1000
 
 
 @pytest.mark.parametrize("index", [[], "text", 7, True, {"a"}, b""])
 def test_an_index_that_is_no_object_is_refused(index: object) -> None:
-    assert refused(lambda: checks.index(index, SETTINGS)).field == "index"
+    assert refused(lambda: validation.index(index, SETTINGS)).field == "index"
 
 
 @pytest.mark.parametrize("content", [None, 7, True, ["a"], {"b": "c"}, b"bytes"])
 def test_index_content_that_is_no_string_is_refused_by_its_name(content: object) -> None:
-    assert refused(lambda: checks.index({"ok": "a", "a": content}, SETTINGS)).field == "index.a"
+    assert refused(lambda: validation.index({"ok": "a", "a": content}, SETTINGS)).field == "index.a"
 
 
 @pytest.mark.parametrize("name", ["", 7, None, b"a"])
 def test_an_index_name_is_a_string_that_is_not_empty(name: object) -> None:
-    assert refused(lambda: checks.index({name: "a"}, SETTINGS)).field == "index"
+    assert refused(lambda: validation.index({name: "a"}, SETTINGS)).field == "index"
 
 
 def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
-    assert checks.index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
-    assert refused(lambda: checks.index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
-    assert refused(lambda: checks.index(dict.fromkeys("abcd", ""), SETTINGS)).field == "index"
+    assert validation.index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
+    assert refused(lambda: validation.index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
+    assert refused(lambda: validation.index(dict.fromkeys("abcd", ""), SETTINGS)).field == "index"
 
 
 def test_no_index_and_an_empty_one_are_the_same() -> None:
-    assert checks.index(None, SETTINGS) is checks.index({}, SETTINGS) is None
+    assert validation.index(None, SETTINGS) is validation.index({}, SETTINGS) is None
 
 
 @pytest.mark.parametrize("key", ["", "a" * 1025, "é" * 513, None, 7, b"key", ["key"]])
 def test_a_key_is_text_of_1_to_1024_bytes(key: object) -> None:
-    assert refused(lambda: checks.address(["user"], key, SETTINGS)).field == "key"
+    assert refused(lambda: validation.address(["user"], key, SETTINGS)).field == "key"
 
 
 @pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])
 def test_any_text_that_fits_is_a_key(key: str) -> None:
-    assert checks.address(["user"], key, SETTINGS).key == key.encode()
+    assert validation.address(["user"], key, SETTINGS).key == key.encode()
 
 
 @pytest.mark.parametrize("namespace", [[], "", list("abcd"), "a:b:c:d"])
 def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: object) -> None:
-    error = refused(lambda: checks.address(namespace, "key", SETTINGS))
+    error = refused(lambda: validation.address(namespace, "key", SETTINGS))
     assert (error.field, "1 to 3 segments" in error.expected) == ("namespace", True)
 
 
 @pytest.mark.parametrize(
-    "seconds", [-1, 1.5, 60.0, True, "60", [60], checks.MAX_TTL_SECONDS + 1, HUGE], ids=type
+    "seconds", [-1, 1.5, 60.0, True, "60", [60], validation.MAX_TTL_SECONDS + 1, HUGE], ids=type
 )
 def test_a_time_to_live_that_is_no_sensible_whole_number_is_refused(seconds: object) -> None:
-    assert refused(lambda: checks.ttl(seconds)).field == "ttl_seconds"
+    assert refused(lambda: validation.ttl(seconds)).field == "ttl_seconds"
 
 
 def test_no_time_to_live_and_zero_both_mean_for_ever() -> None:
-    assert checks.ttl(None) is checks.ttl(0) is None
-    assert checks.ttl(1) == 1_000_000
-    assert checks.ttl(checks.MAX_TTL_SECONDS) == checks.MAX_TTL_SECONDS * 1_000_000
+    assert validation.ttl(None) is validation.ttl(0) is None
+    assert validation.ttl(1) == 1_000_000
+    assert validation.ttl(validation.MAX_TTL_SECONDS) == validation.MAX_TTL_SECONDS * 1_000_000
 
 
 @pytest.mark.parametrize("expected", [-1, 1.0, True, False, "1", [], 2**63, -HUGE], ids=type)
 def test_an_expected_revision_is_a_whole_number(expected: object) -> None:
-    assert refused(lambda: checks.revision(expected)).field == "expected_revision"
+    assert refused(lambda: validation.revision(expected)).field == "expected_revision"
 
 
 def test_create_only_means_revision_zero_and_is_not_combined_with_another() -> None:
-    assert checks.revision(None) is None
-    assert checks.revision(0) == checks.revision(None, create_only=True) == 0
-    assert checks.revision(3) == 3
+    assert validation.revision(None) is None
+    assert validation.revision(0) == validation.revision(None, create_only=True) == 0
+    assert validation.revision(3) == 3
     for revision in (0, 3):
-        both = refused(lambda revision=revision: checks.revision(revision, create_only=True))  # type: ignore[misc]
+        both = refused(lambda revision=revision: validation.revision(revision, create_only=True))  # type: ignore[misc]
         assert both.field == "create_only"
     for other in (1, "true", None):
-        wrong = refused(lambda other=other: checks.revision(None, create_only=other))  # type: ignore[misc]
+        wrong = refused(lambda other=other: validation.revision(None, create_only=other))  # type: ignore[misc]
         assert wrong.field == "create_only"
 
 
@@ -311,7 +312,7 @@ SUBCLASSED: dict[str, Callable[[Alcove], object]] = {
     "user": lambda a: a.as_user(Words("bob")).get("user:bob", "key"),
     "filter": lambda a: a.search(HOME, filter={"a": Words("b")}),
     "mapping": lambda a: a.search(HOME, filter=types.MappingProxyType({"a": 1})),
-    "index": lambda _: checks.index({"a": Words("b")}, SETTINGS),
+    "index": lambda _: validation.index({"a": Words("b")}, SETTINGS),
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest
-from alcove.clock import SECOND, checked_moment, parse_instant, system_clock, to_datetime
+from alcove.core.clock import SECOND, checked_moment, parse_instant, system_clock, to_datetime
 
 OFFSETS = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 AWARE = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=OFFSETS)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove import InvalidRequest, cursor
+from alcove import InvalidRequest
+from alcove.core import cursor
 
 POSITIONS = st.integers(0, 2**63 - 1)
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove import InvalidRequest, checks
-from alcove.clock import parse_instant
-from alcove.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
-from alcove.principal import JSON
+from alcove import InvalidRequest
+from alcove.core.clock import parse_instant
+from alcove.core.principal import JSON
+from alcove.store import validation
+from alcove.store.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
 from tests.conftest import LONG
 
 NOON, EARLIER, LATER = "2026-06-01T12:00:00Z", "2026-06-01T13:59:59.9+02:00", "2026-06-01T05:00:01-07:00"
@@ -39,9 +40,11 @@ def in_sql(
     filter: Filter, attributes: dict[str, JSON], index: dict[str, str], *, policy: bool = False
 ) -> bool:
     """Whether the compiled predicate lets a row pass."""
-    text = checks.json(index, "index").decode() if index else None
+    text = validation.json(index, "index").decode() if index else None
     DB.execute("DELETE FROM versions")
-    DB.execute("INSERT INTO versions VALUES (?, ?)", (checks.json(attributes, "attributes").decode(), text))
+    DB.execute(
+        "INSERT INTO versions VALUES (?, ?)", (validation.json(attributes, "attributes").decode(), text)
+    )
     params: Params = []
     where = filter.policy_sql("v", params) if policy else filter.sql("v", params)
     return bool(list(DB.execute(f"SELECT 1 FROM versions v WHERE {where}", params)))

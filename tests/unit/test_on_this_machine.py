@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.http.auth import on_this_machine
+from alcove.server.auth import on_this_machine
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, PermissionDenied, PolicyError, Principal
-from alcove.errors import PolicyFailed
-from alcove.filters import Filter, OneOf
+from alcove.core.errors import PolicyFailed
+from alcove.core.principal import JSON
 from alcove.policy import Bundle, Narrowed, Policy
-from alcove.principal import JSON
+from alcove.store.filters import Filter, OneOf
 from tests.conftest import LONG
 
 Operation = Literal["read", "write", "import", "delete"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest
 from alcove.search import minilm
 from alcove.search.embedders import Embedder, EmbedderUnavailable, embed_query, embedder_for
 from alcove.search.minilm import MiniLM

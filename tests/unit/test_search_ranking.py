@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from alcove.search.corpus import Corpus
 from alcove.search.items import Item
-from alcove.search.kindred import Lexicon
 from alcove.search.question import Question
 from alcove.search.ranking import DEFAULT, Hit, Mode, rank
+from alcove.search.related_words import Lexicon
 from tests.unit.test_search_corpus import DIMENSIONS, item, question
 
 MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from alcove import Unavailable
-from alcove.cancellation import Cancelled, check
-from alcove.http.limits import Held, Shares, asking
-from alcove.http.offload import Offload
+from alcove.core.cancellation import Cancelled, check
+from alcove.server.limits import Held, Shares, asking
+from alcove.server.thread_pool import Offload
 
 
 def greedy(shares: Shares, user: str) -> int:

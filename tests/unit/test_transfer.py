@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from alcove.settings import Settings
-from alcove.transfer import Lines, longest_line, pieces_of
+from alcove.core.settings import Settings
+from alcove.upkeep.transfer import Lines, longest_line, pieces_of
 
 
 def cut(text: bytes, most: int, at: list[int]) -> list[list[bytes]]:

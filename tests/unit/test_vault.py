@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alcove import Alcove, AlcoveError, KeyUnavailable, Namespace, Settings, Unreadable
-from alcove.clock import system_clock
+from alcove.core.clock import system_clock
 from alcove.engine.sqlite import SqliteEngine
 from alcove.vault import EnvironmentKey, KeyFile, MemoryKey, Vault, subject_of, vault
 

@@ -20,11 +20,11 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER
-from alcove.errors import AlcoveError, KeyDestroyed
-from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal
-from alcove.records import Deferred
-from alcove.service import Memories
+from alcove.core.errors import AlcoveError, KeyDestroyed
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.core.records import Deferred
+from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
 

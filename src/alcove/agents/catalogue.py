@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from alcove.agents.specs import Agent, Knowledge, Team
-from alcove.errors import AlcoveError
+from alcove.core.errors import AlcoveError
 
 
 @dataclass(frozen=True, slots=True, order=True)

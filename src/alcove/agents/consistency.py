@@ -10,13 +10,13 @@ from pathlib import Path as FilePath
 from typing import Generic, TypeVar
 
 from alcove.agents import templates
-from alcove.agents.admission import GROUP, admitted
+from alcove.agents.access import GROUP, admitted
 from alcove.agents.catalogue import Trouble
-from alcove.agents.shape import Path
+from alcove.agents.spec_parsing import Path
 from alcove.agents.specs import Agent, Knowledge, Team
 from alcove.agents.templates import OWNERS, Pattern
-from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
 
 T = TypeVar("T", Agent, Team, Knowledge)
 FACTS = re.compile(r"[a-z][a-z0-9-]*")

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents import consistency, shape, spellings, yamlfile
+from alcove.agents import consistency, spec_aliases, spec_parsing, yamlfile
 from alcove.agents.catalogue import Catalogue, InvalidSpecs, Trouble
 from alcove.agents.consistency import Located, Reading
-from alcove.agents.shape import Path
+from alcove.agents.spec_parsing import Path
 from alcove.agents.specs import Agent, Knowledge, Specs, Team
 
 logger = logging.getLogger(__name__)
@@ -185,29 +185,31 @@ class _Reader:
 
     def read(self, file: FilePath, content: bytes) -> None:
         documents, wrong = yamlfile.read(content)
-        self.troubles += (Trouble(str(file), shape.spell(path), expected) for path, expected in wrong)
+        self.troubles += (Trouble(str(file), spec_parsing.spell(path), expected) for path, expected in wrong)
         for number, document in enumerate(documents, 1):
             before = f"document {number}: " if len(documents) > 1 else ""
-            self._document(file, before, spellings.normalise(document))
+            self._document(file, before, spec_aliases.normalise(document))
 
-    def _document(self, file: FilePath, before: str, spelled: spellings.Spelled) -> None:
+    def _document(self, file: FilePath, before: str, spelled: spec_aliases.Spelled) -> None:
         def place(path: Path) -> str:
-            return (before + shape.spell(spelled.written(path))).removesuffix(": ")
+            return (before + spec_parsing.spell(spelled.written(path))).removesuffix(": ")
 
         def noted(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
             return [Trouble(str(file), place(path), expected) for path, expected in found]
 
         def written(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
-            return [Trouble(str(file), before + shape.spell(path), expected) for path, expected in found]
+            return [
+                Trouble(str(file), before + spec_parsing.spell(path), expected) for path, expected in found
+            ]
 
         self.troubles += written(spelled.wrong)
         for path, text in spelled.warnings:
-            self.warnings.append(f"{file}: {before}{shape.spell(path)}: {text}")
+            self.warnings.append(f"{file}: {before}{spec_parsing.spell(path)}: {text}")
         tree = dict(spelled.tree)
         lists: dict[str, Any] = {
-            name: tree.pop(name) for name in spellings.LISTS if isinstance(tree.get(name), list)
+            name: tree.pop(name) for name in spec_aliases.LISTS if isinstance(tree.get(name), list)
         }
-        self.troubles += noted(shape.objections(tree, Specs))
+        self.troubles += noted(spec_parsing.objections(tree, Specs))
         if "knowledge" in lists:
             self._configuring.add(str(file))
         for name, kind, into in (
@@ -217,7 +219,7 @@ class _Reader:
         ):
             for number, item in enumerate(lists.get(name, ())):
                 path = (name, number)
-                if wrong := noted(shape.objections(item, kind, path)):
+                if wrong := noted(spec_parsing.objections(item, kind, path)):
                     self.troubles += wrong
                     if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
                         self._broken.add(item["name"])

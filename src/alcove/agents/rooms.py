@@ -16,9 +16,9 @@ import msgspec
 from alcove.agents import templates
 from alcove.agents.specs import Agent, Kind, Team
 from alcove.agents.templates import OWNERS, RESERVED
-from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
-from alcove.principal import Grant
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant
 
 RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""

@@ -16,13 +16,13 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from alcove import checks
 from alcove.agents.rooms import MOST_ID, RUNS, short
-from alcove.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
-from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal, checked_user
-from alcove.records import Delete, Memory, Operation, Put
-from alcove.service import Memories
+from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal, checked_user
+from alcove.core.records import Delete, Memory, Operation, Put
+from alcove.store import validation
+from alcove.store.memories import Memories
 
 ALCOVE = "alcove"
 """The agent in whose name the service keeps its own books."""
@@ -138,8 +138,8 @@ class Runs:
 
     def with_member(self, user: str, *, limit: int, offset: int) -> list[Run]:
         """The runs that somebody owns or is in, by kind and id."""
-        checks.whole(offset, "offset", 0, 2**31)
-        stop = offset + checks.whole(limit, "limit", 1, MOST_RUNS)
+        validation.whole(offset, "offset", 0, 2**31)
+        stop = offset + validation.whole(limit, "limit", 1, MOST_RUNS)
         found = ((kind, id) for kind in sorted(RUNS) for id in self.of(kind, user))
         runs = (self._find(*each) for each in islice(found, offset, stop))
         return [run for run in runs if user in run.members]
@@ -216,7 +216,7 @@ def _kind(kind: str) -> str:
 
 
 def _id(id: str, field: str) -> str:
-    if type(id) is not str or id in ("", "u") or len(checks.text(id, field)) > MOST_ID:
+    if type(id) is not str or id in ("", "u") or len(validation.text(id, field)) > MOST_ID:
         raise InvalidRequest(field, f"1 to {MOST_ID} bytes of text, and not 'u'")
     return id
 

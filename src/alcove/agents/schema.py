@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from alcove.agents.spec_aliases import FOREIGN, KINDS, LISTS, STRATEGIES, TYPES
 from alcove.agents.specs import Specs
-from alcove.agents.spellings import FOREIGN, KINDS, LISTS, STRATEGIES, TYPES
 
 Schema: TypeAlias = dict[str, Any]
 _NULL: Schema = {"type": "null"}

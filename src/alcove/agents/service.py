@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, structs
 
-from alcove import checks
 from alcove.agents import rooms as layout
-from alcove.agents.admission import agent_for, direct_grants, may_use, team_for
+from alcove.agents.access import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
 from alcove.agents.catalogue import Catalogue
 from alcove.agents.rooms import MOST_ID, RUNS, short
@@ -22,10 +21,11 @@ from alcove.agents.tools import Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
 from alcove.agents.tools.private import left_behind
 from alcove.agents.tools.scratch import room as scratch_room
-from alcove.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
-from alcove.namespace import Namespace
-from alcove.principal import NOBODY_ELSE, Principal
-from alcove.service import Memories
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.namespace import Namespace
+from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.store import validation
+from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
     from alcove.agents.loading import Watched  # YAML is an extra
@@ -301,7 +301,7 @@ class Agents:
         )
         ids = {f"instances.{kind}": id for kind, id in where.instances.items()}
         for field, given in {"session_id": where.session_id, **ids}.items():
-            if given is not None and len(checks.text(given, field)) > MOST_ID:
+            if given is not None and len(validation.text(given, field)) > MOST_ID:
                 raise InvalidRequest(field, f"at most {MOST_ID} bytes")
         self._keep_older([agent])
         if len(known) >= _KEPT:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
 
 Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
 OWNERS = frozenset({"u", "user"})

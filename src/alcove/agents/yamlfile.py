@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from alcove.agents.shape import Path
+from alcove.agents.spec_parsing import Path
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000

@@ -14,8 +14,8 @@ import click
 
 from alcove.cli import agents, memories, people, serving, timeline, transfer, upkeep
 from alcove.cli.output import plain
-from alcove.errors import AlcoveError, NotFound, Unavailable
-from alcove.http.errors import RateLimited
+from alcove.core.errors import AlcoveError, NotFound, Unavailable
+from alcove.server.errors import RateLimited
 
 
 class Explained(click.Group):

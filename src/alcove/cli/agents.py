@@ -10,13 +10,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from alcove.agents.crew import Crew
+from alcove.agents.handle import Crew
 from alcove.agents.runs import MOST_RUNS, Run
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, count, plain
 from alcove.cli.store import is_url, json_option, on_store
-from alcove.client import Alcove
-from alcove.settings import Settings
+from alcove.client.embedded import Alcove
+from alcove.core.settings import Settings
 
 _MOST_CALLS = 1000
 

@@ -12,10 +12,10 @@ import click
 
 from alcove.cli.output import Output, plain, shown
 from alcove.cli.store import NamespaceType, namespace_argument, on_store, prefix_argument
-from alcove.client import Alcove
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.records import Memory
+from alcove.client.embedded import Alcove
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import Memory
 
 T = TypeVar("T")
 

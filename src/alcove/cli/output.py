@@ -16,9 +16,9 @@ from typing import TypeVar
 import click
 import msgspec
 
-from alcove.backup import Progress
-from alcove.errors import AlcoveError
-from alcove.partial import Partial
+from alcove.core.errors import AlcoveError
+from alcove.upkeep.atomic_file import Partial
+from alcove.upkeep.backup import Progress
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ import msgspec
 
 from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, working, writing
 from alcove.cli.store import on_store
-from alcove.client import Alcove
-from alcove.records import HeldNamespace, Receipt, Shared
-from alcove.reports import Held
+from alcove.client.embedded import Alcove
+from alcove.core.records import HeldNamespace, Receipt, Shared
+from alcove.store.reports import Held
 
 
 @click.command()

@@ -11,13 +11,13 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from alcove import config as configuration
-from alcove.apikeys import ApiKey
 from alcove.cli.output import Output
 from alcove.cli.store import is_url, json_option, on_store
-from alcove.client import Alcove
-from alcove.clock import system_clock, to_datetime
-from alcove.config import ServeConfig
+from alcove.client.embedded import Alcove
+from alcove.core.clock import system_clock, to_datetime
+from alcove.server import config as configuration
+from alcove.server.config import ServeConfig
+from alcove.store.api_keys import ApiKey
 
 
 @click.command()
@@ -32,7 +32,7 @@ def serve(**options: Any) -> None:
     """
     if is_url(str(options["at"])):
         raise click.BadParameter(f"{options['at']} is served already; give a file", param_hint="'--at'")
-    from alcove.http.server import serve as run  # noqa: PLC0415  the server's packages are an extra
+    from alcove.server.running import serve as run  # noqa: PLC0415  the server's packages are an extra
 
     run(ServeConfig(**options))
 
@@ -71,7 +71,7 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, a
     """
     if not user:
         raise click.UsageError("--user names nobody")
-    from alcove.http.auth import make_token  # noqa: PLC0415  the server's packages are an extra
+    from alcove.server.auth import make_token  # noqa: PLC0415  the server's packages are an extra
 
     made = make_token(jwt_secret, user, list(roles), seconds=seconds, clock=time.time)
     Output(as_json=as_json).record({"token": made}, made)

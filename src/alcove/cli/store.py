@@ -13,12 +13,12 @@ import click
 from click.core import ParameterSource
 
 from alcove.cli.output import Output
-from alcove.client import Alcove
-from alcove.clients import SCHEMES, connect
-from alcove.errors import InvalidRequest, PermissionDenied, StoreError
-from alcove.namespace import Namespace
+from alcove.client import SCHEMES, connect
+from alcove.client.embedded import Alcove
+from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
+from alcove.core.namespace import Namespace
+from alcove.core.settings import Settings
 from alcove.search.embedders import Embedder, embedder_for
-from alcove.settings import Settings
 
 OPERATOR = Settings(sweep_interval=0)
 """A command does its work and ends; it sweeps nothing on the side."""

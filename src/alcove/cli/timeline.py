@@ -12,11 +12,11 @@ import click
 
 from alcove.cli.output import Output, compact, plain, shown
 from alcove.cli.store import namespace_argument, on_store, prefix_argument
-from alcove.client import Alcove
-from alcove.clock import checked_moment
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.records import KINDS, Event, EventPage, Version
+from alcove.client.embedded import Alcove
+from alcove.core.clock import checked_moment
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import KINDS, Event, EventPage, Version
 
 _PAGE = 200
 _BETWEEN_LOOKS = 0.5

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from alcove.backup import BackedUp, Restored
-from alcove.backup import restore as restored
 from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
-from alcove.client import Alcove
-from alcove.ledger import Ledger
-from alcove.namespace import Namespace
-from alcove.transfer import File
+from alcove.client.embedded import Alcove
+from alcove.core.namespace import Namespace
+from alcove.upkeep.backup import BackedUp, Restored
+from alcove.upkeep.backup import restore as restored
+from alcove.upkeep.transfer import File
+from alcove.upkeep.wipe_ledger import Ledger
 
 
 @click.command()

@@ -11,9 +11,9 @@ import click
 from alcove.cli.memories import given
 from alcove.cli.output import Output, compact, count, plain, progress
 from alcove.cli.store import on_store
-from alcove.client import Alcove
-from alcove.doctor import Examination
-from alcove.reports import Index
+from alcove.client.embedded import Alcove
+from alcove.store.reports import Index
+from alcove.upkeep.doctor import Examination
 
 _BETWEEN_LOOKS = 0.1
 _PATIENCE = 120.0

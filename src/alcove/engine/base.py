@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from alcove.apikeys import ApiKey
+from alcove.core.namespace import Namespace
+from alcove.core.records import Kind
 from alcove.engine.operating import Administration, Erasure
-from alcove.filters import Filter
-from alcove.namespace import Namespace
-from alcove.portions import MOST_BYTES, portion
-from alcove.records import Kind
+from alcove.store.api_keys import ApiKey
+from alcove.store.filters import Filter
+from alcove.store.portions import MOST_BYTES, portion
 
 FOR_EVER = 2**63 - 1
 """Later than every moment."""

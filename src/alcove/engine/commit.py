@@ -7,8 +7,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
+from alcove.core.observer import Observer, Unobserved
 from alcove.engine.base import PutRow, Replay, Replayed, Row, RowOperation
-from alcove.observer import Observer, Unobserved
 
 Outcome = list[Row | None] | Replayed
 

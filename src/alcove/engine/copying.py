@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import apsw
 
+from alcove.core.errors import StoreError, Unavailable
 from alcove.engine import statements
 from alcove.engine.base import Copied, DataKey, Row, Summary
 from alcove.engine.database import explained, pragma, refuse_foreign
 from alcove.engine.log import SQL as LOG
-from alcove.errors import StoreError, Unavailable
 
 SQL = statements.load("copying.sql")
 _PAGES = 1024

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import apsw
 
-from alcove import cancellation
-from alcove.clock import parse_instant
+from alcove.core import cancellation
+from alcove.core.clock import parse_instant
+from alcove.core.errors import AlcoveError, StoreError, Unavailable
 from alcove.engine import statements
-from alcove.errors import AlcoveError, StoreError, Unavailable
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()

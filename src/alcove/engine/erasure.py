@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from alcove.clock import Clock
+from alcove.core.clock import Clock
 from alcove.engine import people, statements
 from alcove.engine.base import FOR_EVER
 from alcove.engine.database import Database

@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 
+from alcove.core.namespace import Namespace
 from alcove.engine import statements
 from alcove.engine.base import (
     FOR_EVER,
@@ -25,8 +26,7 @@ from alcove.engine.base import (
 from alcove.engine.database import Database
 from alcove.engine.log import COLUMNS
 from alcove.engine.scopes import predicate
-from alcove.filters import Filter, Params
-from alcove.namespace import Namespace
+from alcove.store.filters import Filter, Params
 
 SQL = statements.load("index.sql", columns=COLUMNS)
 NEAR = 5000

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from alcove.clock import DAY, Clock
+from alcove.core.clock import DAY, Clock
+from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
+from alcove.core.namespace import Namespace
+from alcove.core.records import Kind, new_id
 from alcove.engine import statements
 from alcove.engine.base import (
     DataKeyGone,
@@ -22,10 +25,7 @@ from alcove.engine.base import (
     TouchRow,
     Writer,
 )
-from alcove.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
-from alcove.namespace import Namespace
-from alcove.portions import MOST_BYTES
-from alcove.records import Kind, new_id
+from alcove.store.portions import MOST_BYTES
 
 COLUMNS = ", ".join(Row._fields)
 SQL = statements.load("queries.sql", columns=COLUMNS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alcove.engine.base import Scope
-from alcove.filters import Params
+from alcove.store.filters import Params
 
 
 def predicate(scope: Scope, params: Params) -> str:

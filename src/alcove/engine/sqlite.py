@@ -10,8 +10,10 @@ from typing import Any
 
 import apsw
 
-from alcove.apikeys import ApiKey
-from alcove.clock import Clock
+from alcove.core.clock import Clock
+from alcove.core.errors import AlcoveError
+from alcove.core.observer import Observer, Unobserved
+from alcove.core.records import KINDS, Kind
 from alcove.engine import base, copying, operating, statements
 from alcove.engine.administration import Administration
 from alcove.engine.base import (
@@ -31,11 +33,9 @@ from alcove.engine.erasure import Erasure
 from alcove.engine.index import Index
 from alcove.engine.log import SQL, Live, Transaction
 from alcove.engine.scopes import by_author, predicate
-from alcove.errors import AlcoveError
-from alcove.filters import Params
-from alcove.observer import Observer, Unobserved
-from alcove.portions import PIECE_BYTES
-from alcove.records import KINDS, Kind
+from alcove.store.api_keys import ApiKey
+from alcove.store.filters import Params
+from alcove.store.portions import PIECE_BYTES
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""

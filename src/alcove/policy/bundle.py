@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from alcove.errors import PolicyError
+from alcove.core.errors import PolicyError
 
 
 class Bundle(NamedTuple):

@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple, TypeVar
 import regorus
 from msgspec import Raw, Struct
 
-from alcove import checks
-from alcove.errors import InvalidRequest, PermissionDenied, PolicyError, PolicyFailed
-from alcove.filters import Filter
-from alcove.namespace import Namespace
+from alcove.core.errors import InvalidRequest, PermissionDenied, PolicyError, PolicyFailed
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
 from alcove.policy.bundle import Bundle
 from alcove.policy.rules import (
     ATTRIBUTES,
@@ -29,7 +28,8 @@ from alcove.policy.rules import (
     exact_value,
     value,
 )
-from alcove.principal import Principal
+from alcove.store import validation
+from alcove.store.filters import Filter
 
 log = logging.getLogger("alcove")
 Answer = TypeVar("Answer")
@@ -187,7 +187,7 @@ def _attributes(engine: regorus.Engine) -> bytes:
     if not {str}.issuperset(map(type, attributes.values())):
         attributes = exact_value(engine, ATTRIBUTES)
     try:
-        return checks.json(attributes, "attributes")
+        return validation.json(attributes, "attributes")
     except InvalidRequest as error:
         raise PolicyError(f"attributes.rego: {error.message}") from None
 

@@ -10,7 +10,7 @@ import msgspec
 import regorus
 from msgspec import Struct
 
-from alcove.errors import InvalidRequest, PolicyError
+from alcove.core.errors import InvalidRequest, PolicyError
 from alcove.policy.bundle import Bundle
 
 DECISION = "data.memories.authz.decision"

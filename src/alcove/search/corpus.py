@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from alcove.search.coherence import coherent
 from alcove.search.embedders import Matrix
 from alcove.search.items import Columns, Item, ReadItem
 from alcove.search.labels import Labels, label_fields
+from alcove.search.order_detection import coherent
 from alcove.search.postings import Postings, Rows
 from alcove.search.terms import Reader
 from alcove.search.vectors import Vectors

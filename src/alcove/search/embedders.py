@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.errors import AlcoveError, InvalidRequest
+from alcove.core.errors import AlcoveError, InvalidRequest
 
 Matrix = NDArray[np.float32]
 

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from alcove.clock import SECOND, Clock
+from alcove.core.clock import SECOND, Clock
+from alcove.core.errors import AlcoveError
 from alcove.engine.base import Embedded, Index, TextToIndex
-from alcove.errors import AlcoveError
 from alcove.search.embedders import Embedder
 from alcove.search.pieces import PROBE, checked, cut, dimensions_of, embedded, joined, vectors_of
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
-from alcove.search.kindred import Lexicon
+from alcove.search.related_words import Lexicon
 from alcove.search.windows import spans
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from alcove.search.embedders import Matrix
-from alcove.search.kindred import Lexicon
+from alcove.search.related_words import Lexicon
 from alcove.search.terms import Reader, words
 from alcove.search.times import Span, recent, span
 

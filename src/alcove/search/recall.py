@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alcove.clock import SECOND, Clock
+from alcove.core.clock import SECOND, Clock
+from alcove.core.errors import InvalidRequest
 from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
-from alcove.errors import InvalidRequest
-from alcove.portions import portion
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.items import Item, Mask
 from alcove.search.joined import Joined
-from alcove.search.kindred import Lexicon
 from alcove.search.pieces import vectors_of, whole
 from alcove.search.question import Question
 from alcove.search.ranking import DEFAULT, Hit, Mode, Ranking, rank
+from alcove.search.related_words import Lexicon
 from alcove.search.subtree import Fits, corpus_of, item, text_of
 from alcove.search.subtrees import Subtrees
+from alcove.store.portions import portion
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""

@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from alcove.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
 from alcove.search.windows import character_windows
 

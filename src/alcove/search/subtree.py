@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.cancellation import to_the_end
-from alcove.clock import SECOND
+from alcove.core.cancellation import to_the_end
+from alcove.core.clock import SECOND
 from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, Text
-from alcove.filters import Filter
 from alcove.search.corpus import Corpus
 from alcove.search.items import Item, Mask
 from alcove.search.pieces import opened
+from alcove.store.filters import Filter
 
 MOST_FILTERS = 16
 """Filters whose rows are remembered for a subtree."""

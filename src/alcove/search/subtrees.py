@@ -7,11 +7,11 @@ import threading
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
 from alcove.engine.base import Index, Scope, SubtreeTooLarge
-from alcove.errors import InvalidRequest
-from alcove.filters import Filter
-from alcove.namespace import Namespace
 from alcove.search.subtree import Snapshot, Subtree
+from alcove.store.filters import Filter
 
 SHARE = 4
 """One user's own subtrees may take one part in so many of what all subtrees may take."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from alcove.errors import KeyUnavailable, Unavailable
+from alcove.core.errors import KeyUnavailable, Unavailable
 
 
 class Kek(NamedTuple):

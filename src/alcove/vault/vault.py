@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from alcove.core.errors import KeyDestroyed, KeyUnavailable, Unreadable
+from alcove.core.namespace import Namespace
 from alcove.engine.base import DataKey
-from alcove.errors import KeyDestroyed, KeyUnavailable, Unreadable
-from alcove.namespace import Namespace
 from alcove.vault.providers import Kek, KeyProvider
 
 STORE = "store"

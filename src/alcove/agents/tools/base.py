@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from alcove.agents.rooms import KEEP, Rooms
 from alcove.agents.runs import Runs
-from alcove.checks import choices
-from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
-from alcove.principal import Grant, Principal
-from alcove.service import Memories
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.store.memories import Memories
+from alcove.store.validation import choices
 
 log = logging.getLogger("alcove")
 

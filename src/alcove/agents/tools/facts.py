@@ -7,14 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from alcove import checks
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import ByKey, Content, Look, look
 from alcove.agents.tools.texts import quoted
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.records import Delete, Entry, Evict, Memory, Put
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import Delete, Entry, Evict, Memory, Put
+from alcove.store import validation
 
 _AT_ONCE = 10
 """Facts that make room for one at most, where another agent left too many."""
@@ -60,7 +60,11 @@ def _key(turn: Turn, content: str) -> str:
     """
     room = _room(turn)
     same = turn.memories.list(turn.within(room), room, filter={"content": content}, limit=1, exact=True)
-    return same[0].key if same else f"fact-{hashlib.sha256(checks.text(content, 'content')).hexdigest()[:16]}"
+    return (
+        same[0].key
+        if same
+        else f"fact-{hashlib.sha256(validation.text(content, 'content')).hexdigest()[:16]}"
+    )
 
 
 def recall_facts(turn: Turn, given: Look) -> Answer:

@@ -11,10 +11,10 @@ from msgspec import Meta, Struct
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Turn
 from alcove.agents.tools.texts import READ, line, listed
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.portions import portion
-from alcove.records import Memory, Put
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import Memory, Put
+from alcove.store.portions import portion
 
 MOST = 100
 """Memories that a call gives at most, as a search of the service does."""

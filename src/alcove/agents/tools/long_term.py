@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from alcove import checks
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import Content, Limit, Query
 from alcove.agents.tools.texts import line, listed, name
-from alcove.errors import AlcoveError, InvalidRequest, NotFound
-from alcove.namespace import Namespace
-from alcove.records import Delete, Entry, Memory, Put
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import Delete, Entry, Memory, Put
+from alcove.store import validation
 
 Type = Literal["fact", "preference", "relationship", "instruction"]
 Scope = Literal["agent", "all"]
@@ -116,7 +116,7 @@ def _digest(content: str) -> str:
     """The same for contents that differ only in case, spacing or punctuation."""
     folded = unicodedata.normalize("NFKC", content).casefold()
     words = re.findall(r"\w+", folded)
-    return hashlib.sha256(checks.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
+    return hashlib.sha256(validation.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
 
 
 def _tags(tags: list[str]) -> list[str]:

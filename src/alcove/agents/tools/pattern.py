@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
-from alcove.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest
 
 MOST = 200
 _PARTS = re.compile(r"\*+|\[!?+\]?+[^\]]*\]|.", re.DOTALL)

@@ -21,10 +21,10 @@ from alcove.agents.tools.keyed import (
     some,
     told,
 )
-from alcove.errors import NotFound
-from alcove.namespace import Namespace
-from alcove.principal import Principal
-from alcove.records import Delete, Deletion, Memory, Result
+from alcove.core.errors import NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import Delete, Deletion, Memory, Result
 
 _WHERE = "in your private memory of this user"
 _AT_ONCE = 500

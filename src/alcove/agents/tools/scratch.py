@@ -12,9 +12,9 @@ from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown, some
 from alcove.agents.tools.pattern import matcher
 from alcove.agents.tools.texts import LISTED, READ, line, listed
-from alcove.errors import Conflict, NotFound
-from alcove.namespace import Namespace
-from alcove.records import Delete, Memory, Put
+from alcove.core.errors import Conflict, NotFound
+from alcove.core.namespace import Namespace
+from alcove.core.records import Delete, Memory, Put
 
 Room = Annotated[str, Meta(description="Which room.")]
 Version = Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")]

@@ -23,8 +23,8 @@ from alcove.agents.tools.keyed import (
     read,
     show,
 )
-from alcove.errors import InvalidRequest
-from alcove.namespace import Namespace
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
 
 Pool = Annotated[str, Meta(description="Which pool.")]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from alcove.records import Author, Memory
+from alcove.core.records import Author, Memory
 
 LISTED = 1_000
 """Characters shown of each content in a list or a search."""

@@ -1,0 +1,33 @@
+"""Stores wherever they are: `connect` gives a file or a server the same face."""
+
+from __future__ import annotations
+
+import os
+
+from alcove.client.embedded import Alcove
+from alcove.core.settings import Settings
+from alcove.search.embedders import Embedder
+
+SCHEMES = ("http://", "https://")
+
+
+def connect(
+    at: str | os.PathLike[str],
+    *,
+    user: str | None = None,
+    token: str | None = None,
+    api_key: str | None = None,
+    timeout: float = 60.0,
+    settings: Settings | None = None,
+    embedder: str | Embedder | None = "minilm",
+) -> Alcove:
+    """The store in a file or behind a URL, as this user.
+
+    `settings` and `embedder` are for a file, credentials for a URL.
+    """
+    if isinstance(at, str) and at.lower().startswith(SCHEMES):
+        from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
+
+        return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout)
+    store = Alcove(at, settings=settings, embedder=embedder)
+    return store if user is None else store.as_user(user)

@@ -1,0 +1,54 @@
+"""Moments as whole microseconds since 1970 in UTC: what engines store and compare."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from alcove.core.errors import InvalidRequest
+
+Clock = Callable[[], int]
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_CALENDAR = [(end.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for end in (datetime.min, datetime.max)]
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
+
+
+def system_clock() -> int:
+    """The wall clock in microseconds."""
+    return time.time_ns() // 1000
+
+
+def to_datetime(moment: int) -> datetime:
+    """The moment as an aware `datetime` in UTC."""
+    return _EPOCH + timedelta(microseconds=moment)
+
+
+def parse_instant(text: str) -> int | None:
+    """The moment an RFC 3339 text names, or None where it is not one."""
+    if not _RFC3339.fullmatch(text):
+        return None
+    try:
+        return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
+    except (ValueError, OverflowError):
+        return None
+
+
+def checked_moment(value: object, field: str) -> int | None:
+    """The moment a caller gave as an aware datetime or as RFC 3339 text; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        moment: int | None = (value - _EPOCH) // _MICROSECOND
+    else:
+        moment = parse_instant(value) if isinstance(value, str) else None
+    if moment is None or not _CALENDAR[0] <= moment <= _CALENDAR[1]:
+        raise InvalidRequest(field, "a time with its zone: RFC 3339 text or an aware datetime")
+    return moment

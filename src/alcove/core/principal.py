@@ -1,0 +1,98 @@
+"""Who asks: the authenticated user with their claims, and the agent acting for them, if any."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import MAX_ENCODED_BYTES, Namespace
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A fact the service computed: these operations are open in this room and below it."""
+
+    namespace: Namespace
+    operations: tuple[str, ...] = ("read", "write", "delete")
+    written_by: tuple[str | None, ...] | None = None
+    """Where it is set, only what these wrote may be found, and nothing be read by its key; None is nobody."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A caller, as authentication established it; nothing in a request can change it."""
+
+    user_id: str
+    client_id: str | None = None
+    claims: dict[str, JSON] = field(default_factory=dict)
+    agent: str | None = None
+    grants: tuple[Grant, ...] = ()
+
+    def __post_init__(self) -> None:
+        checked_user(self.user_id, "user_id")
+        for name in ("client_id", "agent"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if type(given) is not str:
+                raise InvalidRequest(name, "a string")
+            Namespace((given,)).encode(name)  # refuses lone surrogates
+        try:
+            msgspec.json.encode(self.claims)
+        except (UnicodeEncodeError, TypeError):
+            raise InvalidRequest("claims", "JSON data") from None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the claims carry the role `admin`."""
+        return "admin" in self.roles
+
+    @property
+    def is_auditor(self) -> bool:
+        """Whether the claims carry the role `auditor`, which reads what admins see."""
+        return "auditor" in self.roles
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles of the claims; anything but a list of strings carries none."""
+        roles = self.claims.get("roles")
+        return roles if isinstance(roles, list) and all(isinstance(r, str) for r in roles) else []  # type: ignore[return-value]
+
+    @functools.cached_property
+    def context(self) -> msgspec.Raw:
+        """`input.context` of every policy decision, as JSON."""
+        grants = [
+            {"namespace": list(g.namespace), "operations": g.operations}
+            | ({} if g.written_by is None else {"written_by": g.written_by})
+            for g in self.grants
+        ]
+        return msgspec.Raw(
+            msgspec.json.encode(
+                {
+                    "user_id": self.user_id,
+                    "client_id": self.client_id or "",
+                    "jwt_claims": self.claims,
+                    "agent": self.agent,
+                    "grants": grants,
+                }
+            )
+        )
+
+
+def checked_user(user: object, field: str) -> str:
+    """A user id that namespaces can have as a segment; otherwise an error names the field it came from."""
+    if type(user) is not str or not user:
+        raise InvalidRequest(field, "a non-empty string")
+    if len(Namespace(("user", user)).encode(field)) > MAX_ENCODED_BYTES:
+        raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES - 6} bytes, as a segment of a namespace")
+    return user
+
+
+NOBODY_ELSE = Principal("noop", claims={"roles": ["admin"]})
+"""The principal of a store used without authentication: user `noop`, with the role `admin`."""

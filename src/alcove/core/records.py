@@ -1,0 +1,221 @@
+"""What the service takes and gives: operations on memories, and memories, versions, events, receipts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from alcove.core.namespace import Namespace
+from alcove.core.principal import JSON
+
+Kind = Literal["add", "update", "delete", "expired"]
+Shared = Literal["keep", "anonymise", "remove"]
+KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
+
+
+def new_id() -> bytes:
+    """A random UUID (version 4): a name and no secret, so the quick generator will do."""
+    bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62)
+    return bits.to_bytes(16, "big")
+
+
+class Author(Struct, frozen=True, gc=False):
+    """Who wrote a version: the user, the client they came through, the agent that acted for them."""
+
+    user: str | None = None
+    client: str | None = None
+    agent: str | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
+    """A memory without its value: what a write answers and what a list shows."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    attributes: dict[str, JSON]
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class Signal(Struct, frozen=True, gc=False):
+    """What one mechanism of ranking made of an item: its place by that alone, and what it added."""
+
+    rank: int
+    score: float
+
+
+class Memory(Entry, frozen=True, kw_only=True, gc=False):
+    """A memory as it is read: opened, with its index text and who wrote it."""
+
+    value: dict[str, JSON]
+    index: dict[str, str]
+    written_by: Author
+    score: float | None = None
+    """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
+    explain: dict[str, Signal] | None = None
+
+
+class Memories(list[Memory]):
+    """What a search found, best first; `degraded` says why it is less than it could be, if it is.
+
+    `next_offset` is where to go on, if it ended before its limit because it would be too large.
+    """
+
+    degraded: str | None = None
+    next_offset: int | None = None
+
+
+class Deletion(Struct, frozen=True, kw_only=True):
+    """What a delete did; `revision` is the tombstone's, None where nothing was there."""
+
+    namespace: Namespace
+    key: str
+    deleted: bool
+    revision: int | None
+
+
+class Version(Struct, frozen=True, kw_only=True):
+    """One entry of a memory's history; value, attributes and index are None for delete and expired."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    kind: Kind
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+    value: dict[str, JSON] | None
+    attributes: dict[str, JSON] | None
+    index: dict[str, str] | None
+    written_by: Author
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One entry of the timeline; value and attributes are None for delete and expired."""
+
+    id: str
+    namespace: Namespace
+    key: str
+    kind: Kind
+    revision: int
+    occurred_at: datetime
+    expires_at: datetime | None
+    value: dict[str, JSON] | None
+    attributes: dict[str, JSON] | None
+    written_by: Author
+    cursor: str
+
+
+class EventPage(Struct, frozen=True, kw_only=True):
+    """A page of the timeline and the position after it.
+
+    `truncated_before` is set when the caller's cursor is older than the retained history: events
+    before that moment may be missing from this page. `more` says that others have happened since.
+    """
+
+    events: list[Event]
+    after_cursor: str
+    truncated_before: datetime | None = None
+    more: bool = False
+
+
+class HeldVersion(Version, frozen=True, kw_only=True):
+    """A version as a person's export has it."""
+
+    current: bool
+    """Whether it is what its key holds now; otherwise it is history."""
+
+
+class HeldNamespace(Struct, frozen=True, kw_only=True):
+    """How much of somebody a namespace holds."""
+
+    namespace: Namespace
+    memories: int
+    versions: int
+    bytes: int
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What a wipe removed, counted where, and what it left."""
+
+    user: str
+    removed: dict[str, int]
+    key_destroyed: bool
+    shared: dict[str, int]
+    """How many versions in rooms of others, by what became of them."""
+    shared_left: list[HeldNamespace] = []
+    """The rooms of others in which something stays, with or without its author's name."""
+    wiped_at: datetime | None = None
+    """None where nothing was erased, because it was a dry run."""
+    scrubbed: bool
+    """Whether no byte of what was removed is left in the file or its log."""
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """What a sweep did: expiries recorded, memories past their maximum age, old versions removed."""
+
+    expired: int
+    aged: int
+    purged: int
+
+
+class Operation(Struct, frozen=True, kw_only=True, tag_field="op"):
+    """One operation of a batch."""
+
+    namespace: Sequence[str] | str
+    key: str
+
+
+class Put(Operation, frozen=True, kw_only=True, tag="put"):
+    value: Mapping[str, object]
+    index: Mapping[str, str] | None = None
+    ttl_seconds: int | None = None
+    expected_revision: int | None = None
+    create_only: bool = False
+
+
+class Imported(Put, frozen=True, kw_only=True, tag="import"):
+    """A put of what was exported: it keeps when it was written, its expiry and, for an admin, its author."""
+
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    written_by: Author | None = None
+
+
+class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
+    """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
+
+    data_key: int | None
+    """The id of the data key that they had then; None if they had none, and `wipes` counts instead."""
+    wipes: int
+    """How many wipes there had been then, of anybody."""
+
+
+class Get(Operation, frozen=True, kw_only=True, tag="get"):
+    pass
+
+
+class Evict(Get, frozen=True, kw_only=True, tag="evict"):
+    """Deletes the oldest memory of a namespace that holds `most` when its key is new, and answers it."""
+
+    most: int
+
+
+class Delete(Operation, frozen=True, kw_only=True, tag="delete"):
+    expected_revision: int | None = None
+
+
+class Touch(Operation, frozen=True, kw_only=True, tag="touch"):
+    """Changes when a memory expires, without a version or an event."""
+
+    ttl_seconds: int | None = None
+
+
+Result = Entry | Memory | Deletion | None
+"""What an operation answers: put and touch an Entry, get a Memory or None, delete a Deletion."""

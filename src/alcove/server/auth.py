@@ -1,0 +1,313 @@
+"""Who calls: nobody in particular, the bearer of a token, or the holder of an API key."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import json
+import logging
+import math
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import jwt
+
+from alcove.core.errors import InvalidRequest, PermissionDenied, Unavailable
+from alcove.core.principal import NOBODY_ELSE, Principal, checked_user
+from alcove.server.errors import Unauthenticated
+from alcove.store.api_keys import ApiKeys
+
+log = logging.getLogger("alcove.http")
+Headers = Mapping[bytes, bytes]
+
+_ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_MOST_TOKENS = 10_000
+_SAFE_SECRET_BYTES = 32
+warnings.filterwarnings("ignore", category=jwt.InsecureKeyLengthWarning)  # we say so ourselves, once
+_FETCH_SECONDS = 5
+_MOST_PUBLISHED = 1_000_000
+_DISCOVERY = "/.well-known/openid-configuration"
+_BETWEEN_FETCHES = 2
+_FRESH_SECONDS = 300
+_BELIEVED_SECONDS = 3600
+
+
+class Authenticator(Protocol):
+    """Says who calls, from the headers of a request and nothing else."""
+
+    async def __call__(self, headers: Headers) -> Principal: ...
+
+
+class Noop:
+    """Everybody is `noop`, an admin; safe only where nobody else can reach the server.
+
+    A page of another origin, or a name that was made to point here, must not use a browser to get in.
+    """
+
+    def __init__(self, *, anywhere: bool = False) -> None:
+        self._anywhere = anywhere
+
+    async def __call__(self, headers: Headers) -> Principal:
+        _refuse_a_name(headers)
+        if not self._anywhere:
+            host = headers.get(b"host")
+            if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
+                raise PermissionDenied("without authentication, only a loopback Host is served")
+            origin = headers.get(b"origin")
+            if origin is not None and not _is_loopback(origin.decode("latin-1")):
+                raise PermissionDenied("without authentication, no other Origin is served")
+        return NOBODY_ELSE
+
+
+class WithGrants:
+    """Whoever an authenticator finds, with what the specs of agents and teams let them read."""
+
+    def __init__(self, authenticate: Authenticator, grant: Callable[[Principal], Principal]) -> None:
+        self._authenticate = authenticate
+        self._grant = grant
+
+    async def __call__(self, headers: Headers) -> Principal:
+        return self._grant(await self._authenticate(headers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRules:
+    """What a token must say, beyond being signed."""
+
+    audience: str | None = None
+    issuer: str | None = None
+    user_claim: str = "sub"
+    roles_claim: str = "roles"
+    leeway: float = 0.0
+    require_exp: bool = True
+
+
+class Tokens:
+    """JSON Web Tokens, signed with a shared secret or with a key of a published set.
+
+    The algorithms are fixed by the kind of key, so that a token cannot choose `none` or have a public key
+    taken for a secret. A verified token is remembered until it expires.
+    """
+
+    def __init__(self, keys: Keys, rules: TokenRules) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._verified: dict[bytes, tuple[float, Principal]] = {}
+
+    async def __call__(self, headers: Headers) -> Principal:
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthenticated("expected a bearer token")
+        _refuse_a_name(headers)
+        until, principal = self._verified.get(token, (0.0, None))
+        if principal is None or until <= time.time():
+            until, principal = await self._verify(token.decode("latin-1"))
+            if len(self._verified) >= _MOST_TOKENS:
+                self._verified.clear()
+            self._verified[token] = until, principal
+        return principal
+
+    async def _verify(self, token: str) -> tuple[float, Principal]:
+        rules = self._rules
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key=await self._keys.key_for(token),
+                algorithms=self._keys.algorithms,
+                audience=rules.audience,
+                issuer=rules.issuer,
+                leeway=rules.leeway,
+                options={
+                    "require": ["exp"] if rules.require_exp else [],
+                    "verify_aud": rules.audience is not None,
+                    "verify_sub": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            raise Unauthenticated(f"the token does not hold: {error}") from None
+        user = claims.get(rules.user_claim)
+        if not isinstance(user, str) or not user:
+            raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
+        checked_user(user, rules.user_claim)
+        if rules.roles_claim != "roles":
+            claims["roles"] = _claim(claims, rules.roles_claim)
+        client = claims.get("azp") or claims.get("client_id")
+        try:
+            until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
+            return until, Principal(user, client if isinstance(client, str) else None, claims)
+        except (InvalidRequest, OverflowError) as error:
+            raise Unauthenticated(f"the token does not hold: {error}") from None
+
+
+class Keys(Protocol):
+    """Where the key of a token comes from; a published one brings its own algorithm, which must fit."""
+
+    algorithms: list[str]
+
+    async def key_for(self, token: str) -> Any: ...
+
+
+class SharedSecret:
+    """One secret, HS256."""
+
+    def __init__(self, secret: str) -> None:
+        self.algorithms = ["HS256"]
+        self._secret = secret
+        if len(secret.encode()) < _SAFE_SECRET_BYTES:
+            log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
+
+    async def key_for(self, token: str) -> str:
+        return self._secret
+
+
+class PublishedKeys:
+    """A key set at a URL, or at the URL that an OIDC issuer names.
+
+    It is fetched again when it is old or does not have a token's key, though not for every token of somebody
+    who makes key ids up. A known key needs no fetch to succeed until the set is too old to be believed.
+    """
+
+    def __init__(self, *, jwks_url: str | None = None, issuer: str | None = None) -> None:
+        self.algorithms = _ASYMMETRIC
+        self._url = jwks_url
+        self._issuer = issuer
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched = self._tried = -math.inf
+        self._trouble = ""
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def key_for(self, token: str) -> jwt.PyJWK:
+        name = jwt.get_unverified_header(token).get("kid")
+        if not self._has(name, since=_FRESH_SECONDS):
+            fetching = self._refreshed()
+            if not self._has(name) and fetching:
+                await asyncio.shield(fetching)  # whoever waits may give up; the fetch goes on for all
+        if self._has(name):
+            return self._keys[name]
+        if self._trouble:
+            raise Unavailable(f"the key set cannot be fetched: {self._trouble}")
+        raise jwt.InvalidKeyError("its key is not in the key set")
+
+    def _has(self, name: str | None, *, since: float = _BELIEVED_SECONDS) -> bool:
+        return name is not None and name in self._keys and _age(self._fetched) < since
+
+    def _refreshed(self) -> asyncio.Task[None] | None:
+        """The fetch that is under way, or a new one unless the last is too recent."""
+        if self._fetching is None or self._fetching.done():
+            recent = _age(self._tried) <= _BETWEEN_FETCHES
+            self._fetching = None if recent else asyncio.create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._published)
+        except (jwt.PyJWTError, OSError, ValueError, KeyError, TypeError, HTTPException) as error:
+            self._trouble = str(error)
+        else:
+            keys = {key.key_id: key for key in found.keys if key.public_key_use in ("sig", None)}
+            self._keys, self._trouble, self._fetched = keys, "", time.monotonic()
+        self._tried = time.monotonic()
+
+    def _published(self) -> jwt.PyJWKSet:
+        url = self._url or str(_json_at(f"{(self._issuer or '').rstrip('/')}{_DISCOVERY}")["jwks_uri"])
+        return jwt.PyJWKSet.from_dict(_json_at(url))
+
+
+class KeyHolders:
+    """API keys; only a trusted one may name the user it acts for."""
+
+    def __init__(self, keys: ApiKeys) -> None:
+        self._keys = keys
+
+    async def __call__(self, headers: Headers) -> Principal:
+        given = headers.get(b"x-api-key")
+        if given is None:
+            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+            given = token if scheme.lower() == b"bearer" else b""
+        key = self._keys.find(given.decode("latin-1"))
+        if key is None:
+            raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
+        named = headers.get(b"x-user-id")
+        if named is not None and not key.trusted:
+            raise PermissionDenied("only a trusted key may name the user with X-User-ID")
+        try:
+            user = named.decode() if named is not None else key.user
+        except UnicodeDecodeError:
+            raise Unauthenticated("X-User-ID: expected UTF-8") from None
+        if not user:
+            raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
+        checked_user(user, "X-User-ID")
+        return Principal(user, key.client, {"roles": list(key.roles)})
+
+
+def make_token(secret: str, user: str, roles: list[str], *, seconds: int, clock: Callable[[], float]) -> str:
+    """A token for trying things out in HS256 mode."""
+    now = int(clock())
+    claims = {"sub": user, "roles": roles, "iat": now, "exp": now + seconds}
+    return jwt.encode(claims, secret, algorithm="HS256")
+
+
+def on_this_machine(address: str, headers: Headers) -> bool:
+    """Whether a program here calls for itself: no proxy for others, and no browser for some page."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    if not (mapped or ip).is_loopback or any(name in headers for name in _FORWARDED):
+        return False
+    host, origin = headers.get(b"host", b"localhost"), headers.get(b"origin", b"//localhost")
+    return _is_loopback(f"//{host.decode('latin-1')}") and _is_loopback(origin.decode("latin-1"))
+
+
+@functools.lru_cache(1000)
+def _is_loopback(url: str) -> bool:
+    try:
+        return urlsplit(url).hostname in _LOOPBACK
+    except ValueError:
+        return False
+
+
+def _refuse_a_name(headers: Headers) -> None:
+    """Whoever names a user expects to be served as that user, and not as somebody else."""
+    if b"x-user-id" in headers:
+        raise PermissionDenied("only a trusted API key may name the user with X-User-ID")
+
+
+def _claim(claims: dict[str, Any], path: str) -> Any:
+    """What a claim says, None if it is not there; dots lead into objects, unless one has that very name."""
+    found: Any = claims
+    for name in [path] if path in claims else path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _age(moment: float) -> float:
+    return time.monotonic() - moment
+
+
+def _json_at(url: str) -> dict[str, Any]:
+    """A JSON object that an issuer publishes; one that drips or never ends is given up."""
+    deadline = time.monotonic() + _FETCH_SECONDS
+    content = b""
+    try:
+        with urllib.request.urlopen(url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  the operator's own URL
+            while piece := answer.read1(_MOST_PUBLISHED):
+                content += piece
+                if time.monotonic() > deadline or len(content) > _MOST_PUBLISHED:
+                    raise ValueError("it takes too long, or is too long")
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("it is not a JSON object")
+        return found
+    except (OSError, ValueError, HTTPException) as error:
+        raise ValueError(f"{url}: {error}") from None

@@ -1,0 +1,103 @@
+"""What one request, one user and the whole server may take."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from alcove.core.errors import Unavailable
+from alcove.core.principal import Principal
+from alcove.server.errors import RateLimited
+
+SMALL_BYTES = 16 * 1024
+"""What is larger is read, checked, opened and answered by a thread and not on the event loop."""
+_MOST_BUCKETS = 100_000
+_TIMES_WHAT_IS_FREE = 4
+
+asking: ContextVar[str | None] = ContextVar("asking", default=None)
+"""The user whose request the running task answers; None where nobody has said who they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of the HTTP edge."""
+
+    most_body_bytes: int = 4 * 1024 * 1024
+    most_bodies_bytes: int = 64 * 4 * 1024 * 1024
+    """Of all large bodies together that are being read or worked on."""
+    request_seconds: float = 30.0
+    most_in_flight: int = 1000
+    """Requests at once, and as many streams and imports beside them."""
+    rate_per_second: float = 0.0
+    """Requests a principal may make in a second, with as much saved up; 0 for any number."""
+
+
+class Shares:
+    """A number of places that users share; only for use on the event loop.
+
+    A user may have more as long as they have at most four times what is then left. One alone gets up to
+    four fifths of all, two get four ninths each, and so on: something is left for whoever has none yet.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._held: dict[str | None, int] = {}
+
+    def take(self, user: str | None, places: int = 1) -> bool:
+        """Takes some places, if the user may have them."""
+        held, left = self._held.get(user, 0), self._free - places
+        if left < 0 or (held and held + places > _TIMES_WHAT_IS_FREE * left):
+            return False
+        self._free = left
+        self._held[user] = held + places
+        return True
+
+    def give(self, user: str | None, places: int = 1) -> None:
+        """Gives places back."""
+        self._free += places
+        self._held[user] -= places
+        if not self._held[user]:
+            del self._held[user]
+
+
+class Held:
+    """The places that one request holds."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self) -> None:
+        self._places: list[tuple[Shares, str | None, int]] = []
+
+    def take(self, shares: Shares, user: str | None, places: int = 1) -> None:
+        """Takes places for this request, or refuses it."""
+        if not shares.take(user, places):
+            raise Unavailable("more is under way than you or the server may have; try again in a moment")
+        self._places.append((shares, user, places))
+
+    def give_back(self) -> None:
+        while self._places:
+            shares, user, places = self._places.pop()
+            shares.give(user, places)
+
+
+class RateLimiter:
+    """A bucket of requests for each principal, filled at the rate; one for each worker process."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._buckets: dict[tuple[str, str | None], tuple[float, float]] = {}
+
+    def take(self, principal: Principal) -> None:
+        """Takes one request out of the principal's bucket, or refuses it."""
+        if not self._per_second:
+            return
+        now, most = time.monotonic(), max(1.0, self._per_second)
+        who = principal.user_id, principal.client_id
+        left, since = self._buckets.get(who, (most, now))
+        left = min(most, left + (now - since) * self._per_second)
+        if left < 1:
+            raise RateLimited(f"more than {self._per_second:g} requests a second")
+        if len(self._buckets) >= _MOST_BUCKETS:
+            self._buckets.clear()
+        self._buckets[who] = left - 1, now

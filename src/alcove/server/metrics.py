@@ -1,0 +1,171 @@
+"""What a worker counts, and `/metrics`, where Prometheus reads what all of them have counted.
+
+prometheus-client decides when it is imported whether counts are kept in memory or, for several workers, in
+files of a folder that they share; so this module is imported only by who has seen to that (`tallies.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from msgspec import Struct
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from alcove.core.errors import PermissionDenied
+from alcove.server.application import METHODS, Exchange, Page
+from alcove.server.resource import Call, Resource
+from alcove.server.worker_metrics import FOLDER
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BETWEEN_SAMPLES = 0.5
+_FORBIDDEN = 403
+
+
+class Metrics:
+    """Watches the requests and observes the store of one worker, and answers for all of them."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        own = self._registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "alcove_request_seconds", "Time from a request's headers until its answer is ready.",
+            ["route", "method", "status"], buckets=SECONDS, registry=own,
+        )  # fmt: skip
+        self._in_flight = Gauge(
+            "alcove_requests_in_flight", "Requests that are being answered, this one included.",
+            multiprocess_mode="livesum", registry=own,
+        )  # fmt: skip
+        self._denials = Counter(
+            "alcove_denials", "Requests that were refused for want of permission.",
+            ["route", "method"], registry=own,
+        )  # fmt: skip
+        self._waiting = Gauge(
+            "alcove_writes_waiting", "Writes that are not on the disk yet: queued, or in the running commit.",
+            multiprocess_mode="livesum", registry=own,
+        )  # fmt: skip
+        self._writes = Histogram(
+            "alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES, registry=own
+        )
+        self._failures = Counter("alcove_commit_failures", "Commits that the disk refused.", registry=own)
+        self._expirations = Counter(
+            "alcove_expirations", "Memories whose end a sweep recorded.", ["which"], registry=own
+        )
+        self._index_waiting = Gauge(
+            "alcove_index_waiting", "Texts that wait to be found by meaning.",
+            multiprocess_mode="livemostrecent", registry=own,
+        )  # fmt: skip
+        self._index_lag = Gauge(
+            "alcove_index_lag_seconds", "How long the text has waited that has waited longest.",
+            multiprocess_mode="livemostrecent", registry=own,
+        )  # fmt: skip
+        self.index: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+        """Asked at each scrape for both, since it is the store that knows."""
+        for which in ("due", "aged"):  # there from the start: a rate needs a zero to begin at
+            self._expirations.labels(which)
+        self._shared = os.environ.get(FOLDER)
+        if not self._shared:  # of several processes, it would tell only of the one that is asked
+            ProcessCollector(registry=own)
+        self._answered: dict[tuple[str, str, int], Histogram] = {}
+        self._requests_now = self._writes_now = 0
+        self.sample()
+
+    # Of requests, on the event loop
+
+    def began(self, exchange: Exchange) -> None:
+        self._requests_now += 1
+
+    def ended(self, exchange: Exchange) -> None:
+        self._requests_now -= 1
+        seconds = time.perf_counter() - exchange.started
+        key = exchange.path, exchange.scope["method"], exchange.status
+        known = self._answered.get(key)
+        if known is None:
+            route, method, status = key
+            known = self._seconds.labels(route, _counted(method), str(status))
+            self._answered[key] = known
+        known.observe(seconds)
+        if exchange.status == _FORBIDDEN:
+            self._denials.labels(exchange.path, _counted(exchange.scope["method"])).inc()
+
+    # Of the store, on any thread
+
+    def submitted(self) -> None:
+        self._writes_now += 1
+
+    def settled(self, writes: int, *, committed: bool) -> None:
+        self._writes_now -= writes
+        if committed:
+            self._writes.observe(writes)
+        else:
+            self._failures.inc()
+
+    def expired(self, memories: int, *, which: str) -> None:
+        self._expirations.labels(which).inc(memories)
+
+    # Of all workers
+
+    def sample(self) -> None:
+        """Sets what goes up and down: two assignments now and then instead of four a request."""
+        self._in_flight.set(self._requests_now)
+        self._waiting.set(self._writes_now)
+
+    @asynccontextmanager
+    async def sampling(self) -> AsyncIterator[None]:
+        """Samples for the workers that are not asked themselves."""
+
+        async def forever() -> None:
+            while True:
+                self.sample()
+                await asyncio.sleep(_BETWEEN_SAMPLES)
+
+        task = asyncio.create_task(forever())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def text(self) -> bytes:
+        """Everything that was counted, by every worker that is or was."""
+        self.sample()
+        waiting, lag = self.index()
+        self._index_waiting.set(waiting)
+        self._index_lag.set(lag)
+        registry = self._registry
+        if self._shared:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    def resources(self) -> list[Resource]:
+        return [
+            Resource(
+                method="GET", path="/metrics", handler=self.metrics,
+                summary="Counts, as Prometheus reads them",
+                media_type=CONTENT_TYPE_PLAIN_0_0_4, local=True,
+            )
+        ]  # fmt: skip
+
+    async def metrics(self, call: Call) -> Struct:
+        if not (call.principal.is_admin or call.principal.is_auditor):
+            raise PermissionDenied("this needs the role admin or auditor")
+        text = await asyncio.to_thread(self.text)  # of many workers, it is some milliseconds of reading files
+        return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
+
+
+def _counted(method: str) -> str:
+    return method if method in METHODS else "other"

@@ -1,0 +1,195 @@
+"""OpenAPI, made from the same resources that are served, and a page to try them on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from alcove.core.namespace import Namespace
+from alcove.server.answers import ErrorAnswer
+from alcove.server.application import Page
+from alcove.server.errors import STATUS
+from alcove.server.resource import Call, Resource
+
+_ASSETS = {
+    "swagger-ui.css": b"text/css",
+    "swagger-ui-bundle.js": b"text/javascript",
+}
+_TEXT = {"type": "string"}
+_PAGE = b"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Alcove API</title>
+<link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<body><div id="ui"></div><script src="/docs/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({url: "/openapi.json", dom_id: "#ui", validatorUrl: null})</script></body></html>
+"""
+
+
+def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.0 document of these resources, with every error they answer."""
+    records = {r for each in resources for r in (each.body, each.answer, ErrorAnswer) if r}
+    ordered = sorted(records, key=lambda record: record.__name__)
+    refs, components = msgspec.json.schema_components(
+        ordered, ref_template="#/components/schemas/{name}", schema_hook=_of_ours
+    )
+    schema = dict(zip(ordered, refs, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for each in resources:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema)
+    document = {
+        "openapi": "3.0.3",
+        "info": {
+            "title": "Alcove",
+            "version": version,
+            "description": "Memory for AI agents: namespaced JSON memories, sealed and policy-guarded.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+        "security": [{"token": []}, {"key": []}, {}],
+    }
+    return _as_3_0(document)  # type: ignore[no-any-return]
+
+
+def _of_ours(kind: type) -> dict[str, Any]:
+    """How a type that only we know goes over the wire."""
+    if kind is Namespace:
+        return {"type": "array", "items": {"type": "string"}}
+    raise NotImplementedError(kind)
+
+
+class DocsApi:
+    """`/openapi.json`, and `/docs` with assets of our own: it works with no internet."""
+
+    def __init__(self, resources: Sequence[Resource], version: str) -> None:
+        self._document = Page(msgspec.json.encode(describe(resources, version)), b"application/json")
+
+    def resources(self) -> list[Resource]:
+        async def document(call: Call) -> Struct:
+            return self._document
+
+        async def page(call: Call) -> Struct:
+            return Page(_PAGE, b"text/html; charset=utf-8")
+
+        served = [("/openapi.json", document), ("/docs", page)]
+        served += [(f"/docs/{name}", _asset(name, media_type)) for name, media_type in _ASSETS.items()]
+        return [
+            Resource(method="GET", path=path, handler=handler, summary="", errors=(), open=True)
+            for path, handler in served
+        ]
+
+
+def _asset(name: str, media_type: bytes) -> Any:
+    async def asset(call: Call) -> Struct:
+        bundle = files("swagger_ui_bundle") / "vendor" / "swagger-ui-4.15.5" / name
+        return Page(bundle.read_bytes(), media_type)
+
+    return asset
+
+
+def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": resource.handler.__name__,
+        "summary": resource.summary,
+        "parameters": [*_in_path(resource.path), *_parameters(resource.query), *_headers(resource)],
+        "responses": {},
+    }
+    if resource.body:
+        content = _json(schema[resource.body])
+        operation["requestBody"] = {"required": not resource.body_optional, "content": content}
+    if resource.takes_lines:
+        operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
+    if resource.streams:
+        operation["responses"]["200"] = {
+            "description": "It streams.",
+            "content": {resource.streams: {"schema": _TEXT}},
+        }
+    elif resource.answer:
+        operation["responses"]["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
+    elif resource.media_type:
+        text = {resource.media_type: {"schema": {"type": "string"}}}
+        operation["responses"]["200"] = {"description": "Done.", "content": text}
+    else:
+        operation["responses"]["204"] = {"description": "Done."}
+    codes = {status: code for code, status in STATUS.items()}
+    for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
+        answer = resource.answer if resource.open and status == 503 else ErrorAnswer
+        content = _json(schema[answer]) if answer else {}
+        operation["responses"][str(status)] = {"description": codes[status], "content": content}
+    if resource.open:
+        operation["security"] = []
+    return operation
+
+
+def _in_path(path: str) -> list[dict[str, Any]]:
+    schema = {"type": "string", "minLength": 1}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+
+
+def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
+    """A record's fields as query parameters; a list repeats its name."""
+    hints = get_type_hints(query, include_extras=True)
+    required = {field.name for field in msgspec.structs.fields(query) if field.required}
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": _without_null(msgspec.json.schema(hint)),
+            "style": "form",
+            "explode": True,
+        }
+        for name, hint in hints.items()
+        if name in query.__struct_fields__
+    ]
+
+
+def _headers(resource: Resource) -> list[dict[str, Any]]:
+    if not resource.idempotent:
+        return []
+    schema = {"type": "string", "minLength": 1, "maxLength": 255}
+    return [{"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}]
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is left out rather than null."""
+    some = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
+    return some[0] if len(some) == 1 else schema
+
+
+def _as_3_0(node: Any) -> Any:
+    """JSON Schema as OpenAPI 3.0 has it: `nullable` instead of a type of null."""
+    if isinstance(node, list):
+        return [_as_3_0(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    node = {name: _as_3_0(each) for name, each in node.items()}
+    parts = node.get("anyOf")
+    if parts and {"type": "null"} in parts:
+        rest = [part for part in parts if part != {"type": "null"}]
+        node.pop("anyOf")
+        if len(rest) == 1 and "$ref" not in rest[0]:
+            return {**rest[0], **node, "nullable": True}
+        return {**node, "anyOf": rest, "nullable": True}
+    if "const" in node:
+        node["enum"] = [node.pop("const")]
+    for bound in ("Minimum", "Maximum"):
+        if isinstance(node.get(f"exclusive{bound}"), int | float):
+            node[bound.lower()], node[f"exclusive{bound}"] = node[f"exclusive{bound}"], True
+    return node

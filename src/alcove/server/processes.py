@@ -1,0 +1,159 @@
+"""The server's processes, and how they stop: the first signal lets requests finish, the second does not."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
+
+from alcove.core.errors import AlcoveError
+from alcove.server.worker_metrics import forget
+
+ACCEPTED_AT_ONCE = 16
+_MOST_FILES = 65536
+_OWN_FILES = 128
+"""Files of the store, the log and the counts."""
+_BETWEEN_STARTS = 5.0
+"""Seconds until a worker that could not start is tried again."""
+
+
+def listening(config: uvicorn.Config) -> list[socket.socket]:
+    """One bound socket, as many times as connections should be taken in one round of the event loop.
+
+    libuv takes one connection a round from each socket it listens on, and a round under load lasts many
+    requests: sixty-four clients that come at once would wait half a second for the last of them.
+    """
+    bound = config.bind_socket()
+    return [bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))]
+
+
+def connections() -> int:
+    """How many connections a process may have, once it may open as many files as it is ever allowed to."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    if files < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return max(files, wanted) - _OWN_FILES
+
+
+async def stop_with(parent: int) -> None:
+    """Stops this worker when its parent is gone, however that came about: nobody serves unattended.
+
+    One that died while this worker was starting is no longer its parent, but is still who started it.
+    """
+    starter = multiprocessing.parent_process()
+    while os.getppid() == (starter.pid if starter else parent):
+        await asyncio.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def when_stopping(call: Callable[[], None]) -> None:
+    """Calls when this process is told to stop, before the server waits for its requests to end."""
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sig, _after(call, signal.getsignal(sig)))
+
+
+def when_hung_up(call: Callable[[], None]) -> None:
+    """Calls at SIGHUP, in a thread, so that no request waits for it."""
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=call, name="reload").start())
+
+
+def _after(call: Callable[[], None], then: Any) -> Any:
+    def handle(sig: int, frame: FrameType | None) -> None:
+        call()
+        if callable(then):
+            then(sig, frame)
+
+    return handle
+
+
+class One(uvicorn.Server):
+    """A server in this process."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)
+
+
+class Several(Multiprocess):
+    """Workers that share the listening sockets; one that dies is replaced.
+
+    Where none can start, all of it ends. Where others serve, one that cannot (specs or policies were broken
+    since) is tried again every few seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, tallies: Path, *, reopen: Callable[[], None]) -> None:
+        super().__init__(config, sockets=listening(config))
+        self._stopping = False
+        self._tallies = tallies
+        self._reopen = reopen
+        self._workers: set[int] = set()
+        self._to_reload: set[int] = set()
+        self._next_start = 0.0
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sig, self._stop)
+
+    def run(self) -> None:
+        super().run()
+        if any(each.exitcode == STARTUP_FAILURE for each in self.processes):
+            raise AlcoveError("no worker could start; the log says why")
+
+    def handle_hup(self) -> None:
+        """Opens this process's log anew, and has every worker reload; one that starts once it is ready."""
+        with suppress(OSError):  # the workers say so, too
+            self._reopen()
+        self._to_reload = {each.pid for each in self.processes if each.pid}
+
+    def keep_subprocess_alive(self) -> None:
+        self._set_aside()
+        super().keep_subprocess_alive()
+        self._set_aside()  # one that failed meanwhile
+        while len(self.processes) < self.processes_num and time.monotonic() >= self._next_start:
+            self.processes.append(Process(self.config, self.sockets))
+            self.processes[-1].start()
+        for each in self.processes:
+            if each.pid in self._to_reload and each.is_ready():
+                os.kill(each.pid, signal.SIGHUP)
+                self._to_reload.discard(each.pid)
+        workers = {worker.pid for worker in self.processes if worker.pid}
+        for gone in self._workers - workers:
+            forget(self._tallies, gone)
+        self._workers = workers
+
+    def _set_aside(self) -> None:
+        """Takes workers that could not start off the list while there are others: uvicorn would end all."""
+        fit = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
+        if 0 < len(fit) < len(self.processes) and not self._stopping:
+            self.processes, self._next_start = fit, time.monotonic() + _BETWEEN_STARTS
+            self.should_exit.clear()
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for each in self.sockets:  # so that new callers are turned away and not left to wait
+            each.close()
+
+    def _stop(self, sig: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            for worker in self.processes:
+                worker.process.kill()
+            shutil.rmtree(self._tallies, ignore_errors=True)
+            os._exit(128 + sig)
+        self._stopping = True
+        self.signal_queue.append(sig)

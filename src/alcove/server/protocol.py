@@ -1,0 +1,155 @@
+"""The HTTP parser's edge: bounded heads, and what is no HTTP refused in the shape of every error."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import ClassVar
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from alcove.core.errors import AlcoveError
+from alcove.server.answers import ErrorAnswer
+from alcove.server.application import CONNECTION
+
+MOST_HEAD_BYTES = 64 * 1024
+_TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
+
+
+class Waiting:
+    """Connections without a request under way, by the user whom each served last."""
+
+    def __init__(self) -> None:
+        self._since: dict[str | None, dict[Protocol, float]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, connection: Protocol, now: float) -> None:
+        self._since.setdefault(connection.user, {})[connection] = now
+        self._count += 1
+
+    def discard(self, connection: Protocol) -> None:
+        connections = self._since.get(connection.user, {})
+        if connections.pop(connection, None) is not None:
+            self._count -= 1
+            if not connections:
+                del self._since[connection.user]
+
+    def longest(self) -> Protocol:
+        """The one that has waited longest, of the user who has most."""
+        most = max(self._since, key=lambda user: len(self._since[user]))
+        return next(iter(self._since[most]))
+
+    def before(self, moment: float) -> list[Protocol]:
+        """Those that have waited since then or longer."""
+        every = (pair for connections in self._since.values() for pair in connections.items())
+        return [connection for connection, since in every if since <= moment]
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, which bounds neither the size of a head nor how long it takes.
+
+    Connections without a request under way, new ones among them, are few: of too many, one makes room. So
+    who holds many open keeps nobody out.
+    """
+
+    head_seconds: ClassVar[float] = 10.0
+    most_waiting: ClassVar[int] = 1000
+    _waiting: ClassVar = Waiting()
+    _looking: ClassVar[asyncio.AbstractEventLoop | None] = None
+
+    serving: asyncio.Task[None] | None = None
+    """The task that answers its request; set by who does, like `user`."""
+    user: str | None = None
+    """Whom it served last."""
+    lost = False
+    _unsent = 0
+    _head = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.discard(self)
+        super().connection_lost(exc)
+        self.lost = True
+        if self.serving:
+            self.serving.cancel()
+
+    def _wait(self) -> None:
+        """Begins to wait for a head."""
+        if Protocol._looking is not self.loop:
+            Protocol._looking = self.loop
+            self._drop_slow(self.loop)
+        self._waiting.add(self, self.loop.time())
+        if len(self._waiting) > self.most_waiting:
+            self._waiting.longest()._drop()
+
+    @classmethod
+    def _drop_slow(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """Drops those whose head has not come in time, now and once a second."""
+        loop.call_later(1, cls._drop_slow, loop)
+        for each in cls._waiting.before(loop.time() - cls.head_seconds):
+            unsent = each.transport.get_write_buffer_size()
+            if unsent in (0, each._unsent):
+                each._drop()
+            else:  # it still takes its last answer
+                each._unsent = unsent
+                cls._waiting.discard(each)
+                cls._waiting.add(each, loop.time())
+
+    def _drop(self) -> None:
+        self._waiting.discard(self)
+        if self._head and self._in_head and not self.transport.is_closing():
+            self.send_400_response("expected the rest of the head sooner")
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        super().data_received(data)
+        if self._in_head and self._head > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(_TOO_LONG)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+
+    def on_headers_complete(self) -> None:
+        if self._head > MOST_HEAD_BYTES and self._head_bytes() > MOST_HEAD_BYTES:
+            raise ValueError(_TOO_LONG)  # which the parser turns into a 400
+        self._head, self._in_head = 0, False
+        self._waiting.discard(self)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head, self._in_head = 0, True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        more = bool(self.pipeline)
+        super().on_response_complete()
+        if not (more or self.lost):
+            self._wait()
+
+    def _head_bytes(self) -> int:
+        """The head alone, where it came together with some of the body."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def send_400_response(self, msg: str) -> None:
+        id = f"{random.getrandbits(64):016x}"
+        error = AlcoveError(msg)
+        error.code = "invalid_request"
+        body = msgspec.json.encode(ErrorAnswer.of(error, id))
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"x-request-id: {id}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,148 @@
+"""Waiting without blocking the event loop: threads that users share, and one that commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from alcove.core.cancellation import Cancellation
+from alcove.core.records import Result
+from alcove.engine.base import Waited
+from alcove.server.limits import Shares, asking
+from alcove.store.portions import Portion
+
+T = TypeVar("T")
+
+
+class Offload:
+    """Runs calls in a few threads, of which no user ever has all; whoever waits gets a turn user by user.
+
+    A call whose caller is gone keeps its thread until it ends. With `stops` it is cancelled, and ends at its
+    next step; without, it is finished.
+    """
+
+    def __init__(self, *, threads: int, stops: bool) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
+        self._threads = Shares(threads)
+        self._stops = stops
+        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        user = asking.get()
+        await self._turn(user)
+        work = Cancellation()
+        running = self._pool.submit(work.run, call)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            work.cancelled = self._stops
+            raise
+        finally:
+            self._leave(user, running)
+
+    async def _turn(self, user: str | None) -> None:
+        """Waits until this user may have a thread."""
+        if user not in self._waiting and self._threads.take(user):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, {})[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came as its caller left
+                self._threads.give(user)
+            elif len(self._waiting[user]) > 1:
+                del self._waiting[user][turn]
+            else:
+                del self._waiting[user]
+            self._pass_on()
+            raise
+
+    def _leave(self, user: str | None, running: Future[T]) -> None:
+        """Gives the thread to the next when it is free, which may be later than its caller left."""
+        if running.done():
+            self._give(user)
+        else:
+            loop = asyncio.get_running_loop()
+
+            def ended(_: Future[T]) -> None:
+                with suppress(RuntimeError):  # the server has stopped meanwhile
+                    loop.call_soon_threadsafe(self._give, user)
+
+            running.add_done_callback(ended)
+
+    def _give(self, user: str | None) -> None:
+        self._threads.give(user)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Gives a thread that is free to the first that may have it."""
+        for user, turns in self._waiting.items():
+            turn = next((each for each in turns if not each.cancelled()), None)
+            if turn and self._threads.take(user):
+                del turns[turn], self._waiting[user]
+                if turns:
+                    self._waiting[user] = turns  # behind all others
+                turn.set_result(None)
+                return
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        self._committer.shutdown(wait=True)
+
+    async def settled(
+        self, steps: Generator[Waited, None, Portion[Result]], *, large: bool = False
+    ) -> Portion[Result]:
+        """What a write answers once a thread has put it on the disk; the loop serves others meanwhile.
+
+        What comes before and after is done here where it is small, and by a thread where it is `large`.
+        """
+        while True:
+            step = await self(partial(_next, steps)) if large else _next(steps)
+            if isinstance(step, Portion):
+                return step
+            await _Commit(step, self._committer)
+
+
+def _next(steps: Generator[Waited, None, Portion[Result]]) -> Waited | Portion[Result]:
+    """What is to be waited for, or the answer; a `StopIteration` would not pass from a thread to a loop."""
+    try:
+        return next(steps)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class _Commit:
+    """Awaits one commit."""
+
+    __slots__ = ("_committer", "_done", "_loop", "_pending")
+
+    def __init__(self, pending: Waited, committer: ThreadPoolExecutor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = self._loop.create_future()
+        self._pending = pending
+        self._committer = committer
+        pending.attend(self._signal)
+
+    def __await__(self) -> Generator[object, None, None]:
+        return self._done.__await__()
+
+    def _signal(self) -> None:
+        """Called whenever there is something to do or to know, from any thread."""
+        if self._pending.done:
+            self._loop.call_soon_threadsafe(self._finish)
+        else:
+            self._committer.submit(self._lead)
+
+    def _lead(self) -> None:
+        if self._pending.settle():
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)

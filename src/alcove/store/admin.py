@@ -1,0 +1,256 @@
+"""Operating a store: what is held of a person and its erasure, policies, keys, settings, figures, audit.
+
+Beside the one road for memories this is the other one; it asks for a role before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from alcove.core.clock import SECOND, Clock, to_datetime
+from alcove.core.errors import Unavailable
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.settings import Settings
+from alcove.engine.base import Engine
+from alcove.policy import Policy
+from alcove.search.embedders import Embedder
+from alcove.search.indexer import Indexer, reindex
+from alcove.store import reports, validation
+from alcove.store.api_keys import ApiKey, ApiKeys
+from alcove.store.audit import Audit
+from alcove.store.configuration import ADJUSTABLE, Standing
+from alcove.store.people import People
+from alcove.store.reports import (
+    AuditPage,
+    KeyInUse,
+    Keys,
+    Policies,
+    Root,
+    Stats,
+)
+from alcove.upkeep.backup import BackedUp, Progress, backup
+from alcove.upkeep.doctor import Examination, examine
+from alcove.upkeep.wipe_ledger import Ledger
+from alcove.vault import Rotation, Vault
+
+_PAGE = 500
+
+
+class Admin(People):
+    """A store as its operators see it. Auditors may read, admins may do everything."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        vault: Vault,
+        standing: Standing,
+        ledger: Ledger,
+        audit: Audit,
+        embedder: Embedder | None,
+        indexer: Indexer | None,
+        clock: Clock,
+    ) -> None:
+        super().__init__(engine, vault, standing, ledger, audit)
+        self._embedder = embedder
+        self._indexer = indexer
+        self._clock = clock
+
+    # Policies and settings
+
+    def policies(self, principal: Principal) -> Policies:
+        """The texts that decide now, and which of them were put rather than found."""
+        self._require(principal, reading=True)
+        bundle, document = self._policy.bundle, self._rows.document("policies")
+        return Policies(
+            **bundle._asdict(),
+            version=document.version if document else 0,
+            stored=sorted(self._standing.stored("policies")),
+        )
+
+    def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
+        """Puts policies in force in every process; one not given is the folder's or the built-in one."""
+        self._require(principal)
+        stored = {name: text for name, text in texts.items() if text is not None}
+        self._policy.tried(stored)
+        self._rows.add_document("policies", principal.user_id, msgspec.json.encode(stored).decode())
+        self._audit.record(principal, "policies.put", stored=sorted(stored))
+        return self.policies(principal)
+
+    def test_policies(
+        self, principal: Principal, question: Mapping[str, object], texts: Mapping[str, str | None]
+    ) -> dict[str, object]:
+        """What each rule would say to an input, by the given texts or those in force; changes nothing."""
+        self._require(principal)
+        given = {name: text for name, text in texts.items() if text is not None}
+        return self._policy.tried({**self._standing.stored("policies"), **given}).say(question)
+
+    def reload_policy(self, principal: Principal) -> None:
+        """Reads the policy folder again; a broken bundle leaves the old one active."""
+        self._require(principal)
+        self._policy.reload()
+
+    def settings(self, principal: Principal) -> dict[str, object]:
+        """The settings in force that can be put."""
+        self._require(principal, reading=True)
+        return _shown(self._standing.current().settings)
+
+    def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
+        """Changes some settings in every process; null takes a change back."""
+        self._require(principal)
+        wanted = self._standing.changed(changes)
+        self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode())
+        self._audit.record(principal, "settings.put", changed=sorted(changes))
+        return self.settings(principal)
+
+    @property
+    def _policy(self) -> Policy:
+        return self._standing.current().policy
+
+    # The index
+
+    def index(self, principal: Principal) -> reports.Index:
+        """Whether everything that should be found by meaning can be, and what is in the way."""
+        self._require(principal, reading=True)
+        serving = self._engine.index.serving()
+        status = self._engine.index.status(serving or "")
+        return reports.Index(
+            embedder=self._embedder.name if self._embedder else None,
+            serving=serving,
+            indexed=status.indexed,
+            waiting=status.waiting,
+            oldest_waiting=None if status.oldest is None else to_datetime(status.oldest),
+            parked=status.parked,
+            parked_items=[
+                reports.ParkedItem(
+                    namespace=Namespace.decode(each.ns),
+                    key=each.key.decode(),
+                    tries=each.tries,
+                    error=each.error or "",
+                )
+                for each in self._engine.index.parked()
+            ],
+        )
+
+    def index_lag(self) -> tuple[int, float]:
+        """How many texts wait to be indexed, and how many seconds the oldest has."""
+        status = self._engine.index.status(self._engine.index.serving() or "")
+        return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
+
+    def trigger_index(self, principal: Principal) -> reports.Index:
+        """Tries at once whatever waits or was parked."""
+        self._require(principal)
+        if self._indexer is None:
+            raise Unavailable("no embedder is configured, so nothing is indexed")
+        self._engine.index.retry()
+        self._audit.record(principal, "index.trigger")
+        self._indexer.wake()
+        return self.index(principal)
+
+    def reindex(self, principal: Principal) -> Iterator[int]:
+        """Embeds every text with the embedder that is configured now, then searches its vectors."""
+        self._require(principal)
+        if self._embedder is None:
+            raise Unavailable("no embedder is configured, so there is nothing to index with")
+        self._audit.record(principal, "index.reindex", embedder=self._embedder.name)
+        return reindex(self._engine.index, self._embedder, _PAGE)
+
+    # Keys
+
+    def keys(self, principal: Principal) -> Keys:
+        """The key-encryption keys in use, and how many data keys each has wrapped."""
+        self._require(principal, reading=True)
+        active = self._vault.active_id()
+        used = dict(self._rows.keys_by_wrapper())
+        return Keys(
+            active=active,
+            keys=[
+                KeyInUse(id=id, active=id == active, data_keys=used.get(id, 0))
+                for id in dict.fromkeys((active, *used))
+            ],
+        )
+
+    def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
+        """Wraps every data key with a new key-encryption key, step by step; resumable."""
+        self._require(principal)
+        return self._rotate(principal)
+
+    def _rotate(self, principal: Principal) -> Iterator[Rotation]:
+        yield from self._vault.rotate()
+        self._audit.record(principal, "keys.rotate", active=self._vault.active_id())
+
+    def api_keys(self, principal: Principal) -> ApiKeys:
+        """The API keys of this store."""
+        self._require(principal)
+        return ApiKeys(
+            self._engine, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
+        )
+
+    def list_api_keys(self, principal: Principal) -> list[ApiKey]:
+        """What is known of the API keys, for an auditor too."""
+        self._require(principal, reading=True)
+        return self._engine.api_keys()
+
+    # Figures
+
+    def stats(self, principal: Principal) -> Stats:
+        """Memories, versions and bytes, in all and under each root segment."""
+        self._require(principal, reading=True)
+        roots = [
+            Root(
+                root=Namespace.decode(row.ns)[0],
+                memories=row.memories,
+                versions=row.versions,
+                bytes=row.bytes,
+            )
+            for row in self._rows.stats()
+        ]
+        return Stats(
+            memories=sum(root.memories for root in roots),
+            versions=sum(root.versions for root in roots),
+            bytes=sum(root.bytes for root in roots),
+            roots=roots,
+        )
+
+    def audit(
+        self,
+        principal: Principal,
+        *,
+        user: str | None = None,
+        action: str | None = None,
+        after_cursor: str | None = None,
+        limit: int = 100,
+    ) -> AuditPage:
+        """Who operated on what, newest first."""
+        self._require(principal, reading=True)
+        limit = validation.whole(limit, "limit", 1, 1000)
+        return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
+
+    def denied(self, principal: Principal, operation: str) -> None:
+        """Counts that somebody was turned away for want of a role."""
+        self._audit.denied(principal, operation)
+
+    def doctor(self, principal: Principal) -> Iterator[Examination]:
+        """Compares the log with what it says is current and opens every value."""
+        self._require(principal, reading=True)
+        return examine(self._engine, self._opener, self._ledger)
+
+    def backup(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        """Copies the store into one new file, step by step; audited, but a full disk does not prevent it."""
+        self._require(principal)
+        return self._backing_up(principal, to)
+
+    def _backing_up(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        yield from backup(self._engine, self._vault, to)
+        with suppress(Unavailable):
+            self._audit.record(principal, "store.backup", file=to.name)
+
+
+def _shown(settings: Settings) -> dict[str, object]:
+    shown = {name: getattr(settings, name) for name in ADJUSTABLE}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in shown.items()}

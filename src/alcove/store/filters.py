@@ -1,0 +1,281 @@
+"""Attribute filters: one parsed form, compiled into a SQL predicate and into a Python one.
+
+A field is looked up for each memory among the policy attributes, then the index fields, then in the
+decrypted value by dotted path. SQL decides the first two; where a field is in neither, SQL lets the
+row pass and `Filter.matches` decides on the opened value, so nothing decrypted is ever on disk.
+
+Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar against an
+array means membership. `null` matches null or absent. A string in a range is an RFC 3339 instant.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeGuard
+
+from alcove.core.clock import parse_instant
+from alcove.core.errors import InvalidRequest
+from alcove.core.principal import JSON
+
+Scalar = None | bool | int | float | str
+Params = list[int | float | str | bytes | None]
+
+MAX_CONDITIONS = 64
+MAX_CHOICES = 1000
+MAX_NAME = 1024
+"""Characters of a field's name, which is split at its dots for each memory."""
+_COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_JSON_TYPES: Final = {None: "'null'", True: "'true'", False: "'false'"}
+_RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_SPELLINGS = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"
+
+
+class _Absent:
+    """The value of a field that is not there, which is not null."""
+
+
+ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The field equals one of these scalars, or is an array that holds one."""
+
+    choices: tuple[Scalar, ...]
+    _known: frozenset[tuple[bool, Scalar]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", frozenset(map(_typed, self.choices)))
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        if isinstance(found, _Absent):
+            return None in self.choices
+        members = found if isinstance(found, list) else [found]
+        return any(_typed(member) in self._known for member in members if _is_scalar(member))
+
+    def sql(self, params: Params) -> str:
+        def scalar(alias: str) -> str:
+            """Texts and numbers differ by themselves; true, false and null only by their type."""
+            plain = [c for c in self.choices if c is not None and not isinstance(c, bool)]
+            types = [_JSON_TYPES[c] for c in (None, True, False) if any(c is each for each in self.choices)]
+            params.extend(plain)
+            values, words = ", ".join("?" * len(plain)), ", ".join(types)
+            return (
+                f"({alias}.type IN ('text', 'integer', 'real') AND {alias}.value IN ({values})"
+                f" OR {alias}.type IN ({words}))"
+            )
+
+        in_array = f"EXISTS (SELECT 1 FROM json_each(f.value) e WHERE {scalar('e')})"
+        return f"CASE f.type WHEN 'array' THEN {in_array} ELSE {scalar('f')} END"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite of a test; it holds where the field is absent, unless the test does too."""
+
+    test: OneOf
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        return not self.test.holds(found)
+
+    def sql(self, params: Params) -> str:
+        return f"NOT ({self.test.sql(params)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The field is a number, or an RFC 3339 instant, on one side of a bound."""
+
+    sign: str
+    bound: int | float
+    instant: bool
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        if self.instant:
+            moment = parse_instant(found) if isinstance(found, str) else None
+            return moment is not None and _COMPARE[self.sign](moment, self.bound)
+        return _is_number(found) and _COMPARE[self.sign](found, self.bound)
+
+    def sql(self, params: Params) -> str:
+        params.append(self.bound)
+        if self.instant:
+            return f"(f.type = 'text' AND alcove_instant(f.value) {self.sign} ?) IS TRUE"
+        return f"(f.type IN ('integer', 'real') AND f.value {self.sign} ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The field is there, also when it is null; or it is not."""
+
+    wanted: bool
+
+    def holds(self, found: JSON | _Absent) -> bool:
+        return (found is not ABSENT) is self.wanted
+
+    def sql(self, params: Params) -> str:
+        return "1" if self.wanted else "0"
+
+
+Test = OneOf | Not | Range | Exists
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions on fields, all of which must hold."""
+
+    conditions: tuple[tuple[str, Test], ...] = ()
+
+    @classmethod
+    def parse(cls, expression: object, field: str = "filter") -> Filter:
+        """The filter an expression spells; an error names the field that is wrong."""
+        if expression is None:
+            return cls()
+        if not isinstance(expression, dict):
+            raise InvalidRequest(field, "an object of conditions by field name")
+        conditions = [
+            (name, test)
+            for name, condition in expression.items()
+            for test in _parse_condition(name, condition, f"{field}.{name}")
+        ]
+        if len(conditions) > MAX_CONDITIONS:
+            raise InvalidRequest(field, f"at most {MAX_CONDITIONS} conditions")
+        if sum(len(test.choices) for _, test in conditions if isinstance(test, OneOf)) > MAX_CHOICES:
+            raise InvalidRequest(field, f"at most {MAX_CHOICES} choices in all")
+        return cls(tuple(conditions))
+
+    def sql(self, alias: str, params: Params) -> str:
+        """A predicate on a version row that is false only where `matches` is, whatever the value holds."""
+        if not self.conditions:
+            return "1"
+        attributes, index = (
+            f"NOT EXISTS (SELECT 1 FROM json_each({alias}.{column}) f WHERE NOT {self._tests(params)}"
+            for column in ("attributes", "index_text")
+        )
+        hidden = f"EXISTS (SELECT 1 FROM json_each({alias}.attributes) a WHERE a.key = f.key)"
+        return f"{attributes}) AND {index} AND NOT {hidden})"
+
+    def policy_sql(self, alias: str, params: Params) -> str:
+        """The predicate of a policy's own filter: attributes only, and absent never matches."""
+        if not self.conditions:
+            return "1"
+        fitting = f"SELECT count(*) FROM json_each({alias}.attributes) f WHERE {self._tests(params, other=0)}"
+        return f"({fitting}) = {len({name for name, _ in self.conditions})}"
+
+    def _tests(self, params: Params, *, other: int = 1) -> str:
+        """What each field of a row must fulfil, so that a row is read once for all conditions."""
+        fields: dict[str, list[Test]] = {}
+        for name, test in self.conditions:
+            fields.setdefault(name, []).append(test)
+        cases = []
+        for name, tests in fields.items():
+            params.append(name)
+            cases.append(f"WHEN ? THEN {' AND '.join(test.sql(params) for test in tests)}")
+        return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
+
+    def matches(
+        self,
+        attributes: Mapping[str, JSON],
+        index: Mapping[str, str],
+        value: Callable[[], Mapping[str, JSON]],
+    ) -> bool:
+        """Whether a memory fits; `value` opens it and is called once, and only when a field needs it."""
+        opened: Mapping[str, JSON] | None = None
+        for name, test in self.conditions:
+            found: JSON | _Absent
+            if name in attributes:
+                found = attributes[name]
+            elif name in index:
+                found = index[name]
+            else:
+                opened = value() if opened is None else opened
+                found = _dotted(opened, name)
+            if not test.holds(found):
+                return False
+        return True
+
+
+def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
+    if type(name) is not str or not _scalar(name, "filter") or len(name) > MAX_NAME:
+        raise InvalidRequest("filter", f"field names that are strings of 1 to {MAX_NAME} characters")
+    if _is_scalar(condition):
+        return [OneOf((_scalar(condition, field),))]
+    if not isinstance(condition, dict) or not condition:
+        raise InvalidRequest(field, _SPELLINGS)
+    return [_parse_operator(op, operand, field) for op, operand in condition.items()]
+
+
+def _parse_operator(op: object, operand: object, field: str) -> Test:
+    word = op.removeprefix("$") if type(op) is str else ""
+    if word == "in" and isinstance(operand, list):
+        if len(operand) > MAX_CHOICES:
+            raise InvalidRequest(f"{field}.{op}", f"at most {MAX_CHOICES} choices")
+        return OneOf(tuple(_scalar(choice, f"{field}.{op}") for choice in operand))
+    if word == "in":
+        raise InvalidRequest(f"{field}.{op}", "a list of scalars")
+    if word in _RANGES:
+        return _parse_range(_RANGES[word], operand, f"{field}.{op}")
+    if op == "$eq":
+        return OneOf((_scalar(operand, f"{field}.{op}"),))
+    if op == "$ne":
+        return Not(OneOf((_scalar(operand, f"{field}.{op}"),)))
+    if op == "$exists":
+        if not isinstance(operand, bool):
+            raise InvalidRequest(f"{field}.{op}", "true or false")
+        return Exists(operand)
+    raise InvalidRequest(field, _SPELLINGS)
+
+
+def _parse_range(sign: str, bound: object, field: str) -> Range:
+    if _is_number(bound):
+        _scalar(bound, field)
+        return Range(sign, bound, instant=False)
+    moment = parse_instant(bound) if isinstance(bound, str) else None
+    if moment is None:
+        raise InvalidRequest(field, "a number or an RFC 3339 time")
+    return Range(sign, moment, instant=True)
+
+
+def _is_scalar(value: object) -> TypeGuard[Scalar]:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _scalar(value: object, field: str) -> Scalar:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if type(value) is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(field, "text without lone surrogates") from None
+        return value
+    raise InvalidRequest(field, "a string, a finite number within 64 bits, true, false or null")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
+    """A scalar so that two are equal only where they are of one type; 7 and 7.0 are."""
+    return isinstance(scalar, bool), scalar
+
+
+def _dotted(value: Mapping[str, JSON], path: str) -> JSON | _Absent:
+    found: object = value
+    for name in path.split("."):
+        if not isinstance(found, dict) or name not in found:
+            return ABSENT
+        found = found[name]
+    return found  # type: ignore[return-value]

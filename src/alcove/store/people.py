@@ -1,0 +1,264 @@
+"""What operators do about one person: what is held of them, their copy of it, and its erasure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from uuid import UUID
+
+import msgspec
+
+from alcove.core import cursor
+from alcove.core.clock import to_datetime
+from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
+from alcove.core.namespace import Namespace
+from alcove.core.principal import NOBODY_ELSE, Principal, checked_user
+from alcove.core.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
+from alcove.engine.base import Engine, Row
+from alcove.engine.operating import HeldRow, Person, Wiped
+from alcove.store import decoding, validation
+from alcove.store.audit import Audit
+from alcove.store.configuration import Standing
+from alcove.store.portions import portion
+from alcove.store.reports import Held, ReviewPage
+from alcove.upkeep.wipe_ledger import Ledger, Note
+from alcove.vault import Vault, user_subject
+
+_AT_ONCE = 20
+"""Rows read at a time, each of which may have a megabyte."""
+
+
+class People:
+    """A store, asked about a person: by themselves, by an auditor or by an admin."""
+
+    def __init__(
+        self, engine: Engine, vault: Vault, standing: Standing, ledger: Ledger, audit: Audit
+    ) -> None:
+        self._engine = engine
+        self._rows = engine.admin
+        self._vault = vault
+        self._standing = standing
+        self._ledger = ledger
+        self._audit = audit
+        self._opener = decoding.Opener(vault)
+        self.older_rooms: Callable[[str], Iterable[Namespace]] = lambda user: ()
+        """Where what a user wrote is theirs, although the rooms there belong to nobody."""
+        self.rooms_left_alone: Callable[[str], Iterable[Namespace]] = lambda user: ()
+        """The rooms that go with a user because nobody else is in them."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called when something is to be scrubbed in the background."""
+
+    def pseudonym(self, name: str) -> str:
+        """What stands for a name in the audit log, in the ledger and, if wished, in access logs."""
+        return self._vault.pseudonym(name)
+
+    def keep_private_rooms(self, templates: Collection[str]) -> None:
+        """Notes below which prefixes agents show users what they wrote as theirs; see `older_rooms`."""
+        if new := {*templates}.difference(self._rows.private_rooms()):
+            self._rows.add_private_rooms(sorted(new))
+
+    def held(self, principal: Principal, user: str) -> Held:
+        """What is held of a user; they may ask for themselves."""
+        self._may_read(principal, user)
+        rooms = self._rows.held(self._person(user))
+        own = [room for room in rooms if room.own]
+        written = [moment for room in own for moment in (room.first, room.last)]
+        return Held(
+            user=user,
+            memories=sum(room.memories for room in own),
+            versions=sum(room.versions for room in own),
+            bytes=sum(room.bytes for room in own),
+            shared=sum(room.versions for room in rooms if not room.own),
+            api_keys=sum(key.user == user for key in self._engine.api_keys()),
+            key=self._engine.data_key(subject=user_subject(user)) is not None,
+            first_written=to_datetime(min(written)) if written else None,
+            last_written=to_datetime(max(written)) if written else None,
+            namespaces=[*map(_room, own)],
+            shared_rooms=[_room(room) for room in rooms if not room.own],
+        )
+
+    def memories_of(
+        self, principal: Principal, user: str, *, limit: int = 100, after_cursor: str | None = None
+    ) -> ReviewPage:
+        """What is live in a user's rooms or was written by them into others', page by page; audited."""
+        self._may_read(principal, user)
+        limit = validation.whole(limit, "limit", 1, 1000)
+        position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        self._audit.record(principal, "user.review", user=user)
+        found = self._rows.of_person(self._person(user), live=True, after=position)
+        page, _ = portion(self._read(seq for seq, _ in found), limit)
+        items = list[Memory]()
+        for row in page:
+            with suppress(KeyDestroyed):  # wiped since
+                items.append(self._opener.memory(row))
+        return ReviewPage(items=items, after_cursor=cursor.encode(page[-1].seq if page else position))
+
+    def export(self, principal: Principal, user: str) -> Iterator[HeldVersion]:
+        """Every version that is held of a user, what they wrote into shared rooms included; audited."""
+        self._may_read(principal, user)
+        self._audit.record(principal, "user.export", user=checked_user(user, "user"))
+        current = dict(self._rows.of_person(self._person(user), live=False))
+        return self._exported(current)
+
+    def _exported(self, current: Mapping[int, bool]) -> Iterator[HeldVersion]:
+        for row in self._read(current):
+            with suppress(KeyDestroyed):  # wiped since
+                version = msgspec.structs.asdict(self._opener.version(row))
+                yield HeldVersion(**version, current=current[row.seq])
+
+    def remove(self, principal: Principal, user: str, id: str) -> None:
+        """Takes one memory away with every version it had; audited, and not undone by a restore."""
+        self._require(principal)
+        person = self._person(user)
+        found = self._rows.of_person(person, live=True, id=_id(id))
+        row = next(self._read(seq for seq, _ in found), None)
+        if row is None or not self._cleaned(principal, row):
+            raise NotFound("this user has no such memory")
+        self._audit.record(principal, "memory.remove", user=user, memory=id)
+        self.wake()
+
+    def _cleaned(self, principal: Principal, row: Row) -> int:
+        """How many versions were taken away of the key that this one was the newest of."""
+
+        def note(moment: int) -> None:
+            place = self._vault.pseudonym(decoding.place(row))
+            self._ledger.record(
+                Note(
+                    wiped_at=to_datetime(moment), memory=decoding.uuid(row.id), place=place, position=row.seq
+                )
+            )
+
+        # Attributes of no content: what the policy made of this memory's must not stay in its tombstone.
+        attributes = self._standing.current().policy.attributes(
+            principal, Namespace.decode(row.ns), row.key.decode(), b"null", None
+        )
+        return self._engine.erasure.clean(
+            row.ns, row.key, until=row.seq, attributes=attributes.decode(), noted=note
+        )
+
+    def wipe(
+        self,
+        principal: Principal,
+        user: str,
+        *,
+        shared: Shared = "anonymise",
+        wait: bool = True,
+        dry_run: bool = False,
+    ) -> Receipt:
+        """Erases everything that belongs to a user and destroys their key; only they or an admin may.
+
+        What they wrote into shared rooms loses its author, or is kept as it is, or is removed too; the
+        receipt lists what stays. With `wait`, it comes when no byte of what was removed is left in the file;
+        otherwise that follows. With `dry_run` nothing is erased, and it says what would be. Of somebody of
+        whom nothing is held, it raises NotFound.
+        """
+        person = self._person(user)
+        if shared not in ("keep", "anonymise", "remove"):
+            raise InvalidRequest("shared", "keep, anonymise or remove")
+        if principal.user_id != user:
+            self._require(principal)
+        wiped = self._engine.erasure.wipe(
+            person,
+            shared=shared,
+            noted=lambda wiped: self._note(person, shared, wiped),
+            rooms=[room.encode() for room in self.rooms_left_alone(user)],
+            dry_run=dry_run,
+        )
+        if not wiped.known:
+            expected = "somebody of whom something is held"
+            raise NotFound(
+                f"user: expected {expected}, not {user!r}", details={"field": "user", "expected": expected}
+            )
+        receipt = _receipt(user, shared, wiped)
+        if dry_run:
+            return msgspec.structs.replace(receipt, wiped_at=None)
+        self._vault.forget(person.subject)
+        actor = None if principal.user_id == user else principal
+        self._audit.record(actor, "user.wipe", user=user, removed=receipt.removed, shared=shared)
+        scrubbed = self.scrub(wiped.generation) if wait else False
+        if not scrubbed:
+            self.wake()
+        return msgspec.structs.replace(receipt, scrubbed=scrubbed)
+
+    def _note(self, person: Person, shared: Shared, wiped: Wiped) -> None:
+        """Puts a wipe down in the ledger, with what its receipt is recognised by."""
+        receipt = _receipt(person.user, shared, wiped)
+        note = Note(
+            wiped_at=to_datetime(wiped.moment),
+            user=person.pseudonym,
+            shared=shared,
+            position=wiped.position,
+            rooms=tuple(self._vault.pseudonym(ns.hex()) for ns in wiped.rooms),
+            receipt=self._digest(msgspec.to_builtins(receipt)),
+        )
+        self._ledger.record(note)
+
+    def verify_receipt(self, principal: Principal, receipt: Receipt | Mapping[str, object]) -> bool:
+        """Whether the ledger has the wipe that a receipt is of, and the receipt is as it was given."""
+        self._require(principal, reading=True)
+        digest = self._digest(msgspec.to_builtins(receipt))
+        return any(note.receipt == digest for note in self._ledger.read())
+
+    def _digest(self, receipt: Mapping[str, object]) -> str:
+        """A keyed digest of a receipt, whether its scrub was done when it was given or not."""
+        fields = {name: value for name, value in receipt.items() if name != "scrubbed"}
+        return self._vault.pseudonym(msgspec.json.encode(fields, order="sorted").decode())
+
+    def scrub(self, generation: int | None = None) -> bool:
+        """Rebuilds the file if something erased may have left bytes in it; audited when it did."""
+        before = self._engine.scrubbed()
+        done = self._engine.scrub(generation)
+        if (after := self._engine.scrubbed()) > before:
+            self._audit.record(None, "scrub", wipes=after - before)
+        return done
+
+    def _person(self, user: str) -> Person:
+        return Person(
+            checked_user(user, "user"),
+            user_subject(user),
+            self._vault.pseudonym(user),
+            [room.subtree() for room in self.older_rooms(user)],
+            authorless=user == NOBODY_ELSE.user_id,
+        )
+
+    def _read(self, seqs: Iterable[int]) -> Iterator[Row]:
+        """Some versions, a few at a time."""
+        wanted = [*seqs]
+        for start in range(0, len(wanted), _AT_ONCE):
+            yield from self._engine.versions(wanted[start : start + _AT_ONCE])
+
+    def _may_read(self, principal: Principal, user: str) -> None:
+        if principal.user_id != user:
+            self._require(principal, reading=True)
+
+    @staticmethod
+    def _require(principal: Principal, *, reading: bool = False) -> None:
+        if not (principal.is_admin or (reading and principal.is_auditor)):
+            raise PermissionDenied("this needs the role admin" + " or auditor" * reading)
+
+
+def _id(spelled: str) -> bytes:
+    """A version's id as it is stored; empty for a text that is no id."""
+    try:
+        return UUID(spelled).bytes
+    except ValueError:
+        return b""
+
+
+def _room(row: HeldRow) -> HeldNamespace:
+    return HeldNamespace(
+        namespace=Namespace.decode(row.ns), memories=row.memories, versions=row.versions, bytes=row.bytes
+    )
+
+
+def _receipt(user: str, shared: Shared, wiped: Wiped) -> Receipt:
+    removed = ("memories", "versions", "vectors", "replays", "api_keys")
+    return Receipt(
+        user=user,
+        removed={name: getattr(wiped, name) for name in removed},
+        key_destroyed=wiped.keys > 0,
+        shared={shared: wiped.shared},
+        shared_left=[*map(_room, wiped.left)],
+        wiped_at=to_datetime(wiped.moment),
+        scrubbed=False,
+    )

@@ -1,0 +1,177 @@
+"""The first step of the road: every argument is what the contract says, or an error names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from alcove.core.clock import SECOND
+from alcove.core.errors import InvalidRequest, PayloadTooLarge
+from alcove.core.namespace import Namespace
+from alcove.core.settings import Settings
+
+MAX_KEY_BYTES = 1024
+MAX_QUERY_BYTES = 64 * 1024
+MAX_NESTING = 100
+MAX_TTL_SECONDS = 100 * 366 * 86_400
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_CARRIED = frozenset((str, bool, type(None)))
+
+
+class Address(NamedTuple):
+    """The place of one memory, and its two parts as engines store them."""
+
+    namespace: Namespace
+    ns: bytes
+    key: bytes
+
+
+def address(namespace: object, key: object, settings: Settings) -> Address:
+    """A namespace of 1 to `max_depth` segments and a key."""
+    checked, ns = Namespace.encoded(namespace)
+    if not 1 <= len(checked) <= settings.max_depth:
+        raise InvalidRequest("namespace", f"1 to {settings.max_depth} segments, not {len(checked)}")
+    encoded = text(key, "key")
+    if not 1 <= len(encoded) <= MAX_KEY_BYTES:
+        raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
+    return Address(checked, ns, encoded)
+
+
+def text(value: object, field: str) -> bytes:
+    """The UTF-8 bytes of a string."""
+    if type(value) is not str:  # a subclass may spell itself otherwise
+        raise InvalidRequest(field, f"a string, not {_type(value)}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "text without lone surrogates") from None
+
+
+def query(given: object) -> None:
+    """A question in words; what is longer than a field of an index can be is no question."""
+    if len(text(given, "query")) > MAX_QUERY_BYTES:
+        raise InvalidRequest("query", f"at most {MAX_QUERY_BYTES} bytes")
+    if not str(given).strip():
+        raise InvalidRequest("query", "something to look for")
+
+
+def value(given: object, settings: Settings) -> bytes:
+    """A JSON object as compact JSON."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("value", f"a JSON object, not {_type(given)}")
+    return json(dict(given), "value", most=settings.max_value_bytes)
+
+
+def json(given: object, field: str, *, most: int | None = None) -> bytes:
+    """Compact JSON of plain data, which reads back equal; its size is looked at before what is in it."""
+    try:
+        encoded = msgspec.json.encode(given)
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "text without lone surrogates") from None
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        _plain(given, (None, field), MAX_NESTING)  # says what it is and where
+        raise
+    if most is not None and len(encoded) > most:
+        raise PayloadTooLarge(field, f"at most {most} bytes of JSON, not {len(encoded)}")
+    _plain(given, (None, field), MAX_NESTING)
+    return encoded
+
+
+_Place = tuple["_Place | None", str | int]
+"""Where a node is, spelled only if it must be told: the names on the way to it may be long."""
+
+
+def _plain(node: object, place: _Place, depth: int) -> None:
+    """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
+    if isinstance(node, dict | list) and depth == 0:
+        raise InvalidRequest(_spelled(place), f"at most {MAX_NESTING} levels of nesting")
+    if type(node) is dict:
+        for name, child in node.items():
+            if type(name) is not str:
+                raise InvalidRequest(_spelled(place), f"names that are strings, not {_type(name)}")
+            # Numbers are looked at here as well: there may be many, and a call costs more than a look.
+            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
+                _plain(child, (place, name), depth - 1)
+    elif type(node) is list:
+        for position, child in enumerate(node):
+            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
+                _plain(child, (place, position), depth - 1)
+    elif unfit := _unfit(node):
+        raise InvalidRequest(_spelled(place), unfit)
+
+
+def _spelled(place: _Place) -> str:
+    above, name = place
+    if above is None:
+        return str(name)
+    return _spelled(above) + (f"[{name}]" if isinstance(name, int) else f".{name}")
+
+
+def _unfit(node: object) -> str | None:
+    if type(node) is int:
+        return None if _LEAST <= node <= _MOST else "an integer that fits in 64 bits"
+    if type(node) is float:
+        return None if math.isfinite(node) else "a finite number"
+    return None if type(node) in _CARRIED else f"JSON data, not {_type(node)}"
+
+
+def index(given: object, settings: Settings) -> bytes | None:
+    """A flat map of strings as compact JSON; None where nothing is to be indexed."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("index", f"an object of strings, not {_type(given)}")
+    if len(given) > settings.max_index_fields:
+        raise InvalidRequest("index", f"at most {settings.max_index_fields} fields, not {len(given)}")
+    if not given:
+        return None
+    for name, content in given.items():
+        if not 1 <= len(text(name, "index")) <= MAX_KEY_BYTES:
+            raise InvalidRequest("index", f"field names of 1 to {MAX_KEY_BYTES} bytes")
+        if len(text(content, f"index.{name}")) > settings.max_index_bytes:
+            raise InvalidRequest(f"index.{name}", f"at most {settings.max_index_bytes} bytes")
+    return msgspec.json.encode(dict(given))
+
+
+def ttl(seconds: object) -> int | None:
+    """A time to live in microseconds; None where the memory never expires."""
+    if seconds is None:
+        return None
+    return whole(seconds, "ttl_seconds", 0, MAX_TTL_SECONDS) * SECOND or None
+
+
+def revision(expected: object, *, create_only: object = False) -> int | None:
+    """The revision the caller expects, 0 for "must be absent", None for any."""
+    if not isinstance(create_only, bool):
+        raise InvalidRequest("create_only", f"true or false, not {_type(create_only)}")
+    if expected is None:
+        return 0 if create_only else None
+    if create_only:
+        raise InvalidRequest("create_only", "not to be combined with expected_revision")
+    return whole(expected, "expected_revision", 0, 2**63 - 1)
+
+
+def whole(number: object, field: str, least: int, most: int) -> int:
+    """A whole number between two bounds."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidRequest(field, f"a whole number, not {_type(number)}")
+    if not least <= number <= most:
+        raise InvalidRequest(field, f"a whole number from {least} to {most}")
+    return number
+
+
+def _type(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), f"{type(value).__name__}")
+
+
+def choices(record: type[Struct], field: str) -> str | None:
+    """The names that a field takes, if it takes one of a few; msgspec's own errors do not say."""
+    found = get_type_hints(record).get(field)
+    parts = [found, *get_args(found)]
+    names = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+    return f"one of {', '.join(map(str, names))}" if names else None

@@ -1,0 +1,139 @@
+"""The doctor: compares what a store says with what it holds, and shows none of the content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from alcove.core.errors import AlcoveError, KeyDestroyed
+from alcove.core.namespace import Namespace
+from alcove.engine.base import Engine, Row, Scope
+from alcove.store.decoding import Opener
+from alcove.upkeep.secret_patterns import telltales
+from alcove.upkeep.wipe_ledger import Ledger
+
+_RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
+_REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
+
+
+class Examination(NamedTuple):
+    """One thing the doctor checked, over how many, what was found, and what to do about it."""
+
+    name: str
+    compared: int
+    wrong: list[str]
+    """Damage: something is lost, or may be."""
+    noticed: list[str]
+    """Nothing is broken, but somebody should look."""
+    advice: str
+    """What to do where something was found."""
+
+
+def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examination]:
+    """Every check, as it is done: the engine's own, each value under its key, the ledger, notices."""
+    for name, compared, wrong in engine.check():
+        yield Examination(name, compared, wrong, [], _RESTORE)
+    yield from _values(engine, opener)
+    for name, compared, wrong in engine.index.check():
+        yield Examination(name, compared, wrong, [], _REINDEX)
+    yield _ledger(engine, ledger)
+    yield _readers(ledger)
+    yield _duplicates(engine, opener)
+    for name, compared, noticed in engine.notices():
+        advice = "harmless, as after a write that was refused; a wipe of that user takes their key away"
+        yield Examination(name, compared, [], noticed, advice)
+
+
+def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
+    """Opens every value once, and looks at each for what should not have been remembered."""
+    compared, unreadable = 0, []
+    suspicious: dict[str, None] = {}
+    for row in engine.every_version():
+        if row.sealed is None:
+            continue
+        compared += 1
+        try:
+            text = _text(row, opener)
+        except AlcoveError as error:
+            if not _wiped_since(engine, row, error):
+                unreadable.append(f"{row.seq}: {error.message}")
+            continue
+        for kind in sorted(telltales(text)):
+            suspicious[f"{_place(row)}: {kind}"] = None
+    yield Examination("every value opens under its key, at its place", compared, unreadable, [], _RESTORE)
+    advice = (
+        "have the secret changed where it is used, then remove the memory: deleting alone leaves its history"
+    )
+    yield Examination("no memory looks like a secret", compared, [], [*suspicious], advice)
+
+
+def _text(row: Row, opener: Opener) -> str:
+    """All that a version says: its names, what lies in plain text, and its value."""
+    value = msgspec.json.encode(opener.value(row)).decode()
+    names = str(Namespace.decode(row.ns)), row.key.decode()
+    return "\n".join((*names, row.attributes, row.index_text or "", value))
+
+
+def _wiped_since(engine: Engine, row: Row, error: AlcoveError) -> bool:
+    """Whether a value lost its key only because its user was wiped while we looked."""
+    return isinstance(error, KeyDestroyed) and all(
+        each.seq != row.seq for each in engine.history(row.ns, row.key)
+    )
+
+
+def _ledger(engine: Engine, ledger: Ledger) -> Examination:
+    wrong, lines = [], 0
+    try:
+        lines = len(ledger.read())
+        if not lines and engine.erasure.wipes():
+            wrong.append(f"{ledger.path} is missing or empty, but somebody was wiped")
+    except AlcoveError as error:
+        wrong.append(error.message)
+    advice = "bring the ledger back from its copy: a restored backup needs it to forget whom it must"
+    return Examination("the ledger of wipes can be read", lines, wrong, [], advice)
+
+
+def _readers(ledger: Ledger) -> Examination:
+    """The files of the store, which lie beside its ledger, and who can read them."""
+    store = ledger.path.with_suffix("")
+    beside = (store.with_name(store.name + suffix) for suffix in ("", "-wal", "-shm", ".key", ".wipes"))
+    modes = {file: file.stat().st_mode & 0o777 for file in beside if file.exists()}
+    noticed = [f"{file} has the mode {mode:o}" for file, mode in modes.items() if mode & 0o077]
+    advice = "`chmod 600` them, unless others are meant to read everybody's memories"
+    return Examination("only the owner can read the files", len(modes), [], noticed, advice)
+
+
+def _duplicates(engine: Engine, opener: Opener) -> Examination:
+    """Live memories of one namespace with the same value; scanned in order, one namespace at a time."""
+    compared, noticed = 0, []
+    ns, seen = b"", dict[bytes, Row]()
+    for row in _live(engine):
+        if row.ns != ns:
+            ns, seen = row.ns, {}
+        try:
+            value = msgspec.json.encode(opener.value(row), order="sorted")
+        except AlcoveError:
+            continue  # the other examination speaks of it
+        compared += 1
+        first = seen.setdefault(hashlib.sha256(value).digest(), row)
+        if first is not row:
+            noticed.append(f"{_place(row)}: the same as {_place(first)}")
+    advice = "agents may be remembering one thing under several keys; delete what is not needed"
+    return Examination("no two memories of a namespace are the same", compared, [], noticed, advice)
+
+
+def _live(engine: Engine) -> Iterator[Row]:
+    """In pages, so that a long look does not hold the log back."""
+    after = None
+    while page := engine.scan_page(Scope(b"", b"\xff"), after=after, now=0, limit=1000):
+        yield from page
+        after = page[-1].ns, page[-1].key
+
+
+def _place(row: Row) -> str:
+    """Where a memory lies, unless the name is itself what must not be shown."""
+    place = f"{Namespace.decode(row.ns)} {row.key.decode()!r}"
+    return f"version {row.seq}" if telltales(place) else place

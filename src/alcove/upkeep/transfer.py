@@ -1,0 +1,207 @@
+"""Import: memories as lines of JSON, of which only those that differ from what is there are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from alcove.core.clock import Clock, checked_moment
+from alcove.core.errors import AlcoveError, Unavailable
+from alcove.core.principal import Principal
+from alcove.core.records import Author, Entry, Imported, Memory
+from alcove.core.settings import KIB, MIB, Settings
+from alcove.store.memories import Memories
+from alcove.store.validation import MAX_KEY_BYTES
+
+_MOST_LINES = 200
+MOST_BYTES = MIB
+"""Lines share a transaction until they are this many, or this many bytes."""
+_PIECE_BYTES = 64 * KIB
+_MOST_FAILURES_TOLD = 1000
+_INDEX_SECONDS = 600.0
+"""How long an import waits for one text to be indexed; an embedder that fails is not waited for."""
+
+
+class File(Protocol):
+    """Whatever bytes can be read from, a part at a time."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Line(Struct, kw_only=True):
+    """What an import reads of an exported memory; the rest is made anew."""
+
+    namespace: list[str]
+    key: str
+    value: dict[str, Any] | None
+    index: dict[str, str] | None = None
+    created_at: Annotated[datetime, Meta(tz=True)] | None = None
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+    written_by: Author | None = None
+    current: bool = True
+    """False in a person's export for what is history, which is not brought back."""
+
+
+class Failure(Struct, frozen=True):
+    line: int
+    error: str
+
+
+class Imports(Struct, kw_only=True):
+    """What an import did; at most a thousand failures are told one by one, and all of them counted."""
+
+    imported: int = 0
+    unchanged: int = 0
+    failed: list[Failure] = []
+    failures: int = 0
+    waiting: int | UnsetType = UNSET
+    """How many of them wait to be indexed, if some still do after the import has waited for that."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"imported": self.imported, "unchanged": self.unchanged, "failures": self.failures}
+
+
+def longest_line(settings: Settings) -> int:
+    """The bytes of a line that every memory fits in, also where each byte of a text is spelled with six."""
+    texts = settings.max_index_fields * (settings.max_index_bytes + MAX_KEY_BYTES)
+    return 6 * (settings.max_value_bytes + texts) + _PIECE_BYTES
+
+
+def pieces_of(given: File | Iterable[bytes]) -> Iterator[bytes]:
+    """The text of a file as it is read, or of some lines that may lack their ends."""
+    if hasattr(given, "read"):
+        while piece := given.read(_PIECE_BYTES):
+            yield piece
+    else:
+        for line in given:
+            yield line.rstrip(b"\n") + b"\n"
+
+
+class Lines:
+    """Cuts a text that comes in pieces into lines, and holds no more of them than share a transaction.
+
+    A line that is longer than `most` is given out with one byte more than that, by which it can be told.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._begun = bytearray()
+        self._whole: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def begun(self) -> int:
+        """How much there is of a line whose end has not come yet."""
+        return len(self._begun)
+
+    def bundles(self, piece: bytes) -> Iterator[list[bytes]]:
+        """The bundles of lines that this piece fills."""
+        *ended, begun = piece.split(b"\n")
+        for end in ended:
+            self._go_on(end)
+            self._bytes += len(self._begun)
+            self._whole.append(bytes(self._begun))
+            self._begun.clear()
+            if len(self._whole) == _MOST_LINES or self._bytes >= MOST_BYTES:
+                yield self._bundle()
+        self._go_on(begun)
+
+    def all_of(self, given: File | Iterable[bytes]) -> Iterator[list[bytes]]:
+        """Every bundle of a file or of some lines."""
+        for piece in pieces_of(given):
+            yield from self.bundles(piece)
+        yield self.rest()
+
+    def rest(self) -> list[bytes]:
+        """What is left when there are no more pieces."""
+        return [*self._bundle(), *([bytes(self._begun)] if self._begun else [])]
+
+    def _go_on(self, part: bytes) -> None:
+        self._begun += part[: self.most + 1 - len(self._begun)]
+
+    def _bundle(self) -> list[bytes]:
+        bundle, self._whole, self._bytes = self._whole, [], 0
+        return bundle
+
+
+class Importer:
+    """Takes bundles of lines; a line that cannot be taken is told of and holds up no other."""
+
+    def __init__(self, memories: Memories, who: Callable[[], Principal], clock: Clock) -> None:
+        self._memories = memories
+        self._who = who
+        self._clock = clock
+        self._number = 0
+        self._written: list[Entry] = []
+        self.lines = Lines(longest_line(memories.settings))
+        self.report = Imports()
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Imports some lines, in one transaction if all of them are good."""
+        changed: list[tuple[int, Imported]] = []
+        for line in lines:
+            self._number += 1
+            if len(line) <= self.lines.most and not line.strip():
+                continue
+            try:
+                put = self._parsed(line)
+                if put and self._differs(put, self._memories.present(self._who(), put)):
+                    changed.append((self._number, put))
+                else:
+                    self.report.unchanged += 1
+            except Unavailable:
+                raise
+            except (AlcoveError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                self._fail(self._number, str(error))
+        self._write(changed)
+
+    def index_pauses(self) -> Iterator[float]:
+        """Yields how long to pause until what was written last can be found by meaning, if it can."""
+        for entry in self._written:
+            if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)):
+                self.report.waiting = (self.report.waiting or 0) + 1
+
+    def _write(self, left: list[tuple[int, Imported]]) -> None:
+        """Writes all that can be written: what is refused is told of and left out."""
+        at_once, self._written = len(left), []
+        while left:
+            puts = [put for _, put in left[:at_once]]
+            try:
+                entries = self._memories.batch(self._who(), puts)
+            except AlcoveError as error:
+                position = error.details.get("operation")
+                if isinstance(position, int):
+                    self._fail(left.pop(position)[0], error.message)
+                elif error.details.get("field") == "operations" and at_once > 1:
+                    at_once //= 2  # a batch may be set to take fewer than we do
+                else:
+                    raise
+            else:
+                self._written += [each for each, put in zip(entries, puts, strict=True) if put.index]  # type: ignore[misc]
+                self.report.imported += len(puts)
+                del left[:at_once]
+
+    def _differs(self, put: Imported, now: Memory | None) -> bool:
+        """Whether it is to be written: what has expired is gone, and stays so."""
+        until = checked_moment(put.expires_at, "expires_at")
+        if until is not None and until <= self._clock():
+            return False
+        if now is None:
+            return True
+        return (now.value, now.index, now.expires_at) != (put.value, put.index or {}, put.expires_at)
+
+    def _parsed(self, line: bytes) -> Imported | None:
+        if len(line) > self.lines.most:
+            raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
+        given = msgspec.structs.asdict(msgspec.json.decode(line, type=Line))
+        return Imported(**given) if given.pop("current") else None
+
+    def _fail(self, line: int, error: str) -> None:
+        self.report.failures += 1
+        if len(self.report.failed) < _MOST_FAILURES_TOLD:
+            self.report.failed.append(Failure(line, error))
