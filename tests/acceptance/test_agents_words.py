@@ -180,6 +180,16 @@ def test_the_same_fact_is_kept_once(agents: Crew) -> None:
     assert len(alice.call("bot", "recall_facts", query="she").result["items"]) == 2
 
 
+def test_a_fact_without_a_key_takes_no_others_place(agents: Crew) -> None:
+    alice = agents.as_user("alice")
+    key = alice.call("bot", "learn_fact", content="She lives in Rome.").result["key"]
+    alice.call("bot", "learn_fact", key=key, content="She lives in Paris.")
+    twice = [alice.call("bot", "learn_fact", content="She lives in Rome.").result["key"] for _ in range(2)]
+    assert twice[0] == twice[1] != key
+    held = alice.call("bot", "recall_facts", query="where she lives").result["items"]
+    assert {fact["content"] for fact in held} == {"She lives in Rome.", "She lives in Paris."}
+
+
 @pytest.mark.parametrize(
     ("tool", "given"),
     [

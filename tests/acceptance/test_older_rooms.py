@@ -11,6 +11,7 @@ from alcove import Alcove, NotFound
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import assert_sound, raw_bytes
 from tests.acceptance.restoring import bring_back
+from tests.conftest import ManualClock
 
 SPECS = """
 agents:
@@ -113,6 +114,25 @@ def test_a_restore_takes_it_again_though_the_backup_knew_no_specs(path: Path, to
         assert_sound(memory)
         with pytest.raises(NotFound):
             memory.wipe("alice")
+
+
+def test_a_restore_takes_rooms_that_were_empty_when_their_user_was_wiped(
+    path: Path, to: Path, specs: Path, clock: ManualClock
+) -> None:
+    """Of a room that retention emptied the note of the wipe says nothing, and an older backup has it."""
+    with Alcove(path, settings=QUIET, embedder=None, clock=clock) as memory:
+        alice = memory.agents(specs).as_user("alice")
+        rooms = ("agent:bot:s1", "user:alice")
+        memory.import_memories([line(room, "key-of-alice", "alice") for room in rooms])
+        [*memory.backup(to)]
+        alice.call("bot", "forget", key="key-of-alice")
+        clock.advance(400 * 86_400)
+        memory.sweep()
+        memory.wipe("alice")
+    path.unlink()
+    bring_back(to, path)
+    assert b"key-of-alice" not in raw_bytes(path)
+    assert b"SECRET-alice" not in raw_bytes(path)
 
 
 def test_what_nobody_signed_is_noops_where_the_fallback_shows_it_to_them(path: Path, specs: Path) -> None:

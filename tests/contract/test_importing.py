@@ -104,3 +104,31 @@ def test_a_moment_beyond_the_calendar_is_refused(alice: Alcove) -> None:
     for moment in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
         with pytest.raises(InvalidRequest, match="as_of"):
             alice.get(HOME, "k", as_of=moment)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1", "true"), ("1", "1.0"), ("false", "0"), ("0.0", "-0.0")])
+def test_values_that_only_python_takes_for_equal_differ(alice: Alcove, one: str, other: str) -> None:
+    for spelled in (one, other):
+        brought = b'{"namespace": ["user", "alice"], "key": "k", "value": {"n": [%s]}}' % spelled.encode()
+        assert alice.import_memories([brought]).imported == 1
+        assert alice.import_memories([brought]).unchanged == 1
+    memory = alice.get(HOME, "k")
+    assert memory is not None
+    assert json.dumps(memory.value) == json.dumps({"n": [json.loads(other)]})
+
+
+def test_of_several_lines_for_one_key_the_last_holds(alice: Alcove) -> None:
+    """As where an older export and a newer one are imported together."""
+    older, newer = line("k", value={"n": "older"}), line("k", value={"n": "newer"})
+    alice.import_memories([newer])
+    assert alice.import_memories([older, newer]).failures == 0
+    memory = alice.get(HOME, "k")
+    assert memory is not None
+    assert memory.value == {"n": "newer"}
+
+
+@pytest.mark.parametrize("author", ["", "a" * 1019])
+def test_an_author_whom_no_wipe_could_name_is_refused_with_its_line(alice: Alcove, author: str) -> None:
+    admin = alice.as_user("root", roles=["admin"])
+    report = admin.import_memories([line("k"), line("l", written_by={"user": author})])
+    assert [(each.line, each.error.partition(":")[0]) for each in report.failed] == [(2, "written_by.user")]

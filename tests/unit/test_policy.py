@@ -282,6 +282,43 @@ def test_a_policy_that_fails_is_logged_with_its_place_and_no_values(
     assert "sesame" not in line
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["owner := [input.context.user_id]", "owner := {input.context.user_id}", "owner := false",
+     "written_by := input.context.user_id", "written_by := {input.context.user_id: true}",
+     "written_by := [7]", "written_by := false"],
+)  # fmt: skip
+def test_a_filter_that_is_spelled_wrong_shows_nothing_rather_than_everything(
+    custom: Custom, rule: str
+) -> None:
+    text = f"namespace_prefix := []\nattribute_filter := {{}}\n{rule}"
+    with pytest.raises(PolicyError, match=rule.partition(" ")[0]):
+        custom(filter=text)
+    policy = custom(filter=f'{text} if input.context.user_id == "alice"')  # seen only when she asks
+    with pytest.raises(PolicyFailed):
+        policy.narrow(ALICE, HOME)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [("written_by := []", []), ("written_by contains input.context.user_id", ["hers"]),
+     ("written_by := [null]", [])],
+)  # fmt: skip
+def test_a_filter_by_author_may_be_empty_or_a_set(
+    tmp_path: Path, custom: Custom, rule: str, shown: list[str]
+) -> None:
+    custom(filter=f"namespace_prefix := []\nattribute_filter := {{}}\n{rule}")
+    with Alcove(tmp_path / "memory.db", keys=MemoryKey(), policy_dir=tmp_path, embedder=None) as memory:
+        alice = memory.as_user("alice")
+        alice.put("user:alice", "hers", {}, index={"text": "a text"})
+        memory.as_user("bob").put("user:bob", "his", {}, index={"text": "a text"})
+        assert [each.key for each in alice.search()] == [each.key for each in alice.list()] == shown
+        assert [each.key for each in alice.search(query="text")] == shown
+        assert [each.key for each in alice.export_memories()] == shown
+        assert [each.key for each in alice.events().events] == shown
+        assert len(alice.namespaces()) == len(shown)
+
+
 def test_threads_that_decide_during_reloads_see_one_whole_bundle_each_time(custom: Custom) -> None:
     text = 'namespace_prefix := ["{0}"]\nattribute_filter := {{"from": "{0}"}}\nowner := "{0}"'
     policy = custom(filter=text.format("0"))

@@ -15,7 +15,8 @@ def predicate(scope: Scope, params: Params) -> str:
         parts.append("(v.owner IS NULL OR v.owner = ?)")
         params.append(scope.owner)
     if scope.written_by is not None:
-        authors = [author for author in scope.written_by if author is not None]
+        # Nobody as well, who equals nothing here: to SQLite an empty list is no query of an index.
+        authors = [*filter(None, scope.written_by), None]
         nobody = " OR v.user IS NULL" * (None in scope.written_by)
         parts.append(f"(v.user IN ({', '.join('?' * len(authors))}){nobody})")
         params.extend(authors)

@@ -194,15 +194,21 @@ def _attributes(engine: regorus.Engine) -> bytes:
 
 def _narrowed(engine: regorus.Engine) -> Narrowed | None:
     narrowed, owner = value(engine, PREFIX), value(engine, OWNER)
-    conditions, authors = exact_value(engine, CONDITIONS), value(engine, WRITTEN_BY)
+    conditions, authors = exact_value(engine, CONDITIONS), exact_value(engine, WRITTEN_BY)
     if narrowed is None or conditions is None:
         return None
+    if not isinstance(owner, str | None):  # passed over, it would show everybody's rooms
+        raise PolicyError("filter.rego: expected `owner` to be a string")
+    if authors is not None and not (
+        isinstance(authors, list) and all(isinstance(author, str | None) for author in authors)
+    ):
+        raise PolicyError("filter.rego: expected `written_by` to be a list of strings and nulls")
     try:
         return Narrowed(
             Namespace.checked(narrowed, "namespace_prefix"),
             Filter.parse(conditions, "attribute_filter"),
-            owner if isinstance(owner, str) else None,
-            tuple(authors) if isinstance(authors, list) else None,
+            owner,
+            None if authors is None else tuple(authors),
         )
     except InvalidRequest as error:
         raise PolicyError(f"filter.rego: {error.message}") from None

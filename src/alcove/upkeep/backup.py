@@ -12,6 +12,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from alcove.agents.rooms import older_room
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import NOBODY_ELSE
@@ -205,6 +206,8 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
         if note.user in known:
             user = users.get(note.user, "")
             older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
+            # The note names the rooms that still held something; a backup may be older than that.
+            older += [older_room(each, user).subtree() for each in engine.admin.private_rooms()]
             nobody = user == NOBODY_ELSE.user_id
             wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Protocol
 
@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.core.clock import Clock, checked_moment
 from alcove.core.errors import AlcoveError, Unavailable
-from alcove.core.principal import Principal
+from alcove.core.principal import Principal, checked_user
 from alcove.core.records import Author, Entry, Imported, Memory
 from alcove.core.settings import KIB, MIB, Settings
 from alcove.store.memories import Memories
@@ -144,14 +144,16 @@ class Importer:
     def take(self, lines: Sequence[bytes]) -> None:
         """Imports some lines, in one transaction if all of them are good."""
         changed: list[tuple[int, Imported]] = []
+        ahead = set[tuple[str, ...]]()  # places of which an earlier line is about to be written
         for line in lines:
             self._number += 1
             if len(line) <= self.lines.most and not line.strip():
                 continue
             try:
                 put = self._parsed(line)
-                if put and self._differs(put, self._memories.present(self._who(), put)):
+                if put and self._differs(put, self._memories.present(self._who(), put), ahead):
                     changed.append((self._number, put))
+                    ahead.add((*put.namespace, put.key))
                 else:
                     self.report.unchanged += 1
             except Unavailable:
@@ -186,22 +188,31 @@ class Importer:
                 self.report.imported += len(puts)
                 del left[:at_once]
 
-    def _differs(self, put: Imported, now: Memory | None) -> bool:
+    def _differs(self, put: Imported, now: Memory | None, ahead: Container[tuple[str, ...]]) -> bool:
         """Whether it is to be written: what has expired is gone, and stays so."""
         until = checked_moment(put.expires_at, "expires_at")
         if until is not None and until <= self._clock():
             return False
-        if now is None:
+        if now is None or (*put.namespace, put.key) in ahead:
             return True
-        return (now.value, now.index, now.expires_at) != (put.value, put.index or {}, put.expires_at)
+        if (now.index, now.expires_at) != (put.index or {}, put.expires_at):
+            return True
+        return _spelled(now.value) != _spelled(put.value)
 
     def _parsed(self, line: bytes) -> Imported | None:
         if len(line) > self.lines.most:
             raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
-        given = msgspec.structs.asdict(msgspec.json.decode(line, type=Line))
+        given = msgspec.structs.asdict(parsed := msgspec.json.decode(line, type=Line))
+        if parsed.written_by and parsed.written_by.user is not None:  # else no wipe could name them
+            checked_user(parsed.written_by.user, "written_by.user")
         return Imported(**given) if given.pop("current") else None
 
     def _fail(self, line: int, error: str) -> None:
         self.report.failures += 1
         if len(self.report.failed) < _MOST_FAILURES_TOLD:
             self.report.failed.append(Failure(line, error))
+
+
+def _spelled(value: object) -> bytes:
+    """A value by which `true`, `1` and `1.0` are told apart, which are equal to Python."""
+    return msgspec.json.encode(value, order="deterministic")

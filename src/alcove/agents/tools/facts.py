@@ -56,15 +56,18 @@ def learn_fact(turn: Turn, given: Learn) -> Answer:
 def _key(turn: Turn, content: str) -> str:
     """Where a fact goes that was given no key: where the same one is, or to a key that it always gets.
 
-    So a fact that is learned twice, by whoever and at whatever moment, is kept once.
+    So a fact that is learned twice, by whoever and at whatever moment, is kept once. Where another was put
+    under that key since, it gets the next one.
     """
-    room = _room(turn)
-    same = turn.memories.list(turn.within(room), room, filter={"content": content}, limit=1, exact=True)
-    return (
-        same[0].key
-        if same
-        else f"fact-{hashlib.sha256(validation.text(content, 'content')).hexdigest()[:16]}"
-    )
+    room, digest = _room(turn), hashlib.sha256(validation.text(content, "content"))
+    who = turn.within(room)
+    if same := turn.memories.list(who, room, filter={"content": content}, limit=1, exact=True):
+        return same[0].key
+    while True:
+        there = turn.memories.get(who, room, key := f"fact-{digest.hexdigest()[:16]}")
+        if there is None or there.value.get("content") == content:
+            return key
+        digest.update(b"again")
 
 
 def recall_facts(turn: Turn, given: Look) -> Answer:
