@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+SERVER := $(VENV)/.server
 READY  := $(VENV)/.ready
 
 .PHONY: serve test test-all lint format bench eval clean
 
-serve: $(READY)           ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
+serve: $(SERVER)          ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
 	$(BIN)/alcove serve
 
 test: $(READY)            ## every test, fault and property tests in their short form
@@ -32,13 +34,20 @@ eval: $(READY)            ## recall of the whole service over REST: make eval DA
 	@test -n "$(DATA)" || { echo "make eval DATA=path (conversations in LoCoMo's layout)" >&2; exit 2; }
 	$(BIN)/python bench/evaluate.py "$(DATA)" $(if $(SHUFFLE),--shuffle)
 
-$(READY): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Each stamp says that one extra is installed; what serving needs is a part of what testing needs.
+$(SERVER): pyproject.toml | $(BIN)/python
+	$(PIP) '.[server]'
 	touch $@
 
+$(READY): pyproject.toml | $(BIN)/python
+	$(PIP) '.[dev]'
+	touch $(SERVER) $@
+
 $(VENV)/.bench: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PIP) '.[bench]'
 	touch $@
 
 clean:

@@ -1,7 +1,10 @@
 """Alcove: memory for AI agents, private per agent and user, shared where a team says so."""
 
-from alcove.client import connect
-from alcove.client.embedded import Alcove
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from alcove.core.errors import (
     AlcoveError,
     Conflict,
@@ -33,10 +36,16 @@ from alcove.core.records import (
     Version,
 )
 from alcove.core.settings import Settings
-from alcove.store.portions import Portion
-from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
-from alcove.upkeep.doctor import Examination
-from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
+
+if TYPE_CHECKING:
+    from alcove.client import connect
+    from alcove.client.embedded import Alcove
+    from alcove.store.portions import Portion
+    from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
+    from alcove.upkeep.doctor import Examination
+    from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Alcove",
@@ -78,6 +87,31 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "Version",
+    "__version__",
     "connect",
     "restore",
 ]
+
+_LOADED_WHEN_USED = {
+    "alcove.client": ["connect"],
+    "alcove.client.embedded": ["Alcove"],
+    "alcove.store.portions": ["Portion"],
+    "alcove.upkeep.backup": ["BackedUp", "Progress", "Restored", "restore"],
+    "alcove.upkeep.doctor": ["Examination"],
+    "alcove.vault": ["EnvironmentKey", "KeyFile", "KeyProvider", "MemoryKey", "Rotation"],
+}
+"""They bring a database, a policy engine and ciphers along, which `import alcove` does not wait for."""
+
+
+if not TYPE_CHECKING:  # a type checker that saw it would let every misspelt name pass
+
+    def __getattr__(name: str) -> object:
+        """Loads a public name the first time somebody asks for it."""
+        for module, names in _LOADED_WHEN_USED.items():
+            if name in names:
+                return globals().setdefault(name, getattr(import_module(module), name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from alcove.core.errors import InvalidRequest
+from alcove.core.errors import MissingExtra
 from alcove.server import running
 from alcove.server.config import ServeConfig
 from tests.acceptance.patience import until
@@ -204,7 +204,8 @@ def test_nothing_is_sent_or_imported_unless_it_is_asked_for(tmp_path: Path, coll
 
 
 def test_tracing_without_its_packages_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "find_spec", lambda _: None)
-    with pytest.raises(InvalidRequest, match=r"alcove\[tracing\]"):
+    monkeypatch.delitem(sys.modules, "alcove.server.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    with pytest.raises(MissingExtra, match=r"alcove\[tracing\]"):
         running.check(ServeConfig(tracing=True))
     running.check(ServeConfig())

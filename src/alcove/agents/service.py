@@ -28,7 +28,7 @@ from alcove.store import validation
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.agents.loading import Watched  # YAML is an extra
+    from alcove.agents.loading import Watched  # loads YAML
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""

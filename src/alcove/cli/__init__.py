@@ -7,11 +7,11 @@ or refused, 3 the store or the server cannot take it now.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Any
 
 import click
 
+from alcove import __version__
 from alcove.cli import agents, memories, people, serving, timeline, transfer, upkeep
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, Unavailable
@@ -72,7 +72,7 @@ Exit codes: 0 done, 1 not there or something found, 2 wrong or refused, 3 unavai
 Completion:  eval "$(alcove completion bash)"
 """,
 )
-@click.version_option(version("alcove"), prog_name="alcove")
+@click.version_option(__version__, prog_name="alcove")
 def main() -> None:
     """Memory for AI agents: private rooms, common rooms, and nobody in a room that is not theirs."""
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from alcove.agents.handle import Crew
-from alcove.agents.runs import MOST_RUNS, Run
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, count, plain
 from alcove.cli.store import is_url, json_option, on_store
-from alcove.client.embedded import Alcove
 from alcove.core.settings import Settings
+
+if TYPE_CHECKING:
+    from alcove.agents.handle import Crew
+    from alcove.agents.runs import Run
+    from alcove.client.embedded import Alcove
 
 _MOST_CALLS = 1000
 
@@ -78,7 +80,7 @@ def check(path: str, max_depth: int, *, as_json: bool) -> None:
     All that is wrong is said at once, and the exit code is 2.
     Example:  alcove agents check agents.yaml
     """
-    from alcove.agents.loading import load  # noqa: PLC0415  YAML is an extra
+    from alcove.agents.loading import load  # noqa: PLC0415  loads YAML, which few calls need
 
     found = load(path, max_depth=max_depth)
     for warning in found.warnings:
@@ -150,6 +152,8 @@ def list_runs(store: Alcove, out: Output, specs: str | None) -> None:
 
 
 def _every_run(crew: Crew) -> Iterator[Run]:
+    from alcove.agents.runs import MOST_RUNS  # noqa: PLC0415  --help does without
+
     for offset in itertools.count(0, MOST_RUNS):
         page = crew.list_runs(offset=offset)
         yield from page

@@ -6,16 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from alcove.cli.output import Output, plain, shown
 from alcove.cli.store import NamespaceType, namespace_argument, on_store, prefix_argument
-from alcove.client.embedded import Alcove
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
 
 T = TypeVar("T")
 

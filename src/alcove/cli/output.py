@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
 from alcove.core.errors import AlcoveError
 from alcove.upkeep.atomic_file import Partial
-from alcove.upkeep.backup import Progress
+
+if TYPE_CHECKING:
+    from alcove.upkeep.backup import Progress
 
 T = TypeVar("T")
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, working, writing
 from alcove.cli.store import on_store
-from alcove.client.embedded import Alcove
 from alcove.core.records import HeldNamespace, Receipt, Shared
-from alcove.store.reports import Held
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.store.reports import Held
 
 
 @click.command()

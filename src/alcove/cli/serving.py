@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import platform
 import time
-from importlib.metadata import version as version_of
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
 
+from alcove import __version__
 from alcove.cli.output import Output
 from alcove.cli.store import is_url, json_option, on_store
-from alcove.client.embedded import Alcove
 from alcove.core.clock import system_clock, to_datetime
+from alcove.core.errors import needed_by
 from alcove.server import config as configuration
 from alcove.server.config import ServeConfig
-from alcove.store.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.store.api_keys import ApiKey
 
 
 @click.command()
@@ -32,7 +35,8 @@ def serve(**options: Any) -> None:
     """
     if is_url(str(options["at"])):
         raise click.BadParameter(f"{options['at']} is served already; give a file", param_hint="'--at'")
-    from alcove.server.running import serve as run  # noqa: PLC0415  the server's packages are an extra
+    with needed_by("alcove serve", extra="server"):
+        from alcove.server.running import serve as run  # noqa: PLC0415
 
     run(ServeConfig(**options))
 
@@ -71,7 +75,8 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, a
     """
     if not user:
         raise click.UsageError("--user names nobody")
-    from alcove.server.auth import make_token  # noqa: PLC0415  the server's packages are an extra
+    with needed_by("alcove token", extra="server"):
+        from alcove.server.auth import make_token  # noqa: PLC0415
 
     made = make_token(jwt_secret, user, list(roles), seconds=seconds, clock=time.time)
     Output(as_json=as_json).record({"token": made}, made)
@@ -135,7 +140,7 @@ def revoke(store: Alcove, out: Output, id: str) -> None:
 @json_option
 def version(*, as_json: bool) -> None:
     """Print which Alcove this is."""
-    parts = {"alcove": version_of("alcove"), "python": platform.python_version()}
+    parts = {"alcove": __version__, "python": platform.python_version()}
     Output(as_json=as_json).record(parts, f"alcove {parts['alcove']} (Python {parts['python']})")
 
 

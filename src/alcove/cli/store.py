@@ -7,18 +7,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from alcove.cli.output import Output
 from alcove.client import SCHEMES, connect
-from alcove.client.embedded import Alcove
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
 from alcove.core.settings import Settings
-from alcove.search.embedders import Embedder, embedder_for
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.search.embedders import Embedder
 
 OPERATOR = Settings(sweep_interval=0)
 """A command does its work and ends; it sweeps nothing on the side."""
@@ -92,6 +94,8 @@ def opened(
 
 def _embedder() -> Embedder | None:
     """The one that `alcove serve` would use in the same environment."""
+    from alcove.search.embedders import embedder_for  # noqa: PLC0415  --help does without
+
     folder = os.environ.get("ALCOVE_MODEL_DIR")
     return embedder_for(
         os.environ.get("ALCOVE_EMBEDDER") or "minilm",

@@ -6,17 +6,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from alcove.cli.output import Output, compact, plain, shown
 from alcove.cli.store import namespace_argument, on_store, prefix_argument
-from alcove.client.embedded import Alcove
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import KINDS, Event, EventPage, Version
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
 
 _PAGE = 200
 _BETWEEN_LOOKS = 0.5

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
-from alcove.client.embedded import Alcove
 from alcove.core.namespace import Namespace
-from alcove.upkeep.backup import BackedUp, Restored
-from alcove.upkeep.backup import restore as restored
-from alcove.upkeep.transfer import File
-from alcove.upkeep.wipe_ledger import Ledger
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.upkeep.backup import BackedUp, Restored
+    from alcove.upkeep.transfer import File
 
 
 @click.command()
@@ -123,6 +124,9 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
     """
     if is_url(at):
         raise Refused(f"{at} is a server: stop it, restore its file, start it again")
+    from alcove.upkeep.backup import restore as restored  # noqa: PLC0415  --help does without
+    from alcove.upkeep.wipe_ledger import Ledger  # noqa: PLC0415
+
     if not (ledger or Ledger.beside(Path(at)).path).exists():
         click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip

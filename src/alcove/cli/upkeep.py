@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from alcove.cli.memories import given
 from alcove.cli.output import Output, compact, count, plain, progress
 from alcove.cli.store import on_store
-from alcove.client.embedded import Alcove
-from alcove.store.reports import Index
-from alcove.upkeep.doctor import Examination
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.store.reports import Index
+    from alcove.upkeep.doctor import Examination
 
 _BETWEEN_LOOKS = 0.1
 _PATIENCE = 120.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from alcove.client.embedded import Alcove
-from alcove.core.settings import Settings
-from alcove.search.embedders import Embedder
+if TYPE_CHECKING:
+    from alcove.client.embedded import Alcove
+    from alcove.core.settings import Settings
+    from alcove.search.embedders import Embedder
 
 SCHEMES = ("http://", "https://")
 
@@ -29,5 +31,7 @@ def connect(
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
 
         return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout)
+    from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
+
     store = Alcove(at, settings=settings, embedder=embedder)
     return store if user is None else store.as_user(user)

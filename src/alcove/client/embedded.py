@@ -137,7 +137,7 @@ class Alcove:
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
         """The agents and teams of a spec file or folder, at work on this store for this principal."""
-        from alcove.agents.loading import Watched  # noqa: PLC0415  YAML is an extra
+        from alcove.agents.loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
         if specs is None:
             raise InvalidRequest("specs", "the path of a file or folder of agent specs")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AlcoveError(Exception):
     """Base of all errors; `code` is stable and meant for programs, the message for people."""
@@ -89,3 +92,16 @@ class PolicyError(AlcoveError):
     """A policy bundle does not compile or evaluate; the message has file and line."""
 
     code = "invalid_request"
+
+
+class MissingExtra(AlcoveError):
+    """Packages that only some installations need are not there; the message says what to install."""
+
+
+@contextmanager
+def needed_by(what: str, *, extra: str) -> Iterator[None]:
+    """Goes around the imports of an optional part: where one fails, raises `MissingExtra`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{what} needs {error.name}: pip install 'alcove[{extra}]'") from None

@@ -9,8 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +18,11 @@ import uvicorn
 from starlette.routing import Router
 from uvicorn.config import STARTUP_FAILURE
 
+from alcove import __version__
 from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
 from alcove.client.embedded import Alcove
-from alcove.core.errors import AlcoveError, InvalidRequest
+from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.observer import Observer
 from alcove.search.embedders import embedder_for
 from alcove.server import logs
@@ -85,7 +85,7 @@ def serve(config: ServeConfig) -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(config.request_seconds) + 1,
-        loop="uvloop",
+        loop="auto",  # uvloop, except on Windows, which has none
         http=Protocol,
         ws="none",
     )
@@ -164,7 +164,7 @@ def build(config: ServeConfig) -> Router:
         *HealthApi({**memories.readiness(), "agents": agents.check}, reads).resources(),
         *metrics.resources(),
     ]
-    resources += DocsApi(resources, version("alcove")).resources()
+    resources += DocsApi(resources, __version__).resources()
     at_once = min(config.most_in_flight, connections() // 3)  # beside as many streams, and as many that wait
     if at_once < config.most_in_flight:
         log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", at_once)
@@ -219,8 +219,9 @@ def check(config: ServeConfig) -> None:
             raise InvalidRequest(name, "an address that starts with http:// or https://")
     if config.jwt_secret == "":
         raise InvalidRequest("jwt-secret", "a secret that is not empty")
-    if config.tracing and not (find_spec("opentelemetry") and find_spec("opentelemetry.sdk")):
-        raise InvalidRequest("tracing", "its packages: pip install 'alcove[tracing]'")
+    if config.tracing:
+        with needed_by("--tracing", extra="tracing"):
+            import_module("alcove.server.tracing")
 
 
 def _tracing(config: ServeConfig) -> Tracing | None:
