@@ -135,6 +135,17 @@ def test_a_restore_takes_rooms_that_were_empty_when_their_user_was_wiped(
     assert b"SECRET-alice" not in raw_bytes(path)
 
 
+def test_the_newest_of_a_key_is_found_among_hundreds_of_older_ones(path: Path, specs: Path) -> None:
+    with Alcove(path, settings=QUIET, embedder=None) as memory:
+        texts = [{"content": "weekly report"}] * 250 + [{"content": "weekly report, and much else besides"}]
+        brought = [{"namespace": ["agent", "bot", f"s{n}"], "key": "status", "value": text, "index": text,
+                    "written_by": {"user": "alice"}} for n, text in enumerate(texts)]  # fmt: skip
+        memory.import_memories([json.dumps(each).encode() for each in brought])
+        alice = memory.agents(specs).as_user("alice")
+        (found,) = alice.call("bot", "search_memory", query="weekly report").result["items"]
+        assert found["content"] == texts[-1]["content"]
+
+
 def test_what_nobody_signed_is_noops_where_the_fallback_shows_it_to_them(path: Path, specs: Path) -> None:
     with Alcove(path, settings=QUIET, embedder=None) as memory:
         fill(memory)

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,11 @@ def test_a_long_content_is_cut_with_a_note_outside_its_quotes(key: str, content:
 def test_a_list_says_where_it_goes_on() -> None:
     text = texts.listed(["tea"], 20)
     assert text == "- tea\nThere is more: call this again with offset 20."
+
+
+@pytest.mark.parametrize("blank", "\u115f\u1160\u2800\u3164\uffa0\u200b\u00ad")
+def test_a_name_that_looks_like_anothers_is_told_apart(blank: str) -> None:
+    author = Author(user=f"bob{blank}", client=None, agent="bot")
+    shown = texts.line(memory(f"plan{blank}", f"yes{blank}", author))
+    escape = f"\\u{ord(blank):04x}"
+    assert shown == f'"plan{escape}": "yes{escape}" (by bot for "bob{escape}", 2026-01-31)'

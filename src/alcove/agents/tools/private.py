@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from alcove.agents.rooms import short
 from alcove.agents.tools.base import Answer, Tool, Turn
@@ -28,6 +29,7 @@ from alcove.core.records import Delete, Deletion, Memory, Result
 
 _WHERE = "in your private memory of this user"
 _AT_ONCE = 500
+_MOST_LOOKED_AT = 10 * MOST
 
 
 def _room(turn: Turn) -> Namespace:
@@ -52,8 +54,8 @@ def search_memory(turn: Turn, given: Look) -> Answer:
     answer = look(turn, _room(turn), given.query, given.limit, "recall")
     if not answer.result["items"] and (older := _older(turn)):
         newest = {memory.id for memory in older.values()}
-        found = turn.memories.search(*_before(turn), query=given.query, limit=MOST)
-        return several([memory for memory in found if memory.id in newest][: given.limit], "recall")
+        found = (memory for memory in _found_before(turn, given.query) if memory.id in newest)
+        return several([*islice(found, given.limit)], "recall")
     return answer
 
 
@@ -93,6 +95,15 @@ def _older(turn: Turn) -> dict[str, Memory]:
     if turn.memories.list(turn.within(room), room, limit=1, exact=True):
         return {}
     return {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
+
+
+def _found_before(turn: Turn, query: str) -> Iterator[Memory]:
+    """What was left behind that fits best; many may be older ones of the same keys, so more than a page."""
+    offset: int | None = 0
+    while offset is not None and offset < _MOST_LOOKED_AT:
+        page = turn.memories.search(*_before(turn), query=query, limit=MOST, offset=offset)
+        yield from page
+        offset = page.next_offset or (offset + MOST if len(page) == MOST else None)
 
 
 def _before(turn: Turn) -> tuple[Principal, Namespace]:

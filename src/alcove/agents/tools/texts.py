@@ -21,6 +21,8 @@ READ = 20_000
 _WORD = re.compile(r"[\w./@+-]+")
 _HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
 """Categories of characters that end a line, or that a reader does not see."""
+_BLANK = re.compile("[\u115f\u1160\u2800\u3164\uffa0]")
+"""Letters and a symbol that look like nothing, so that a name with one looks like another's."""
 _JOINERS = "\u200c\u200d"
 """Hidden, but Persian, Hindi and emoji are spelled with them."""
 
@@ -56,7 +58,7 @@ def quoted(value: object, most: int = LISTED, reader: str | None = None) -> str:
 
 def name(text: str) -> str:
     """A key or a name: as it is where it is a plain word, otherwise as JSON."""
-    return text if _WORD.fullmatch(text) else _json(text)
+    return text if _WORD.fullmatch(text) and not _BLANK.search(text) else _json(text)
 
 
 def _author(author: Author) -> Iterator[str]:
@@ -72,11 +74,11 @@ def _author(author: Author) -> Iterator[str]:
 def _json(value: object) -> str:
     """JSON in one line, with hidden characters as escapes."""
     text = msgspec.json.encode(value).decode()
-    return text if text.isprintable() else "".join(map(_visible, text))
+    return text if text.isprintable() and not _BLANK.search(text) else "".join(map(_visible, text))
 
 
 def _visible(char: str) -> str:
-    if char in _JOINERS or unicodedata.category(char) not in _HIDDEN:
+    if char in _JOINERS or not (unicodedata.category(char) in _HIDDEN or _BLANK.match(char)):
         return char
     units = char.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
