@@ -1,30 +1,32 @@
-"""Operating a store behind a server: `admin.Admin` and its API keys, over REST."""
+"""Operating a store, in this process or behind a server: `store.admin.Admin` as one principal has it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote
 
-import msgspec
 from msgspec import structs
 
-from alcove.client.transport import Wire, encoded, record
+from alcove.api.operation import Handle, Operation
+from alcove.api.operations import AdminOperations
+from alcove.client.transport import Wire, encoded, record, segment
 from alcove.core.clock import checked_moment
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
-from alcove.core.records import HeldVersion, Memory, Receipt, Shared
+from alcove.core.records import HeldVersion, Memory
 from alcove.engine.copying import Copy
 from alcove.server import answers, forms
-from alcove.store import validation
+from alcove.store.admin import Admin
 from alcove.store.api_keys import ApiKey, ApiKeys
-from alcove.store.reports import AuditPage, Held, Index, Keys, Policies, ReviewPage, Stats
+from alcove.store.reports import ReviewPage
 from alcove.upkeep.atomic_file import Partial
 from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
 
+R = TypeVar("R")
 List: TypeAlias = list  # inside the class, `list` is the method
 
 _AT = "/v1/admin"
@@ -35,98 +37,111 @@ def not_here(_: object, name: str) -> NoReturn:
     raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
 
-class RemoteAdmin:
-    """What an operator may do, asked of the server, which decides by the caller's role."""
+class AdminHandle(AdminOperations, Handle):
+    """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
 
-    def __init__(self, wire: Wire) -> None:
+    def memories_of(self, user: str, *, limit: int = 100, after_cursor: str | None = None) -> ReviewPage:
+        """What is live in a user's rooms or was written by them into others', page by page; audited."""
+        raise NotImplementedError
+
+    def export(self, user: str) -> Iterator[HeldVersion]:
+        """Every version that is held of a user, what they wrote into shared rooms included; audited."""
+        raise NotImplementedError
+
+    def rotate_keys(self) -> Iterator[Rotation]:
+        """Wraps every data key with a new key-encryption key, step by step; resumable."""
+        raise NotImplementedError
+
+    def api_keys(self) -> ApiKeys:
+        """The API keys of the store."""
+        raise NotImplementedError
+
+    def doctor(self) -> Iterator[Examination]:
+        """Checks the whole store, one examination at a time."""
+        raise NotImplementedError
+
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+        """Copies the store into one new file while others use it, step by step, and verifies the copy."""
+        raise NotImplementedError
+
+    def reindex(self) -> Iterator[int]:
+        """Embeds every text with the embedder that is configured now; how many are done so far."""
+        raise InvalidRequest("at", "the store's file: reindex is not done over a URL")
+
+    def reload_policy(self) -> None:
+        """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
+        raise InvalidRequest("at", "the store's file: reload_policy is not done over a URL")
+
+
+class EmbeddedAdmin(AdminHandle):
+    """Operating a store in this process, as one principal."""
+
+    def __init__(self, admin: Admin, principal: Principal) -> None:
+        self._admin = admin
+        self._who = principal
+
+    def perform(self, operation: Operation[..., R], arguments: dict[str, Any]) -> R:
+        return getattr(self._admin, operation.does.__name__)(self._who, **arguments)  # type: ignore[no-any-return]
+
+    def memories_of(self, user: str, *, limit: int = 100, after_cursor: str | None = None) -> ReviewPage:
+        return self._admin.memories_of(self._who, user, limit=limit, after_cursor=after_cursor)
+
+    def export(self, user: str) -> Iterator[HeldVersion]:
+        return self._admin.export(self._who, user)
+
+    def rotate_keys(self) -> Iterator[Rotation]:
+        return self._admin.rotate_keys(self._who)
+
+    def api_keys(self) -> ApiKeys:
+        return self._admin.api_keys(self._who)
+
+    def doctor(self) -> Iterator[Examination]:
+        return self._admin.doctor(self._who)
+
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+        return self._admin.backup(self._who, to)
+
+    def reindex(self) -> Iterator[int]:
+        return self._admin.reindex(self._who)
+
+    def reload_policy(self) -> None:
+        self._admin.reload_policy(self._who)
+
+
+class RemoteAdmin(AdminHandle):
+    """The same, asked of a server, which decides by the caller's role."""
+
+    def __init__(self, wire: Wire, principal: Principal) -> None:
         self._wire = wire
+        self._who = principal
 
-    __getattr__ = not_here
+    def perform(self, operation: Operation[..., R], arguments: dict[str, Any]) -> R:
+        return self._wire.perform(self._who, operation, arguments)
 
-    def held(self, who: Principal, user: str) -> Held:
-        return self._wire.call(who, "GET", _of(user), Held)
-
-    def memories_of(
-        self, who: Principal, user: str, *, limit: int = 100, after_cursor: str | None = None
-    ) -> ReviewPage:
+    def memories_of(self, user: str, *, limit: int = 100, after_cursor: str | None = None) -> ReviewPage:
         params = {"limit": limit, "after_cursor": after_cursor}
-        page = self._wire.call(who, "GET", f"{_of(user)}/memories", forms.ReviewAnswer, params=params)
+        page = self._wire.call(self._who, "GET", f"{_of(user)}/memories", forms.ReviewAnswer, params=params)
         return ReviewPage(items=[record(Memory, each) for each in page.items], after_cursor=page.after_cursor)
 
-    def export(self, who: Principal, user: str) -> Iterator[HeldVersion]:
-        for line in self._wire.lines(who, f"{_of(user)}/export"):
+    def export(self, user: str) -> Iterator[HeldVersion]:
+        for line in self._wire.lines(self._who, f"{_of(user)}/export"):
             yield record(HeldVersion, self._wire.decode(line, answers.HeldVersionAnswer))
 
-    def remove(self, who: Principal, user: str, id: str) -> None:
-        self._wire.call(who, "DELETE", f"{_of(user)}/memories/{quote(id, safe='')}", type(None))
-
-    def wipe(
-        self,
-        who: Principal,
-        user: str,
-        *,
-        shared: Shared = "anonymise",
-        wait: bool = True,
-        dry_run: bool = False,
-    ) -> Receipt:
-        body = encoded(shared=shared, wait=wait, dry_run=dry_run)
-        return self._wire.call(who, "POST", f"{_of(user)}/wipe", Receipt, body=body, patient=True)
-
-    def verify_receipt(self, who: Principal, receipt: Receipt | Mapping[str, object]) -> bool:
-        body = msgspec.json.encode({"receipt": receipt})
-        return self._wire.call(
-            who, "POST", f"{_AT}/receipts/verify", forms.VerifiedAnswer, body=body
-        ).verified
-
-    def policies(self, who: Principal) -> Policies:
-        return self._wire.call(who, "GET", f"{_AT}/policies", Policies)
-
-    def put_policies(self, who: Principal, texts: Mapping[str, str | None]) -> Policies:
-        return self._wire.call(who, "PUT", f"{_AT}/policies", Policies, body=encoded(**texts))
-
-    def test_policies(
-        self, who: Principal, question: Mapping[str, object], texts: Mapping[str, str | None]
-    ) -> dict[str, Any]:
-        body = encoded(input=question, **texts)
-        return self._wire.call(who, "POST", f"{_AT}/policies/test", dict[str, Any], body=body)
-
-    def index(self, who: Principal) -> Index:
-        return self._wire.call(who, "GET", f"{_AT}/index", Index)
-
-    def trigger_index(self, who: Principal) -> Index:
-        return self._wire.call(who, "POST", f"{_AT}/index/trigger", Index)
-
-    def settings(self, who: Principal) -> dict[str, Any]:
-        return self._wire.call(who, "GET", f"{_AT}/settings", dict[str, Any])
-
-    def put_settings(self, who: Principal, changes: Mapping[str, object]) -> dict[str, Any]:
-        body = validation.json({**changes}, "body")
-        return self._wire.call(who, "PUT", f"{_AT}/settings", dict[str, Any], body=body)
-
-    def keys(self, who: Principal) -> Keys:
-        return self._wire.call(who, "GET", f"{_AT}/keys", Keys)
-
-    def rotate_keys(self, who: Principal) -> Iterator[Rotation]:
-        done = self._wire.call(who, "POST", f"{_AT}/keys/rotate", forms.RotationAnswer, patient=True)
+    def rotate_keys(self) -> Iterator[Rotation]:
+        done = self._wire.call(self._who, "POST", f"{_AT}/keys/rotate", forms.RotationAnswer, patient=True)
         yield Rotation(done.active, done.rotated)
 
-    def api_keys(self, who: Principal) -> RemoteApiKeys:
-        return RemoteApiKeys(self._wire, who)
+    def api_keys(self) -> RemoteApiKeys:
+        return RemoteApiKeys(self._wire, self._who)
 
-    def stats(self, who: Principal) -> Stats:
-        return self._wire.call(who, "GET", f"{_AT}/stats", Stats)
-
-    def audit(self, who: Principal, **conditions: Any) -> AuditPage:
-        return self._wire.call(who, "GET", f"{_AT}/audit", AuditPage, params=conditions)
-
-    def doctor(self, who: Principal) -> Iterator[Examination]:
-        answer = self._wire.call(who, "GET", f"{_AT}/doctor", forms.DoctorAnswer, patient=True)
+    def doctor(self) -> Iterator[Examination]:
+        answer = self._wire.call(self._who, "GET", f"{_AT}/doctor", forms.DoctorAnswer, patient=True)
         return (Examination(**structs.asdict(each)) for each in answer.examinations)
 
-    def backup(self, who: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
         """The server verifies the values, which only it can open; what arrived is checked again here."""
         with Partial(to) as partial:
-            with self._wire.stream(who, "GET", f"{_AT}/backup", patient=True) as response:
+            with self._wire.stream(self._who, "GET", f"{_AT}/backup", patient=True) as response:
                 total, done = int(response.headers.get("content-length", 0)), 0
                 for chunk in response.iter_raw():
                     partial.write(chunk)
@@ -176,6 +191,4 @@ class RemoteApiKeys(ApiKeys):
 
 def _of(user: str) -> str:
     """A user's path; any character may be in a user id, also the dots that a path is tidied of."""
-    if not validation.text(user, "user"):
-        raise InvalidRequest("user", "a non-empty string")
-    return f"{_AT}/users/{quote(user, safe='').replace('.', '%2E')}"
+    return f"{_AT}/users/{segment(user, 'user')}"

@@ -6,14 +6,14 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from alcove.agents.handle import Crew
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
+from alcove.client.admin import AdminHandle, EmbeddedAdmin
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.namespace import Namespace
@@ -116,12 +116,12 @@ class Alcove:
     @property
     def api_keys(self) -> ApiKeys:
         """The API keys of this store; admins only."""
-        return self._memories.admin.api_keys(self.principal)
+        return self.admin.api_keys()
 
     @property
-    def admin(self) -> Desk:
+    def admin(self) -> AdminHandle:
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
-        return Desk(self._memories.admin, self.principal)
+        return EmbeddedAdmin(self._memories.admin, self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
         """The same store, as this user sees it."""
@@ -312,7 +312,7 @@ class Alcove:
         self, user: str, *, shared: Shared = "anonymise", wait: bool = True, dry_run: bool = False
     ) -> Receipt:
         """Erases everything that belongs to a user and destroys their key; a dry run says what would go."""
-        return self._memories.admin.wipe(self.principal, user, shared=shared, wait=wait, dry_run=dry_run)
+        return self.admin.wipe(user, shared=shared, wait=wait, dry_run=dry_run)
 
     def sweep(self) -> Swept:
         """Does now what the background sweep does at its interval."""
@@ -320,19 +320,19 @@ class Alcove:
 
     def rotate_keys(self) -> Iterator[Rotation]:
         """Wraps every data key with a new key-encryption key, step by step; resumable."""
-        return self._memories.admin.rotate_keys(self.principal)
+        return self.admin.rotate_keys()
 
     def doctor(self) -> Iterator[Examination]:
         """Checks the whole store, one examination at a time."""
-        return self._memories.admin.doctor(self.principal)
+        return self.admin.doctor()
 
     def backup(self, to: str | os.PathLike[str]) -> Iterator[Progress[BackedUp]]:
         """Copies the store into one new file while others use it, step by step, and verifies the copy."""
-        return self._memories.admin.backup(self.principal, Path(to))
+        return self.admin.backup(Path(to))
 
     def reload_policy(self) -> None:
         """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
-        self._memories.admin.reload_policy(self.principal)
+        self.admin.reload_policy()
 
     def close(self) -> None:
         """Stops the sweep and closes the file, for every handle over this store."""
@@ -350,17 +350,6 @@ class Alcove:
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"
-
-
-class Desk:
-    """`Admin`, with the principal given once."""
-
-    def __init__(self, admin: Admin, principal: Principal) -> None:
-        self._admin = admin
-        self._principal = principal
-
-    def __getattr__(self, name: str) -> Any:
-        return partial(getattr(self._admin, name), self._principal)
 
 
 def _road(

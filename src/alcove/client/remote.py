@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UnsetType
 
 from alcove.agents.handle import Crew
-from alcove.client.admin import RemoteAdmin, not_here
+from alcove.client.admin import AdminHandle, RemoteAdmin, not_here
 from alcove.client.agents import RemoteAgents
 from alcove.client.embedded import Alcove
 from alcove.client.transport import Wire, body_of, encoded, fields_of, instant, record, result_of, segments
@@ -75,6 +75,11 @@ class Remote(Alcove):
             raise InvalidRequest("roles", "none: the server knows them from the API key")
         return self.as_principal(Principal(user_id))
 
+    @property
+    def admin(self) -> AdminHandle:
+        """Operating the store behind the server, which decides by the caller's role."""
+        return RemoteAdmin(self._wire, self.principal)
+
     def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
         """The agents of the server, which has their specs."""
         if specs is not None:
@@ -103,7 +108,6 @@ class RemoteMemories:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.admin = RemoteAdmin(wire)
         self.close = wire.close
 
     __getattr__ = not_here

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from alcove.api.operation import Operation as Declared
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.errors import (
     AlcoveError,
@@ -77,6 +79,21 @@ class Wire:
             who, method, path, params=params, content=content, headers=headers, patient=patient
         ) as response:
             return self.decode(b"".join(response.iter_bytes()), kind)
+
+    def perform(self, who: Principal, operation: Declared[..., T], arguments: Mapping[str, Any]) -> T:
+        """Asks the server to do an operation, and gives back what its method would have given here."""
+        path, rest = operation.asked(arguments)
+        at = operation.path.format(**{name: segment(text, name) for name, text in path.items()})
+        answer = self.call(
+            who,
+            operation.method,
+            at,
+            operation.answer or type(None),
+            params=rest if operation.in_query else None,
+            body=None if operation.in_query else encoded(**rest),
+            patient=operation.unhurried,
+        )
+        return operation.meant(answer)
 
     @contextmanager
     def stream(
@@ -221,6 +238,13 @@ def encoded(**fields: object) -> bytes:
             if field is not None
         }
     )
+
+
+def segment(text: str, field: str) -> str:
+    """A part of a path; any character may be in it, also the dots that a path is tidied of."""
+    if not validation.text(text, field):
+        raise InvalidRequest(field, "a non-empty string")
+    return quote(text, safe="").replace(".", "%2E")
 
 
 def segments(address: Address, field: str) -> list[str]:

@@ -9,18 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from alcove.api.operations import AdminOperations
 from alcove.core.clock import system_clock
 from alcove.core.errors import AlcoveError, InvalidRequest
-from alcove.core.records import Receipt
 from alcove.server import answers, forms
 from alcove.server.application import Exchange
 from alcove.server.resource import Call, Resource
+from alcove.server.serving import served
 from alcove.server.streaming import Stream
 from alcove.server.streams import NDJSON, json_lines
 from alcove.server.thread_pool import Offload
-from alcove.store import reports
 from alcove.store.admin import Admin
 from alcove.store.api_keys import ApiKeys
 
@@ -40,37 +38,15 @@ class AdminApi:
         user = f"{_AT}/users/{{user}}"
         found, changed = (400, 401, 403, 404), (400, 401, 403, 413, 415)
         return [
-            _reads(user, self.held, "What is held of a user", answer=reports.Held),
+            *served(AdminOperations, self._admin, reads=self._reads, changes=self._changes),
             _reads(
                 f"{user}/memories", self.review, "A user's memories, to review", query=forms.ReviewQuery,
                 answer=forms.ReviewAnswer,
             ),
             _reads(f"{user}/export", self.export_user, "All that is held of a user, one a line",
                    streams=NDJSON.decode()),
-            _changes("DELETE", f"{user}/memories/{{id}}", self.clean, "Take one memory away, audited",
-                     errors=found),
-            _changes("POST", f"{user}/wipe", self.wipe, "Erase a user", body=forms.WipeBody, answer=Receipt,
-                     errors=(*changed, 404), unhurried=True),
-            Resource(method="POST", path=f"{_AT}/receipts/verify", handler=self.verify, role="auditor",
-                     summary="Whether the ledger has the wipe that a receipt is of", body=forms.ReceiptBody,
-                     answer=forms.VerifiedAnswer, errors=changed),
-            _reads(f"{_AT}/policies", self.policies, "The policies in force", answer=reports.Policies),
-            _changes("PUT", f"{_AT}/policies", self.put_policies, "Put policies in force in every worker",
-                     body=forms.PoliciesBody, answer=reports.Policies, errors=changed),
-            _changes("POST", f"{_AT}/policies/test", self.test_policies, "Ask policies without a consequence",
-                     body=forms.PolicyTestBody, answer=forms.PolicyTestAnswer, errors=changed),
-            _reads(f"{_AT}/index", self.index, "How far indexing has come", answer=reports.Index),
-            _changes("POST", f"{_AT}/index/trigger", self.trigger_index, "Index what waits or was parked",
-                     answer=reports.Index),
-            _reads(f"{_AT}/keys", self.keys, "The key-encryption keys in use", answer=reports.Keys),
             _changes("POST", f"{_AT}/keys/rotate", self.rotate, "Wrap every data key anew",
                      answer=forms.RotationAnswer, unhurried=True),
-            _reads(f"{_AT}/settings", self.settings, "Retention and limits", answer=forms.SettingsAnswer),
-            _changes("PUT", f"{_AT}/settings", self.put_settings, "Change retention and limits",
-                     body=forms.SettingsBody, answer=forms.SettingsAnswer, errors=changed),
-            _reads(f"{_AT}/stats", self.stats, "How much there is", answer=reports.Stats),
-            _reads(f"{_AT}/audit", self.audit, "Who operated on what, newest first", query=forms.AuditQuery,
-                   answer=reports.AuditPage),
             _reads(f"{_AT}/doctor", self.doctor, "Check the whole store", answer=forms.DoctorAnswer,
                    unhurried=True),
             _changes("GET", f"{_AT}/backup", self.backup, "The whole store as one file, verified",
@@ -81,9 +57,6 @@ class AdminApi:
             _changes("DELETE", f"{_AT}/apikeys/{{id}}", self.revoke_api_key, "Revoke an API key",
                      errors=found),
         ]  # fmt: skip
-
-    async def held(self, call: Call) -> Any:
-        return await self._do(self._admin.held, call, call.path["user"])
 
     async def review(self, call: Call) -> Any:
         query = call.query
@@ -101,53 +74,10 @@ class AdminApi:
         found = await self._do(self._admin.export, call, call.path["user"])
         return json_lines(self._reads, found, call.ask_again)
 
-    async def clean(self, call: Call) -> None:
-        await self._do(self._admin.remove, call, call.path["user"], call.path["id"])
-
-    async def wipe(self, call: Call) -> Any:
-        return await self._do(self._admin.wipe, call, call.path["user"], **msgspec.structs.asdict(call.body))
-
-    async def verify(self, call: Call) -> Any:
-        return forms.VerifiedAnswer(await self._do(self._admin.verify_receipt, call, call.body.receipt))
-
-    async def policies(self, call: Call) -> Any:
-        return await self._do(self._admin.policies, call)
-
-    async def put_policies(self, call: Call) -> Any:
-        return await self._do(self._admin.put_policies, call, msgspec.structs.asdict(call.body))
-
-    async def test_policies(self, call: Call) -> Any:
-        texts = msgspec.structs.asdict(call.body)
-        said = await self._do(self._admin.test_policies, call, texts.pop("input"), texts)
-        return forms.PolicyTestAnswer(**said)
-
-    async def index(self, call: Call) -> Any:
-        return await self._do(self._admin.index, call)
-
-    async def trigger_index(self, call: Call) -> Any:
-        return await self._do(self._admin.trigger_index, call)
-
-    async def keys(self, call: Call) -> Any:
-        return await self._do(self._admin.keys, call)
-
     async def rotate(self, call: Call) -> Any:
         steps = await self._changes(lambda: [*self._admin.rotate_keys(call.principal)])
         active = (await self._do(self._admin.keys, call)).active
         return forms.RotationAnswer(active, steps[-1].rewrapped if steps else 0)
-
-    async def settings(self, call: Call) -> Any:
-        return forms.SettingsAnswer(**await self._do(self._admin.settings, call))
-
-    async def put_settings(self, call: Call) -> Any:
-        given = msgspec.structs.asdict(call.body)
-        changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
-        return forms.SettingsAnswer(**await self._do(self._admin.put_settings, call, changes))
-
-    async def stats(self, call: Call) -> Any:
-        return await self._do(self._admin.stats, call)
-
-    async def audit(self, call: Call) -> Any:
-        return await self._do(self._admin.audit, call, **msgspec.structs.asdict(call.query))
 
     async def doctor(self, call: Call) -> Any:
         done = await self._reads(lambda: [*self._admin.doctor(call.principal)])
