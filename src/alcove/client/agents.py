@@ -11,7 +11,7 @@ from alcove.agents.runs import MOST_RUNS, Run
 from alcove.agents.service import RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.agents.tools import Answer
-from alcove.client.admin import not_here
+from alcove.client.remote_admin import not_here
 from alcove.client.transport import Wire, encoded
 from alcove.core.principal import Principal
 from alcove.server import agents as answers

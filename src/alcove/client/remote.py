@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UnsetType
 
 from alcove.agents.handle import Crew
-from alcove.client.admin import AdminHandle, RemoteAdmin, not_here
+from alcove.client.admin import AdminHandle
 from alcove.client.agents import RemoteAgents
 from alcove.client.embedded import Alcove
+from alcove.client.remote_admin import RemoteAdmin, not_here
 from alcove.client.transport import Wire, body_of, encoded, fields_of, instant, record, result_of, segments
 from alcove.core import cursor
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
