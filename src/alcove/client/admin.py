@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from alcove.api.operation import Handle, Operation
 from alcove.api.operations import AdminOperations
@@ -19,9 +19,6 @@ from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
 
 R = TypeVar("R")
-List: TypeAlias = list  # inside the class, `list` is the method
-
-_AT = "/v1/admin"
 
 
 class AdminHandle(AdminOperations, Handle):
