@@ -96,7 +96,31 @@ def test_a_body_that_trickles_is_cut_off(hasty: Service) -> None:
         assert answer.startswith(b"HTTP/1.1 503 ")
 
 
+# Answers that nobody takes
+
+
+def test_who_does_not_take_an_answer_loses_the_connection(hasty: Service) -> None:
+    """Closing it would wait for the rest to be taken, and keep that until then."""
+    for n in range(10):
+        assert hasty.put(["user", "noop", "large"], str(n), {"x": "x" * 1_000_000}).status_code == 200
+    files = Path(f"/proc/{hasty.process.pid}/fd")
+    before = len([*files.iterdir()])
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(closing(sent(hasty, "GET /v1/memories/export HTTP/1.1\nHost: localhost\n\n")))
+        until(lambda: hasty.log.count("was broken off") == 20)
+        until(lambda: len([*files.iterdir()]) < before + 10)
+
+
 # Places
+
+
+def test_where_bodies_must_be_small_there_is_still_room_for_lines(tmp_path: Path) -> None:
+    line = b'{"namespace": ["user", "noop"], "key": "k", "value": {}}'
+    with serving(tmp_path, "--max-body-bytes", 1000, "--embedder", "none") as service:
+        as_lines = {"content-type": "application/x-ndjson"}
+        assert service.call("POST", IMPORT, content=line, headers=as_lines).json()["imported"] == 1
+        assert len(service.call("GET", "/v1/memories/export").text.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", STREAM), ("POST", IMPORT)])

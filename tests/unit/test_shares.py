@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from alcove import Unavailable
 from alcove.core.cancellation import Cancelled, check
-from alcove.server.limits import Held, Shares, asking
+from alcove.core.principal import Principal
+from alcove.server.application import Page, application
+from alcove.server.auth import Headers
+from alcove.server.limits import Held, Limits, Shares, asking
+from alcove.server.logs import AccessLog
+from alcove.server.resource import Call, Resource
+from alcove.server.streaming import Stream
 from alcove.server.thread_pool import Offload
 
 
@@ -216,3 +223,76 @@ def test_what_a_call_raises_reaches_its_caller() -> None:
             await offload(fail)
 
     run(main, threads=1, stops=True)
+
+
+# Answers that wait for their readers
+
+
+async def by_name(headers: Headers) -> Principal:
+    return Principal(headers[b"user"].decode())
+
+
+async def large(_: Call) -> Struct:
+    return Page(bytes(100_000), b"text/plain")
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    yield bytes(100_000)
+
+
+async def large_in_pieces(_: Call) -> Struct:
+    async def allowed() -> None: ...
+
+    return Stream(pieces(), b"text/plain", allowed)
+
+
+class Reader:
+    """Somebody who asks for what is at a path, and takes none of it until told to."""
+
+    def __init__(self, app: Any, user: str, path: str) -> None:
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": b"",
+            "raw_path": path.encode(),
+        }
+        self.sent: list[dict[str, Any]] = []
+        self.takes = asyncio.Event()
+        self.answer = asyncio.create_task(
+            app({**scope, "headers": [(b"user", user.encode())]}, asyncio.Event().wait, self._send)
+        )
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+        if message.get("more_body"):
+            await self.takes.wait()
+
+
+@pytest.mark.parametrize("path", ["/whole", "/pieces"])
+def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) -> None:
+    def waiting(readers: list[Reader]) -> int:
+        return sum(not each.answer.done() for each in readers)
+
+    async def read() -> None:
+        resources = [
+            Resource(method="GET", path="/whole", handler=large, summary="", answer=Page),
+            Resource(method="GET", path="/pieces", handler=large_in_pieces, summary="", streams="text/plain"),
+        ]
+        limits = Limits(most_body_bytes=1000, most_bodies_bytes=10_000)
+        offload = Offload(threads=1, stops=True)
+        app = application(resources, by_name, limits, AccessLog(None), offload)
+        alices = [Reader(app, "alice", path) for _ in range(20)]
+        bobs = [Reader(app, "bob", path) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        assert (waiting(alices), waiting(bobs)) == (8, 1)
+        for each in alices + bobs:
+            each.takes.set()
+        await asyncio.gather(*(each.answer for each in alices + bobs))
+        again = Reader(app, "alice", path)
+        again.takes.set()
+        await again.answer
+        assert sum(len(each.get("body", b"")) for each in again.sent) == 100_000
+        offload.close()
+
+    asyncio.run(read())

@@ -29,7 +29,7 @@ from alcove.server.errors import STATUS, MethodNotAllowed, Unauthenticated
 from alcove.server.limits import SMALL_BYTES, Held, Limits, RateLimiter, Shares, asking
 from alcove.server.logs import AccessLine, AccessLog
 from alcove.server.resource import Call, Resource, expect, path_parameter, path_pattern
-from alcove.server.streaming import Stream, pour, while_allowed
+from alcove.server.streaming import PART_BYTES, Stream, pour, while_allowed
 from alcove.server.thread_pool import Offload
 
 trouble = logging.getLogger("alcove.http")
@@ -185,22 +185,27 @@ class Edge:
         head = [(b"x-request-id", exchange.id.encode()), *headers]
         if isinstance(body, Stream):
             await send({"type": "http.response.start", "status": status, "headers": head})
-            await self._stream(exchange, body, receive, send)
+            pieces = _begun(body.pieces) if exchange.scope["method"] == "HEAD" else body.pieces
+            await self._pour(exchange, self._pieces(pieces, body, exchange), receive, send)
+            return
+        if status != 204:
+            head.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        if len(body) > PART_BYTES:
+            await self._pour(exchange, _alone(body), receive, send)
         else:
-            if status != 204:
-                head.append((b"content-length", b"%d" % len(body)))
-            await send({"type": "http.response.start", "status": status, "headers": head})
             await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, exchange: Exchange, stream: Stream, receive: Any, send: Any) -> None:
+    async def _pour(self, exchange: Exchange, pieces: AsyncIterator[bytes], receive: Any, send: Any) -> None:
         """Pours an answer out; one that fails half-way breaks off, which the client can tell from its end."""
-        pieces = _begun(stream.pieces) if exchange.scope["method"] == "HEAD" else stream.pieces
         try:
-            await pour(_lasting(pieces, stream, exchange), receive, send, self._limits.request_seconds)
+            await pour(pieces, receive, send, self._limits.request_seconds)
         except (AlcoveError, TimeoutError) as error:
             trouble.warning(
-                "stream %s was broken off: %s", exchange.id, str(error) or "its reader is too slow"
+                "answer %s was broken off: %s", exchange.id, str(error) or "its reader is too slow"
             )
+            if connection := exchange.scope.get(CONNECTION):
+                connection.transport.abort()  # closing would wait for a reader who may never take the rest
 
     async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
         try:
@@ -210,6 +215,9 @@ class Edge:
             else:
                 async with asyncio.timeout(self._limits.request_seconds):
                     answer = await self._act(exchange, resource, receive)
+            answered = _answered(answer)
+            if isinstance(answered[1], bytes):
+                self._hold_unread(exchange.held, answered[1])
         except AlcoveError as error:
             return _refusal(error, exchange)
         except TimeoutError:
@@ -219,13 +227,30 @@ class Edge:
         except Exception:
             trouble.exception("request %s failed", exchange.id)
             return _refusal(AlcoveError("something went wrong on our side"), exchange)
-        if answer is None:
-            return 204, b"", []
-        if isinstance(answer, Page):
-            return answer.status, answer.body, [(b"content-type", answer.media_type)]
-        if isinstance(answer, Stream):
-            return 200, answer, [(b"content-type", answer.media_type), (b"cache-control", b"no-store")]
-        return 200, _encode(answer), [_JSON]
+        return answered
+
+    def _hold_unread(self, held: Held, sent: bytes) -> None:
+        """Counts what waits for its reader among bodies, as the largest of them if it is larger."""
+        if len(sent) > PART_BYTES:
+            held.take(self._bodies, asking.get(), min(len(sent), self._limits.most_body_bytes))
+
+    async def _pieces(
+        self, pieces: AsyncIterator[bytes], stream: Stream, exchange: Exchange
+    ) -> AsyncIterator[bytes]:
+        """The pieces of an answer; one that is no longer allowed says so, if it can, and ends."""
+        lasting, unread = while_allowed(pieces, stream.allowed), Held()
+        try:
+            async for piece in lasting:
+                self._hold_unread(unread, piece)
+                yield piece
+                unread.give_back()
+        except AlcoveError as error:
+            if stream.last_words is None or STATUS[error.code] >= 500:
+                raise
+            yield stream.last_words % _encode(ErrorAnswer.of(error, exchange.id))
+        finally:
+            unread.give_back()
+            await lasting.aclose()  # type: ignore[attr-defined]
 
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
         principal, again = NOBODY_ELSE, None
@@ -296,6 +321,16 @@ def encoded(answer: Struct) -> Page:
     return Page(_encode(answer), _JSON[1])
 
 
+def _answered(answer: Struct | None) -> Answered:
+    if answer is None:
+        return 204, b"", []
+    if isinstance(answer, Page):
+        return answer.status, answer.body, [(b"content-type", answer.media_type)]
+    if isinstance(answer, Stream):
+        return 200, answer, [(b"content-type", answer.media_type), (b"cache-control", b"no-store")]
+    return 200, _encode(answer), [_JSON]
+
+
 def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
     headers = [_JSON]
     if isinstance(error, MethodNotAllowed):
@@ -307,18 +342,8 @@ def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
     return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
 
 
-async def _lasting(pieces: AsyncIterator[bytes], stream: Stream, exchange: Exchange) -> AsyncIterator[bytes]:
-    """The pieces of an answer; one that is no longer allowed says so, if it can, and ends."""
-    lasting = while_allowed(pieces, stream.allowed)
-    try:
-        async for piece in lasting:
-            yield piece
-    except AlcoveError as error:
-        if stream.last_words is None or STATUS[error.code] >= 500:
-            raise
-        yield stream.last_words % _encode(ErrorAnswer.of(error, exchange.id))
-    finally:
-        await lasting.aclose()  # type: ignore[attr-defined]
+async def _alone(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece
 
 
 async def _begun(pieces: Any) -> AsyncIterator[bytes]:

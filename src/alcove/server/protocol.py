@@ -105,7 +105,8 @@ class Protocol(HttpToolsProtocol):
 
     def _drop(self) -> None:
         self._waiting.discard(self)
-        if self._head and self._in_head and not self.transport.is_closing():
+        unsent = self.transport.get_write_buffer_size()
+        if self._head and self._in_head and not unsent and not self.transport.is_closing():
             self.send_400_response("expected the rest of the head sooner")
         else:
             self.transport.abort()

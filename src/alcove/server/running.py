@@ -171,7 +171,7 @@ def build(config: ServeConfig) -> Router:
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     limits = Limits(
         most_body_bytes=config.max_body_bytes,
-        most_bodies_bytes=64 * config.max_body_bytes,
+        most_bodies_bytes=max(64 * config.max_body_bytes, Limits.most_bodies_bytes),
         request_seconds=config.request_seconds,
         most_in_flight=at_once,
         rate_per_second=config.rate_limit,

@@ -12,7 +12,8 @@ from msgspec import Struct
 ASK_AGAIN_SECONDS = 2.0
 """How long something open goes on before it is asked again whether it may."""
 _POLL_SECONDS = 0.05
-_PIECE_BYTES = 64 * 1024
+PART_BYTES = 64 * 1024
+"""What a connection takes without waiting for its reader."""
 
 
 Allowed = Callable[[], Awaitable[None]]
@@ -32,17 +33,20 @@ class Stream(Struct):
 async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, patience: float) -> None:
     """Sends every piece, unless the client goes away.
 
-    A reader that does not take a piece in time is cut off and may resume. Nothing is read ahead for it,
-    so a slow one costs no memory.
+    A reader that does not take a part of one in time is cut off and may resume. Nothing is read ahead for it,
+    and a piece is let go of once all but its last part was taken.
     """
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
         async for piece in pieces:
-            async with asyncio.timeout(patience):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if gone.done():
-                return
-        await send({"type": "http.response.body", "body": b""})
+            for at in range(0, len(piece), PART_BYTES):
+                async with asyncio.timeout(patience):
+                    part = piece[at : at + PART_BYTES]
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                if gone.done():
+                    return
+        async with asyncio.timeout(patience):
+            await send({"type": "http.response.body", "body": b""})
     finally:
         gone.cancel()
         await pieces.aclose()  # type: ignore[attr-defined]
@@ -111,7 +115,7 @@ def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
     piece = bytearray()
     for part in parts:
         piece += part
-        if len(piece) >= _PIECE_BYTES:
+        if len(piece) >= PART_BYTES:
             yield bytes(piece)
             piece.clear()
     if piece:

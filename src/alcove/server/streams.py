@@ -108,6 +108,7 @@ class StreamsApi:
             page, pieces = await self._reads(partial(read, cursor.encode(position)))
 
     async def export(self, call: Call) -> Struct:
+        call.hold(MOST_BYTES)  # of what is read and not yet taken
         view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
         found = map(answers.MemoryAnswer.of_memory, self._memories.seen(view))
         return json_lines(self._reads, found, self._allowed(call, view))
