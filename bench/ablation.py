@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Item
 from alcove.search.minilm import MiniLM
 from alcove.search.question import Question
-from alcove.search.ranking import Mode, Ranking, rank
+from alcove.search.ranking import Ranking, rank
 from alcove.search.related_words import Lexicon
 from alcove.search.terms import Reader
 

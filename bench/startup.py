@@ -8,7 +8,7 @@ meanwhile.
 from __future__ import annotations
 
 import argparse
-import os
+import resource
 import subprocess
 import sys
 
@@ -26,10 +26,10 @@ CONTENDERS = {
 
 def cpu_seconds(code: str) -> float:
     """User and system time of one interpreter that runs this code."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, Namespace, NotFound, Principal
+from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import embed_query
 from alcove.search.items import Item
 from alcove.search.question import Question
-from alcove.search.ranking import Mode, rank
+from alcove.search.ranking import rank
 from alcove.search.terms import Reader
 from tests.acceptance.patience import until
 from tests.conftest import LONG, ManualClock

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
+from alcove.core.records import Mode
 from alcove.engine.base import Scope
-from alcove.search.ranking import Mode
 from alcove.store.filters import Filter
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import until

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.items import Item
 from alcove.search.question import Question
-from alcove.search.ranking import DEFAULT, Hit, Mode, rank
+from alcove.search.ranking import DEFAULT, Hit, rank
 from alcove.search.related_words import Lexicon
 from tests.unit.test_search_corpus import DIMENSIONS, item, question
 

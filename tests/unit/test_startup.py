@@ -56,6 +56,16 @@ def test_completing_a_command_loads_nothing_heavy() -> None:
     assert "plain,agents" in run(COMMAND.format([]), **asked).stdout
 
 
+def test_a_store_that_is_not_searched_by_meaning_loads_no_vectors_and_no_extra(tmp_path: Path) -> None:
+    used = f"""
+from alcove import Alcove
+with Alcove({str(tmp_path / "m.db")!r}) as store:
+    store.put("user:noop", "tea", {{"cups": 2}})
+    assert store.get("user:noop", "tea") and store.search("user:noop") and store.admin.stats()
+"""
+    assert loaded(used) & HEAVY <= {"apsw", "cryptography", "regorus"}
+
+
 def test_every_public_name_is_there_and_listed() -> None:
     for name in alcove.__all__:
         assert getattr(alcove, name) is not None

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from alcove.agents.handle import Crew
 from alcove.agents.rooms import older_room
@@ -26,6 +26,7 @@ from alcove.core.records import (
     EventPage,
     Kind,
     Memory,
+    Mode,
     Operation,
     Put,
     Receipt,
@@ -41,8 +42,6 @@ from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
-from alcove.search.ranking import Mode
-from alcove.search.recall import Recall
 from alcove.store.admin import Admin
 from alcove.store.api_keys import ApiKeys
 from alcove.store.audit import Audit
@@ -57,6 +56,9 @@ from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Rotation, Vault, default_keys
+
+if TYPE_CHECKING:
+    from alcove.search.recall import Recall
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -387,13 +389,19 @@ def _road(
         indexer=indexer,
         clock=clock,
     )
+
+    def recall() -> Recall:
+        from alcove.search.recall import Recall  # noqa: PLC0415  numpy, for who searches
+
+        return Recall(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
+
     return Memories(
         engine=engine,
         vault=vault,
         standing=standing,
         audit=audit,
         admin=admin,
-        recall=Recall(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20),
+        recall=recall,
         indexer=indexer,
         clock=clock,
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -24,6 +24,7 @@ from alcove.core.errors import (
     PolicyError,
     StoreError,
     Unavailable,
+    needed_by,
 )
 from alcove.core.namespace import Namespace
 from alcove.core.principal import NOBODY_ELSE, Principal
@@ -34,10 +35,8 @@ from alcove.server.errors import RateLimited, Unauthenticated
 from alcove.store import validation
 from alcove.store.reading import Address
 
-try:
+if TYPE_CHECKING:
     import httpx
-except ModuleNotFoundError:  # pragma: no cover
-    raise StoreError("a store at a URL needs httpx: pip install 'alcove[client]'") from None
 
 _BEFORE_RECONNECTING = 0.5
 T = TypeVar("T")
@@ -53,6 +52,8 @@ class Wire:
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
+        with needed_by("a store at a URL", extra="client"):
+            import httpx  # noqa: PLC0415
         self.url = url.rstrip("/")
         self._client = httpx.Client(timeout=timeout)
         self._headers = _raw(headers)
@@ -108,6 +109,8 @@ class Wire:
         patient: bool = False,
     ) -> Iterator[httpx.Response]:
         """One request whose answer is read by the caller; `patient` waits for it as long as it takes."""
+        import httpx  # noqa: PLC0415
+
         given = {name: value for name, value in (params or {}).items() if value is not None}
         named = {} if who is NOBODY_ELSE else _raw({"X-User-ID": who.user_id})
         timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None)

@@ -13,6 +13,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
 
 Kind = Literal["add", "update", "delete", "expired"]
+Mode = Literal["hybrid", "semantic", "keyword"]
 Shared = Literal["keep", "anonymise", "remove"]
 KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
 

@@ -1,17 +1,21 @@
-"""Texts into vectors: one interface, and the ways an operator can name an embedder."""
+"""Texts into vectors: one interface, and the ways an operator can name an embedder.
+
+As in `pieces` and `minilm`, numpy comes with the first vector: who opens a store may never search it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from alcove.core.errors import AlcoveError, InvalidRequest
 
-Matrix = NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Matrix: TypeAlias = "NDArray[np.float32]"
 
 MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
@@ -73,6 +77,8 @@ def embedder_for(
 
 def embed_query(embedder: Embedder, text: str) -> Matrix:
     """One vector for a question of any length: the middle of its windows, evenly chosen if many."""
+    import numpy as np  # noqa: PLC0415
+
     windows = embedder.windows(text)
     if len(windows) > MAX_QUERY_WINDOWS:
         chosen = np.linspace(0, len(windows) - 1, MAX_QUERY_WINDOWS).round().astype(int)
@@ -83,6 +89,8 @@ def embed_query(embedder: Embedder, text: str) -> Matrix:
 
 def unit(vectors: Matrix) -> Matrix:
     """The rows brought to length 1; a row with no direction, or with NaN, is no vector."""
+    import numpy as np  # noqa: PLC0415
+
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # no overflow on the way
     if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
         raise EmbedderUnavailable("the embedder answered a vector that has no direction")

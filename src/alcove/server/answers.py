@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.core.errors import AlcoveError
-from alcove.core.records import Author, Entry, Kind, Memory, Signal
-from alcove.search.ranking import Mode
+from alcove.core.records import Author, Entry, Kind, Memory, Mode, Signal
 
 Segments = Annotated[list[str], Meta(description="A namespace, segment by segment.")]
 Value = Annotated[dict[str, Any], Meta(description="A JSON object.")]

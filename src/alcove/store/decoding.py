@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -16,8 +16,10 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
 from alcove.core.records import Author, Deletion, Entry, Event, Memory, Signal, Version
 from alcove.engine.base import Row
-from alcove.search.ranking import Hit
 from alcove.vault import Vault
+
+if TYPE_CHECKING:
+    from alcove.search.ranking import Hit
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from alcove.core import cancellation, cursor
 from alcove.core.clock import DAY, Clock, checked_moment
@@ -52,7 +52,6 @@ from alcove.engine.base import (
 from alcove.engine.commit import Step
 from alcove.policy import Policy
 from alcove.search.indexer import Indexer
-from alcove.search.recall import Recall
 from alcove.store import decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
@@ -61,6 +60,9 @@ from alcove.store.idempotency import Replays
 from alcove.store.portions import Portion
 from alcove.store.reading import Address, Reading
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
+
+if TYPE_CHECKING:
+    from alcove.search.recall import Recall
 
 log = logging.getLogger("alcove")
 _SWEEP_BATCH = 500
@@ -89,7 +91,7 @@ class Memories(Reading):
         standing: Standing,
         audit: Audit,
         admin: Admin,
-        recall: Recall,
+        recall: Callable[[], Recall],
         indexer: Indexer | None,
         clock: Clock,
     ) -> None:
@@ -99,7 +101,7 @@ class Memories(Reading):
         self._audit = audit
         self._clock = clock
         self.admin = admin
-        self._recall = recall
+        self._make_recall = recall
         self._indexer = indexer
         self._opener = decoding.Opener(vault)
         self._replays = Replays(vault, engine.versions)

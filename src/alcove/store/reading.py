@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, islice
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
 
 from alcove.core import cursor
 from alcove.core.clock import Clock, checked_moment, to_datetime
@@ -21,6 +21,7 @@ from alcove.core.records import (
     EventPage,
     Kind,
     Memory,
+    Mode,
     Version,
 )
 from alcove.core.records import Memories as Found
@@ -31,12 +32,13 @@ from alcove.engine.base import (
     Row,
     Scope,
 )
-from alcove.search.ranking import Mode
-from alcove.search.recall import Recall
 from alcove.store import decoding, validation
 from alcove.store.configuration import Standing
 from alcove.store.filters import Filter
 from alcove.store.portions import MOST_BYTES, Portion, portion
+
+if TYPE_CHECKING:
+    from alcove.search.recall import Recall
 
 T = TypeVar("T")
 
@@ -62,9 +64,14 @@ class Reading:
 
     _engine: Engine
     _standing: Standing
-    _recall: Recall
+    _make_recall: Callable[[], Recall]
     _opener: decoding.Opener
     _clock: Clock
+
+    @cached_property
+    def _recall(self) -> Recall:
+        """Made by the first search: it brings numpy along."""
+        return self._make_recall()
 
     @property
     def settings(self) -> Settings:
