@@ -235,8 +235,12 @@ def test_a_reader_that_comes_back_too_late_is_told_what_it_missed(tmp_path: Path
         start = recorded(service.client)[0]
         for n in range(3):
             put(service.client, "k", {"n": n})
-        asked = {"after_cursor": start}
-        until(lambda: "truncated_before" in service.call("GET", "/v1/memories/events", params=asked).json())
+
+        def swept() -> bool:
+            page = service.call("GET", "/v1/memories/events", params={"after_cursor": start}).json()
+            return "truncated_before" in page and len(page["events"]) == 1
+
+        until(swept)
         reader = Reader(start)
         with connected(service) as client:
             stream = reader.follow(client)
