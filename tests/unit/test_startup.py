@@ -66,6 +66,11 @@ with Alcove({str(tmp_path / "m.db")!r}) as store:
     assert loaded(used) & HEAVY <= {"apsw", "cryptography", "regorus"}
 
 
+def test_a_store_at_a_url_needs_nothing_of_the_server() -> None:
+    opened = "import alcove; alcove.connect('http://127.0.0.1:9').agents()"
+    assert loaded(opened) & HEAVY <= {"apsw", "cryptography", "httpx", "regorus"}
+
+
 def test_every_public_name_is_there_and_listed() -> None:
     for name in alcove.__all__:
         assert getattr(alcove, name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -14,10 +14,11 @@ from alcove.agents.runs import MOST_RUNS, Run
 from alcove.agents.service import Agents, RoomStats, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
 from alcove.core.errors import InvalidRequest
-from alcove.server.application import encoded
 from alcove.server.resource import Call, Resource
-from alcove.server.streams import StreamsApi
-from alcove.server.thread_pool import Offload
+
+if TYPE_CHECKING:
+    from alcove.server.streams import StreamsApi
+    from alcove.server.thread_pool import Offload
 
 _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
@@ -163,6 +164,8 @@ class AgentsApi:
 
         def done() -> Struct:
             answer = self._agents.call(call.principal, agent, tool, body.arguments, where)
+            from alcove.server.application import encoded  # noqa: PLC0415  a client reads our records, too
+
             return encoded(ToolAnswer(answer.result, answer.text))
 
         return await (self._reads if tool in READING else self._changes)(done)
