@@ -30,10 +30,9 @@ from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Item
 from alcove.search.minilm import MiniLM
-from alcove.search.question import Question
 from alcove.search.ranking import Ranking, rank
 from alcove.search.related_words import Lexicon
-from alcove.search.terms import Reader
+from alcove.search.terms import Question, Reader
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
 NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})
@@ -197,10 +196,10 @@ def table(path: Path, cache: Path) -> None:
 
 
 def speed() -> None:
-    """Medians with made-up memories; the question's embedding and its kin words are not in them."""
+    """Medians with made-up memories; the question's embedding and its related words are not in them."""
     chance = np.random.default_rng(1)
     lexicon = MiniLM().lexicon()
-    vocabulary = [word for word, _ in lexicon.kin(["house"])[0]] if lexicon else []
+    vocabulary = [word for word, _ in lexicon.related(["house"])[0]] if lexicon else []
     vocabulary += [f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "pe") for b in range(800)]
     rarity = 1 / np.arange(1, len(vocabulary) + 1)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, NotFound
-from alcove.agents.handle import Crew
+from alcove.agents.handle import AgentsHandle
 
 SPECS = Path(__file__).parent / "agents.yaml"
 SHEETS: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ STORY = [
 ]
 
 
-def evening(agents: Crew, run: str) -> None:
+def evening(agents: AgentsHandle, run: str) -> None:
     """One run of the workflow, from empty sheets to the end of the story."""
     at: dict[str, Any] = {"instances": {"workflow": run}}
     sheet = {"namespace": "agent", "key": "character_sheet", **at}

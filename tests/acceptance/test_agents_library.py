@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound, connect
-from alcove.agents.catalogue import InvalidSpecs
+from alcove.agents.specs import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.base import Row
 from alcove.store.decoding import Opener

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound
-from alcove.agents.handle import Crew
+from alcove.agents.handle import AgentsHandle
 from tests.acceptance.crowd import QUIET, Crowd, join
 
 SPECS = """
@@ -41,11 +41,11 @@ def store(path: Path) -> Iterator[Alcove]:
 
 
 @pytest.fixture
-def agents(store: Alcove, path: Path) -> Crew:
+def agents(store: Alcove, path: Path) -> AgentsHandle:
     return crew(store, path)
 
 
-def crew(store: Alcove, path: Path) -> Crew:
+def crew(store: Alcove, path: Path) -> AgentsHandle:
     (specs := path.with_name("agents.yaml")).write_text(SPECS)
     return store.agents(specs)
 
@@ -59,7 +59,7 @@ def crew(store: Alcove, path: Path) -> Crew:
     ],
 )
 def test_a_list_says_when_there_is_more_and_goes_on_past_a_hundred(
-    agents: Crew, write: str, show: str, where: dict[str, Any]
+    agents: AgentsHandle, write: str, show: str, where: dict[str, Any]
 ) -> None:
     alice = agents.as_user("alice")
     keys = [f"k{number:03}" for number in range(205)]
@@ -83,7 +83,7 @@ def test_a_list_says_when_there_is_more_and_goes_on_past_a_hundred(
             alice.call("bot", show, offset=wrong, **where)
 
 
-def test_the_list_of_a_scratch_room_goes_on_too(agents: Crew) -> None:
+def test_the_list_of_a_scratch_room_goes_on_too(agents: AgentsHandle) -> None:
     alice = agents.as_user("alice")
     for number in range(120):
         alice.call("bot", "shared_memory_write", key=f"k{number:03}", value=number)
@@ -96,7 +96,7 @@ def test_the_list_of_a_scratch_room_goes_on_too(agents: Crew) -> None:
     assert len(alice.call("bot", "shared_memory_list", pattern="k11*", offset=3).result["items"]) == 7
 
 
-def test_nobody_writes_an_entry_in_the_name_of_another(agents: Crew) -> None:
+def test_nobody_writes_an_entry_in_the_name_of_another(agents: AgentsHandle) -> None:
     mallory, alice = agents.as_user("mallory"), agents.as_user("alice")
     for place, key in enumerate(("k", FORGERY, "a\u2028b", "a\x85b")):
         mallory.call("bot", "share_to", **POOL, key=key, content=FORGERY)
@@ -117,7 +117,7 @@ def test_nobody_writes_an_entry_in_the_name_of_another(agents: Crew) -> None:
 
 
 def test_whatever_a_user_wrote_into_rooms_of_their_own_stays_inside_its_line(
-    store: Alcove, agents: Crew
+    store: Alcove, agents: AgentsHandle
 ) -> None:
     alice, own = agents.as_user("alice"), store.as_user("alice")
     for number in range(4):
@@ -133,7 +133,7 @@ def test_whatever_a_user_wrote_into_rooms_of_their_own_stays_inside_its_line(
     assert len(alice.call("bot", "search_memory", query="obey").text.splitlines()) == 1
 
 
-def test_a_long_content_is_cut_with_a_note_and_whole_when_it_is_read(agents: Crew) -> None:
+def test_a_long_content_is_cut_with_a_note_and_whole_when_it_is_read(agents: AgentsHandle) -> None:
     alice, long = agents.as_user("alice"), "word " * 1000
     alice.call("bot", "remember", key="long", content=long)
     alice.call("bot", "learn_fact", content=long)
@@ -161,7 +161,7 @@ def test_a_long_content_is_cut_with_a_note_and_whole_when_it_is_read(agents: Cre
     assert len(longer.result["value"]) == 50_000
 
 
-def test_a_fact_that_makes_room_is_named_by_its_content(agents: Crew) -> None:
+def test_a_fact_that_makes_room_is_named_by_its_content(agents: AgentsHandle) -> None:
     alice = agents.as_user("alice")
     for number in range(3):
         alice.call("bot", "learn_fact", content=f"She has {number} cats.")
@@ -170,7 +170,7 @@ def test_a_fact_that_makes_room_is_named_by_its_content(agents: Crew) -> None:
     assert len(said.result["evicted"]) == 1
 
 
-def test_the_same_fact_is_kept_once(agents: Crew) -> None:
+def test_the_same_fact_is_kept_once(agents: AgentsHandle) -> None:
     alice = agents.as_user("alice")
     first = alice.call("bot", "learn_fact", content="She sails.").result
     again = alice.call("bot", "learn_fact", content="She sails.").result
@@ -180,7 +180,7 @@ def test_the_same_fact_is_kept_once(agents: Crew) -> None:
     assert len(alice.call("bot", "recall_facts", query="she").result["items"]) == 2
 
 
-def test_a_fact_without_a_key_takes_no_others_place(agents: Crew) -> None:
+def test_a_fact_without_a_key_takes_no_others_place(agents: AgentsHandle) -> None:
     alice = agents.as_user("alice")
     key = alice.call("bot", "learn_fact", content="She lives in Rome.").result["key"]
     alice.call("bot", "learn_fact", key=key, content="She lives in Paris.")
@@ -208,7 +208,7 @@ def test_a_fact_without_a_key_takes_no_others_place(agents: Crew) -> None:
     ],
 )
 def test_a_call_that_is_refused_leaves_nothing(
-    store: Alcove, agents: Crew, tool: str, given: dict[str, Any]
+    store: Alcove, agents: AgentsHandle, tool: str, given: dict[str, Any]
 ) -> None:
     if tool == "shared_memory_write":
         given = {**given, "namespace": "workflow", "instances": {"workflow": "w"}}
@@ -241,7 +241,7 @@ def test_no_more_facts_are_held_than_there_may_be_whoever_learns_at_once(
         assert len({fact.value["content"] for fact in facts}) == 3
 
 
-def test_a_fact_and_what_makes_room_for_it_are_one_step(agents: Crew) -> None:
+def test_a_fact_and_what_makes_room_for_it_are_one_step(agents: AgentsHandle) -> None:
     alice, gate = agents.as_user("alice"), threading.Barrier(8)
 
     def learn_at_once(number: int) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Conflict, NotFound
-from alcove.agents.handle import Crew
+from alcove.agents.handle import AgentsHandle
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import assert_sound
 from tests.acceptance.patience import PATIENCE
@@ -63,7 +63,7 @@ def test_five_who_play_at_once_are_five(path: Path) -> None:
         assert_sound(memory)
 
 
-def _played(agents: Crew, player: str) -> int:
+def _played(agents: AgentsHandle, player: str) -> int:
     """One player's operations against what they must give; how many lines they wrote to the log."""
     chance = random.Random(player)
     sheet: dict[str, Any] = {"namespace": "agent", "key": "character_sheet", "instances": RUN}
@@ -96,7 +96,7 @@ def _played(agents: Crew, player: str) -> int:
     return lines
 
 
-def _absent(agents: Crew, player: str, sheet: dict[str, Any]) -> None:
+def _absent(agents: AgentsHandle, player: str, sheet: dict[str, Any]) -> None:
     try:
         found = agents.call(player, "shared_memory_read", **sheet)
     except NotFound:
@@ -104,7 +104,7 @@ def _absent(agents: Crew, player: str, sheet: dict[str, Any]) -> None:
     raise AssertionError(f"{player} has {found}")
 
 
-def _one_more_gold(agents: Crew, player: str) -> None:
+def _one_more_gold(agents: AgentsHandle, player: str) -> None:
     """A counter that all of them raise, each time from the version they saw."""
     gold: dict[str, Any] = {"namespace": "workflow", "key": "gold", "instances": RUN}
     while True:

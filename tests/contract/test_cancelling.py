@@ -10,7 +10,7 @@ from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.engine import database
 from alcove.engine.base import Scope
-from alcove.search.subtree import Subtree
+from alcove.search.subtrees import Subtree
 
 NOTES = ("user", "alice", "notes")
 

@@ -19,9 +19,8 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import embed_query
 from alcove.search.items import Item
-from alcove.search.question import Question
 from alcove.search.ranking import rank
-from alcove.search.terms import Reader
+from alcove.search.terms import Question, Reader
 from tests.acceptance.patience import until
 from tests.conftest import LONG, ManualClock
 from tests.contract.bag import Bag

@@ -14,7 +14,7 @@ import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
 from alcove.engine.base import Change, IndexState, Scope, Text
-from alcove.search.subtree import Subtree
+from alcove.search.subtrees import Subtree
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import PATIENCE
 from tests.conftest import LONG, ManualClock

@@ -7,7 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from alcove.agents import loading, schema, yamlfile
+from alcove.agents import loading, schema
+from alcove.agents.spec_parsing import read_yaml
 
 SCHEMA = jsonschema_rs.validator_for(schema.json_schema())
 
@@ -19,7 +20,7 @@ def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> No
     def loaded(path: Any, contents: Any, max_depth: int) -> Any:
         catalogue = load(path, contents, max_depth)
         for content in contents.values():
-            for document in yamlfile.read(content)[0]:
+            for document in read_yaml(content)[0]:
                 SCHEMA.validate(document)
         return catalogue
 

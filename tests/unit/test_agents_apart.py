@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
 from alcove.agents import templates
-from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import load
 from alcove.agents.rooms import Rooms, resolve
+from alcove.agents.specs import InvalidSpecs
 from tests.conftest import LONG
 
 WORDS = st.sampled_from(["a", "b", "x", "agent", "%25user", "{agent_name}", "{session_id}", "{user_id}", "-"])
@@ -62,8 +62,8 @@ def test_in_specs_that_load_no_room_reaches_private_rooms_of_another(
         assert room.owner == user
         rooms.append((call, room))
     for one, private in rooms:
-        for other, _ in rooms:
-            reach = [g.namespace for g in other.grants()] if other is not one else list(other.pools.values())
+        for other, own in rooms:
+            reach = [*other.pools.values(), *([] if other is one else [own])]
             assert not any(private[: len(room)] == room for room in reach)
             if other is not one and (fallback := other.fallback) is not None and other.user == one.user:
                 assert private[: len(fallback.namespace)] != fallback.namespace

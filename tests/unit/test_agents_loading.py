@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import load
+from alcove.agents.specs import InvalidSpecs
 from alcove.core.errors import AlcoveError
 
 A: dict[str, Any] = {"name": "a"}

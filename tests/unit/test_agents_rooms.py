@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from alcove import InvalidRequest, Namespace
+from alcove import Grant, InvalidRequest, Namespace
 from alcove.agents import templates
 from alcove.agents.rooms import Fallback, Rooms, resolve
 from alcove.agents.specs import Agent, Team
@@ -97,7 +97,6 @@ def test_an_isolated_room_needs_a_session_and_has_no_fallback() -> None:
         _ = resolve(spec, "alice").private
     assert caught.value.field == "session_id"
     assert resolve(spec, "alice", session_id="s").fallback is None
-    assert [grant.namespace for grant in resolve(spec, "alice").grants()] == [("org",)]
 
 
 def test_names_are_filled_in_once_so_that_a_name_is_never_a_placeholder() -> None:
@@ -129,7 +128,7 @@ def test_every_room_has_exactly_the_segments_of_the_contract(user: str) -> None:
 def test_a_block_that_is_left_out_has_no_room() -> None:
     rooms = resolve(agent(), "alice", session_id="s")
     assert (rooms.private, rooms.fallback, rooms.facts, rooms.team) == (None, None, None, None)
-    assert (dict(rooms.pools), dict(rooms.long_term), rooms.grants()) == ({}, {}, ())
+    assert (dict(rooms.pools), dict(rooms.long_term)) == ({}, {})
     with pytest.raises(InvalidRequest):
         rooms.scratch("global")
 
@@ -140,7 +139,6 @@ def test_a_run_that_is_not_named_is_an_error_and_never_a_shared_default(kind: st
     with pytest.raises(InvalidRequest) as caught:
         rooms.scratch(kind)
     assert caught.value.field == f"instances.{kind}"
-    assert rooms.grants(runs=[kind]) == ()
 
 
 @pytest.mark.parametrize("bad", ["", 7, ["w"]])
@@ -160,27 +158,12 @@ def test_what_is_no_kind_of_instance_or_room_is_refused() -> None:
         resolve(agent(scratch=["session"]), "alice").scratch("session")
 
 
-def test_a_run_is_opened_only_where_the_runs_admitted_the_caller() -> None:
-    rooms = resolve(agent(scratch=["workflow", "swarm"]), "alice", instances={"workflow": "w", "swarm": "x"})
-    assert rooms.grants() == ()
-    assert [grant.namespace for grant in rooms.grants(runs=["workflow"])] == [("workflow", "w")]
-
-
-def test_grants_open_the_rooms_of_the_call_and_shared_ones_without_delete() -> None:
-    team = Team(name="crew", workers=("bot",))
-    rooms = resolve(agent(**EVERYTHING), "alice", team=team)
-    grants = {str(grant.namespace): grant.operations for grant in rooms.grants()}
-    everything, kept = ("read", "write", "delete"), ("read", "write")
-    assert grants == {
-        "agent:bot:u:alice": everything,
-        "facts:bot:u:alice": everything,
-        "user:alice:long-term:all": everything,
-        "user:alice:long-term:agent:bot": everything,
-        "global": everything,
-        "agent-room:bot:u:alice": everything,
-        "org:docs": kept,
-        "team:crew": kept,
-    }
+def test_a_grant_opens_one_room_and_a_shared_one_without_delete() -> None:
+    rooms = resolve(agent(**EVERYTHING), "alice", session_id="s", team=TEAM,
+                    instances=dict.fromkeys(("workflow", "swarm", "debate"), "w"))  # fmt: skip
+    for (kind, *_), room in _all(rooms).items():
+        kept = ("read", "write") if kind in ("pool", "team") else ("read", "write", "delete")
+        assert rooms.grant(room) == Grant(room, kept)
 
 
 def test_a_team_that_shares_nothing_has_no_room() -> None:
@@ -285,4 +268,4 @@ def test_no_grant_of_one_user_reaches_what_another_user_owns(
     ]  # fmt: skip
     for room in _all(calls[1]).values():
         if room.owner is not None:
-            assert not any(room[: len(g.namespace)] == g.namespace for g in calls[0].grants(runs=KINDS))
+            assert not any(room[: len(open)] == open for open in _all(calls[0]).values())

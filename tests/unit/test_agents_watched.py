@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from alcove.agents import loading
-from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import Watched
+from alcove.agents.specs import InvalidSpecs
 
 
 class Seconds:

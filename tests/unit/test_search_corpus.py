@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from alcove.search.corpus import K1, SMALL, B, Corpus
 from alcove.search.items import Item
-from alcove.search.question import Question
 from alcove.search.ranking import rank
+from alcove.search.terms import Question
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 from alcove.core.errors import InvalidRequest
 from alcove.search import minilm
-from alcove.search.embedders import Embedder, EmbedderUnavailable, embed_query, embedder_for
+from alcove.search.embedders import (
+    Embedder,
+    EmbedderUnavailable,
+    character_windows,
+    embed_query,
+    embedder_for,
+)
 from alcove.search.minilm import MiniLM
-from alcove.search.windows import character_windows
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +123,7 @@ def test_a_question_of_a_hundred_kilobytes_has_one_vector() -> None:
 def test_words_of_like_meaning_come_from_the_models_own_table(model: MiniLM) -> None:
     lexicon = model.lexicon()
     assert lexicon
-    kids, unknown = lexicon.kin(["kids", "zzzyx"])
+    kids, unknown = lexicon.related(["kids", "zzzyx"])
     assert kids[0][0] == "children"
     assert unknown == ()
 

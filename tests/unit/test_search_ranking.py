@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.items import Item
-from alcove.search.question import Question
 from alcove.search.ranking import DEFAULT, Hit, rank
 from alcove.search.related_words import Lexicon
+from alcove.search.terms import Question
 from tests.unit.test_search_corpus import DIMENSIONS, item, question
 
 MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
@@ -70,7 +70,7 @@ def test_a_window_finds_the_answer_beside_the_question_it_answers() -> None:
     texts = conversation()
     texts[100:102] = ["Ann: which violin teacher topic20 part20x1", "Bob: the tall lady, part20x1 topic20"]
     corpus = corpus_of(*texts)
-    assert corpus.coherent
+    assert corpus.order_matters
     asked = Question.of("violin teacher")
     assert set(ids(rank(corpus, asked, limit=2))) == {100, 101}
     masked = np.ones(len(texts), dtype=bool)
@@ -83,7 +83,7 @@ def test_shuffled_items_rank_as_without_windows() -> None:
     texts = conversation()
     random.Random(3).shuffle(texts)
     corpus = corpus_of(*texts)
-    assert not corpus.coherent
+    assert not corpus.order_matters
     asked = Question.of("topic7 filler36")
     assert rank(corpus, asked, limit=20) == rank(corpus, asked, limit=20, ranking=DEFAULT.without("windows"))
 

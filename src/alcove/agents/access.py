@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from alcove.agents.catalogue import Catalogue
 from alcove.agents.rooms import pools, short, team_room
-from alcove.agents.specs import SYSTEM, Agent, Team
+from alcove.agents.specs import SYSTEM, Agent, Catalogue, Team
 from alcove.core.errors import NotFound
 from alcove.core.principal import Grant, Principal
 

@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct
@@ -43,14 +43,11 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     tool: str
     session: str | None
     room: str | None
-    """The spelling of the scratch room, for the tools that have one."""
+    """The scratch room as text, for the tools that have one."""
     outcome: str
     """`ok`, or the code of the error."""
     ms: float
 
-
-Noted = tuple[float, str, str, str, str | None, Namespace | None, str, float]
-"""A call as it is taken down: when, agent, user, tool, session, room, outcome and seconds."""
 
 Bound = tuple[int | None, int]
 """What `Memories.bound` gave when a call began."""
@@ -61,13 +58,13 @@ class Calls:
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._gathered: list[tuple[Bound, Noted]] = []
+        self._gathered: list[tuple[Bound, ToolCall]] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, call: Noted, bound: Bound) -> None:
-        """Takes a call down, as quickly as can be; under a flood the newest are not."""
+    def note(self, call: ToolCall, bound: Bound) -> None:
+        """Takes a call down, to be written soon; beyond `MOST_GATHERED` that wait, it is dropped."""
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append((bound, call))
@@ -82,8 +79,7 @@ class Calls:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
             rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
-            for bound, noted in gathered:
-                call = _call(noted)
+            for bound, call in gathered:
                 rooms[bound, call.agent, call.user].append(call)
             for (bound, agent, user), calls in rooms.items():
                 for start in range(0, len(calls), _AT_ONCE):
@@ -122,14 +118,6 @@ class Calls:
             if self._timer:
                 self._timer.cancel()
         self.flush()
-
-
-def _call(noted: Noted) -> ToolCall:
-    at, agent, user, tool, session, room, outcome, seconds = noted
-    return ToolCall(
-        at=datetime.fromtimestamp(at, UTC), agent=agent, user=user, tool=tool, session=session,
-        room=None if room is None else str(room), outcome=outcome, ms=round(seconds * 1000, 3),
-    )  # fmt: skip
 
 
 def _key(at: datetime) -> str:

@@ -11,9 +11,7 @@ from typing import Generic, TypeVar
 
 from alcove.agents import templates
 from alcove.agents.access import GROUP, admitted
-from alcove.agents.catalogue import Trouble
-from alcove.agents.spec_parsing import Path
-from alcove.agents.specs import Agent, Knowledge, Team
+from alcove.agents.specs import Agent, Knowledge, Path, Team, Trouble
 from alcove.agents.templates import OWNERS, Pattern
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents import consistency, spec_aliases, spec_parsing, yamlfile
-from alcove.agents.catalogue import Catalogue, InvalidSpecs, Trouble
+from alcove.agents import consistency, spec_aliases
 from alcove.agents.consistency import Located, Reading
-from alcove.agents.spec_parsing import Path
-from alcove.agents.specs import Agent, Knowledge, Specs, Team
+from alcove.agents.spec_parsing import MAX_BYTES, objections, read_yaml
+from alcove.agents.specs import Agent, Catalogue, InvalidSpecs, Knowledge, Path, Specs, Team, Trouble, dotted
 
 logger = logging.getLogger(__name__)
 RECENT = 2.0
@@ -115,7 +114,7 @@ def _content(file: FilePath) -> bytes | str:
         if not file.is_file():
             return "a file" if file.exists() else "a file or folder that exists"
         with file.open("rb") as stream:
-            return stream.read(yamlfile.MAX_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)
     except OSError as error:
         return f"a file that can be read: {error.strerror}"
 
@@ -184,32 +183,26 @@ class _Reader:
         )
 
     def read(self, file: FilePath, content: bytes) -> None:
-        documents, wrong = yamlfile.read(content)
-        self.troubles += (Trouble(str(file), spec_parsing.spell(path), expected) for path, expected in wrong)
+        documents, wrong = read_yaml(content)
+        self.troubles += (Trouble(str(file), dotted(path), expected) for path, expected in wrong)
         for number, document in enumerate(documents, 1):
             before = f"document {number}: " if len(documents) > 1 else ""
             self._document(file, before, spec_aliases.normalise(document))
 
-    def _document(self, file: FilePath, before: str, spelled: spec_aliases.Spelled) -> None:
+    def _document(self, file: FilePath, before: str, found: spec_aliases.Normalised) -> None:
         def place(path: Path) -> str:
-            return (before + spec_parsing.spell(spelled.written(path))).removesuffix(": ")
+            return (before + dotted(found.written(path))).removesuffix(": ")
 
-        def noted(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
-            return [Trouble(str(file), place(path), expected) for path, expected in found]
+        def troubles(wrong: Iterable[tuple[Path, str]]) -> list[Trouble]:
+            return [Trouble(str(file), place(path), expected) for path, expected in wrong]
 
-        def written(found: Iterable[tuple[Path, str]]) -> list[Trouble]:
-            return [
-                Trouble(str(file), before + spec_parsing.spell(path), expected) for path, expected in found
-            ]
-
-        self.troubles += written(spelled.wrong)
-        for path, text in spelled.warnings:
-            self.warnings.append(f"{file}: {before}{spec_parsing.spell(path)}: {text}")
-        tree = dict(spelled.tree)
+        self.troubles += (Trouble(str(file), before + dotted(path), what) for path, what in found.wrong)
+        self.warnings += (f"{file}: {before}{dotted(path)}: {text}" for path, text in found.warnings)
+        tree = dict(found.tree)
         lists: dict[str, Any] = {
             name: tree.pop(name) for name in spec_aliases.LISTS if isinstance(tree.get(name), list)
         }
-        self.troubles += noted(spec_parsing.objections(tree, Specs))
+        self.troubles += troubles(objections(tree, Specs))
         if "knowledge" in lists:
             self._configuring.add(str(file))
         for name, kind, into in (
@@ -219,7 +212,7 @@ class _Reader:
         ):
             for number, item in enumerate(lists.get(name, ())):
                 path = (name, number)
-                if wrong := noted(spec_parsing.objections(item, kind, path)):
+                if wrong := troubles(objections(item, kind, path)):
                     self.troubles += wrong
                     if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
                         self._broken.add(item["name"])

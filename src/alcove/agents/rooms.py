@@ -1,4 +1,4 @@
-"""From a spec, a user and a session to rooms: the exact namespaces, and the grants that open just those.
+"""From a spec, a user and a session to rooms: the exact namespaces, and the grant that opens each.
 
 Every name stands in a segment of its own or inside one, so no user, session or instance id reaches a
 room that is not its own, whatever characters it has.
@@ -7,7 +7,7 @@ room that is not its own, whatever characters it has.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -24,8 +24,6 @@ RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
 """Bytes in the id of a session or a run."""
-KEEP = ("read", "write")
-"""What is open in a room shared with others: nobody deletes what others may have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Rooms:
         values = {"user_id": self.user}
         if template.needs("session_id"):
             values["session_id"] = self._session()
-        return _checked((*_filled(template, values), "u", self.user), "user_id")
+        return Namespace.checked((*_filled(template, values), "u", self.user), "user_id")
 
     @property
     def fallback(self) -> Fallback | None:
@@ -79,7 +77,7 @@ class Rooms:
 
     @functools.cached_property
     def pools(self) -> Mapping[str, Namespace]:
-        """The pools of the spec by the name that tools know them by: their spelling, filled in."""
+        """The pools of the spec by the name that tools know them by: the namespace as text."""
         return pools(self.agent)
 
     @functools.cached_property
@@ -93,7 +91,7 @@ class Rooms:
         spec = self.agent.memory.facts
         if not spec.enabled:
             return None
-        return _checked(("facts", spec.namespace or self.agent.name, "u", self.user), "user_id")
+        return Namespace.checked(("facts", spec.namespace or self.agent.name, "u", self.user), "user_id")
 
     @functools.cached_property
     def long_term(self) -> Mapping[str, Namespace]:
@@ -103,8 +101,8 @@ class Rooms:
         root = ("user", self.user, "long-term")
         return MappingProxyType(
             {
-                "all": _checked((*root, "all"), "user_id"),
-                "agent": _checked((*root, "agent", self.agent.name), "user_id"),
+                "all": Namespace.checked((*root, "all"), "user_id"),
+                "agent": Namespace.checked((*root, "agent", self.agent.name), "user_id"),
             }
         )
 
@@ -126,37 +124,19 @@ class Rooms:
         if kind == "global":
             return Namespace(("global",))
         if kind == "session":
-            return _checked(("session", self._session(), "u", self.user), "session_id")
+            return Namespace.checked(("session", self._session(), "u", self.user), "session_id")
         run = self._run("workflow" if kind == "agent" else kind)
         if kind == "agent":
             own = ("agent-room", self.agent.name, "u", self.user)
-            return _checked(own if run is None else (*own, run), "instances.workflow")
+            return Namespace.checked(own if run is None else (*own, run), "instances.workflow")
         if run is None:
             raise InvalidRequest(f"instances.{kind}", f"the id of this {kind}: it has a room of its own")
-        return _checked((kind, run), f"instances.{kind}")
+        return Namespace.checked((kind, run), f"instances.{kind}")
 
-    def grants(self, *, runs: Collection[str] = ()) -> tuple[Grant, ...]:
-        """What opens these rooms, and nothing else.
-
-        A run's room is open to its members, which only the runs know: `runs` names the kinds among
-        `workflow`, `swarm` and `debate` whose instance they admitted this user to. A room that this call
-        cannot address (no session, no instance) stays shut.
-        """
-        own = [self.facts, *self.long_term.values()]
-        if not self._shut(self.agent.memory.private.session_isolated):
-            own.append(self.private)
-        for kind in self.agent.memory.scratch:
-            if kind in RUNS and (kind not in runs or kind not in self.instances):
-                continue
-            if kind == "session" and self._shut(True):
-                continue
-            own.append(self.scratch(kind))
-        grants = [Grant(room) for room in own if room is not None]
-        shared = [*self.pools.values(), self.team]
-        return (*grants, *(Grant(room, KEEP) for room in shared if room is not None))
-
-    def _shut(self, by_session: bool) -> bool:
-        return by_session and self.session_id is None
+    def grant(self, room: Namespace) -> Grant:
+        """What opens one of these rooms; nobody deletes in a shared one, where others may have written."""
+        shared = room == self.team or room in self.pools.values()
+        return Grant(room, ("read", "write")) if shared else Grant(room)
 
     def _session(self) -> str:
         given = self.session_id
@@ -249,8 +229,3 @@ def _filled(template: templates.Template, values: Mapping[str, str]) -> tuple[st
                 raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
             segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
     return tuple(segments)
-
-
-def _checked(segments: tuple[str, ...], named: str) -> Namespace:
-    """The namespace, if it can be stored; otherwise an error names the id that is to blame."""
-    return Namespace.checked(segments, named)

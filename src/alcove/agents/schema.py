@@ -1,6 +1,6 @@
 """The JSON Schema of spec files, for editors; `schema.json` beside this file is what it says.
 
-Our own spelling is read off the records; what `spellings` takes of the published ones is added to it.
+Our own fields are read off the records; what `spec_aliases` takes of the published forms is added to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNUSED: Schema = {"description": "Not used here."}
 
 
 def json_schema() -> Schema:
-    """The schema of one document, in every spelling that the loader takes."""
+    """The schema of one document, in every form that the loader takes."""
     _, parts = msgspec.json.schema_components([Specs], ref_template="#/$defs/{name}")
     specs, agent, memory = (parts[name]["properties"] for name in ("Specs", "Agent", "Memory"))
     memory["session_memory"] = _either({"type": "boolean"}, memory["session_memory"])
@@ -57,7 +57,7 @@ _MARKS: list[Schema] = [
     *({"required": [name]} for name in ("system_prompt", "systemPrompt", "primitives")),
     {"required": ["memory"], "properties": {"memory": {"type": "object", "required": ["types"]}}},
 ]
-"""What tells an agent of a published spelling, which may say things to other programs."""
+"""What tells an agent of a published form, which may say things to other programs."""
 
 
 def _published(parts: Schema) -> Schema:
@@ -99,7 +99,7 @@ def _either(*schemas: Schema) -> Schema:
 
 
 def _in_every_case(node: Any) -> Any:
-    """A copy in which every property may be spelled in snake_case, in camelCase, or in part."""
+    """A copy in which every property may be written in snake_case, in camelCase, or in a mixture."""
     if isinstance(node, list):
         return [*map(_in_every_case, node)]
     if not isinstance(node, dict):
@@ -107,11 +107,11 @@ def _in_every_case(node: Any) -> Any:
     copy = {name: _in_every_case(each) for name, each in node.items()}
     if "properties" in node:
         named = copy["properties"].items()
-        copy["properties"] = {spelling: each for name, each in named for spelling in _spellings(name)}
+        copy["properties"] = {alias: each for name, each in named for alias in _aliases(name)}
     return copy
 
 
-def _spellings(name: str) -> list[str]:
+def _aliases(name: str) -> list[str]:
     first, *others = name.split("_")
     endings = product(*((f"_{word}", word.capitalize()) for word in others))
     return ["".join((first, *each)) for each in endings]

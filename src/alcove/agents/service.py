@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,13 +14,12 @@ from msgspec import Struct, structs
 from alcove.agents import rooms as layout
 from alcove.agents.access import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
-from alcove.agents.catalogue import Catalogue
 from alcove.agents.rooms import MOST_ID, RUNS, short
 from alcove.agents.runs import MOST_RUNS, OVERSEER, Run, Runs
-from alcove.agents.specs import Agent, Team
-from alcove.agents.tools import Answer, Turn, toolset
+from alcove.agents.specs import Agent, Catalogue, Team
+from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
-from alcove.agents.tools.private import left_behind
+from alcove.agents.tools.keyed import left_behind
 from alcove.agents.tools.scratch import room as scratch_room
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
 _KEPT = 2048
-SCRATCH_TOOLS = ("shared_memory_write", "shared_memory_read", "shared_memory_list", "shared_memory_delete")
 
 
 class Where(Struct, frozen=True, kw_only=True):
@@ -189,22 +188,29 @@ class Agents:
             tool = turn.tools.get(tool_name)
             if tool is None:
                 raise NotFound(f"{name} has no tool {short(tool_name)}")
-            if tool_name in SCRATCH_TOOLS:
+            if tool.scratch:
                 room = self._named(turn, arguments.get("namespace", "global"))
             return tool.called(turn, arguments)
         except AlcoveError as error:
             outcome = error.code
             raise
         finally:
-            seconds, used = time.perf_counter() - started, tool.name if tool else UNKNOWN
-            session = where.session_id if turn else None  # otherwise it may be no id at all
-            noted = (time.time(), agent.name, principal.user_id, used, session, room, outcome, seconds)
-            self.calls.note(noted, bound)
+            call = ToolCall(
+                at=datetime.now(UTC),
+                agent=agent.name,
+                user=principal.user_id,
+                tool=tool.name if tool else UNKNOWN,
+                session=where.session_id if turn else None,  # otherwise it may be no id at all
+                room=room,
+                outcome=outcome,
+                ms=round((time.perf_counter() - started) * 1000, 3),
+            )
+            self.calls.note(call, bound)
 
     @staticmethod
-    def _named(turn: Turn, kind: object) -> Namespace | None:
+    def _named(turn: Turn, kind: object) -> str | None:
         try:
-            return turn.rooms.scratch(str(kind))
+            return str(turn.rooms.scratch(str(kind)))
         except AlcoveError:
             return None
 
@@ -238,13 +244,13 @@ class Agents:
         every = self._memories.export(turn.within(room), room, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
         used = [*self._uses(kind, room, principal.user_id)]
-        done = [call.tool for call in used if call.outcome == "ok"]
+        done = [call.tool in READING for call in used if call.outcome == "ok"]
         return RoomStats(
             room=str(room),
             keys=len(sizes),
             bytes=sum(sizes),
-            reads=sum(tool in SCRATCH_TOOLS[1:3] for tool in done),
-            writes=len(done) - sum(tool in SCRATCH_TOOLS[1:3] for tool in done),
+            reads=sum(done),
+            writes=len(done) - sum(done),
             conflicts=sum(call.outcome == "conflict" for call in used),
         )
 
@@ -255,10 +261,10 @@ class Agents:
             users = [None]
         elif kind in RUNS:
             users = [*self.runs.members(kind, room[1])]
-        spelling = str(room)
+        name = str(room)
         for agent in self.catalogue.agents.values():
             for each in users if kind in agent.memory.scratch else ():
-                yield from (call for call in self.calls.of(agent.name, each) if call.room == spelling)
+                yield from (call for call in self.calls.of(agent.name, each) if call.room == name)
 
     def reset_room(self, principal: Principal, name: str, kind: str, where: Where) -> None:
         """Empties one room, so that its versions start at 1; a run's only for its owner."""

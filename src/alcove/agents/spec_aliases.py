@@ -1,4 +1,6 @@
-"""Other programs' spellings of the same ideas, brought into ours; each error still names the file's own path.
+"""Spec aliases: other programs' names and forms for the same ideas, brought into our schema.
+
+Each error still names the path that the file has.
 
 camelCase names, and four published forms: `primitives.memory` on an agent, a camelCase `memory` block with
 `systemPrompt`, `memory.types` with ids and configs, and `apiVersion / kind / metadata / spec`.
@@ -7,10 +9,11 @@ camelCase names, and four published forms: `primitives.memory` on an agent, a ca
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from alcove.agents.spec_parsing import Path, spell
+from alcove.agents.specs import Path, dotted
 
 LISTS = ("agents", "teams", "knowledge")
 KINDS = {"Agent": "agents", "Team": "teams"}
@@ -18,7 +21,7 @@ FOREIGN = frozenset(
     {"description", "display_name", "model", "model_config", "provider", "temperature", "max_tokens", "top_p",
      "tools", "mcp_servers", "tags", "labels", "annotations", "metadata", "max_iterations"}
 )  # fmt: skip
-"""What published specs say to other programs: left out with a warning, in those spellings only."""
+"""What published specs say to other programs: left out with a warning, in the published forms only."""
 TYPES: dict[str, dict[str, tuple[str, str]]] = {
     "working_memory": {"max_tokens": ("conversation", "max_tokens"),
                        "compaction_strategy": ("conversation", "summarize")},
@@ -27,15 +30,17 @@ TYPES: dict[str, dict[str, tuple[str, str]]] = {
 """What `memory.types` can be, and the field of ours that each of its settings means."""
 STRATEGIES = {"summarize": True, "truncate": False}
 Block = dict[str, Any]
+_RESOURCE = ("apiVersion", "kind", "metadata", "spec")
+_PRIMITIVES = ("enabled", "namespace", "shared_namespaces")
 
 
 @dataclass
-class Spelled:
-    """One document in our spelling, and the way back to where each part of it was written."""
+class Normalised:
+    """One document as the schema has it, and the way back to where each part of it was written."""
 
     tree: Block = field(default_factory=dict)
     wrong: list[tuple[Path, str]] = field(default_factory=list)
-    """What stands in the way, by path in the document."""
+    """What was expected where, by path in the document."""
     warnings: list[tuple[Path, str]] = field(default_factory=list)
     _moved: dict[Path, Path] = field(default_factory=dict)
 
@@ -50,10 +55,41 @@ class Spelled:
         """Notes that what is at `path` stands at `origin` in the document."""
         self._moved[path] = origin
 
+    def refuse(self, path: Path, expected: str) -> None:
+        """Notes that something else was expected at a path."""
+        self.wrong.append((self.written(path), expected))
 
-def normalise(document: object) -> Spelled:
-    """The document as `{agents, teams, knowledge}` in snake_case, whichever spelling it has."""
-    out = Spelled()
+    def unknown(self, path: Path, known: Iterable[str]) -> None:
+        """Notes that there is no such field, only the known ones."""
+        self.refuse(path, f"no such field; there are {', '.join(known)}")
+
+    def unused(self, path: Path) -> None:
+        """Warns that what is at a path has no effect."""
+        self.warnings.append((self.written(path), "not used here"))
+
+    def put(self, block: Block, path: Path, steps: tuple[str, ...], value: object, origin: Path) -> None:
+        """Puts what stands at `origin` where the schema has it: `steps` below the block, which is at `path`.
+
+        Refused where the document says the same thing there, too.
+        """
+        for step in steps[:-1]:
+            path = (*path, step)
+            if block.get(step) is None:
+                block[step] = {}
+            if not isinstance(block[step], dict):
+                return  # of the wrong type, which is found later
+            block = block[step]
+        path, step = (*path, steps[-1]), steps[-1]
+        if step in block:
+            self.refuse(origin, f"this once, not also as {dotted(self.written(path))}")
+            return
+        block[step] = value
+        self.moved(path, self.written(origin))
+
+
+def normalise(document: object) -> Normalised:
+    """The document as `{agents, teams, knowledge}` in snake_case, whichever form it has."""
+    out = Normalised()
     if document is None:
         return out
     if not isinstance(document, dict):
@@ -73,48 +109,46 @@ def normalise(document: object) -> Spelled:
     return out
 
 
-def _resource(document: Block, out: Spelled) -> None:
+def _resource(document: Block, out: Normalised) -> None:
     """`apiVersion / kind / metadata / spec`: the name and version from one, all else from the other."""
     kind, metadata, spec = document.get("kind"), document.get("metadata"), document.get("spec")
-    out.wrong += [
-        ((name,), "no such field; there are apiVersion, kind, metadata, spec")
-        for name in document
-        if name not in ("apiVersion", "kind", "metadata", "spec")
-    ]
+    for name in document:
+        if name not in _RESOURCE:
+            out.unknown((name,), _RESOURCE)
     if not isinstance(kind, str) or kind not in KINDS:
-        out.wrong.append((("kind",), f"one of {', '.join(KINDS)}"))
+        out.refuse(("kind",), f"one of {', '.join(KINDS)}")
         return
     if not isinstance(document.get("apiVersion"), str | None):
-        out.wrong.append((("apiVersion",), "text"))
+        out.refuse(("apiVersion",), "text")
     if not isinstance(metadata, dict):
-        out.wrong.append((("metadata",), "a block with name"))
+        out.refuse(("metadata",), "a block with name")
         return
     if not isinstance(spec, dict | None):
-        out.wrong.append((("spec",), "a block of fields, or nothing"))
+        out.refuse(("spec",), "a block of fields, or nothing")
         return
     path: Path = (KINDS[kind], 0)
     out.moved(path, ("spec",))
     item = _snake(spec or {}, path, out)
     for name, value in metadata.items():
         if name in ("name", "version"):
-            _set(item, path, (name,), value, ("metadata", name), out)
+            out.put(item, path, (name,), value, ("metadata", name))
         elif name in FOREIGN or name == "namespace":
-            out.warnings.append((("metadata", name), "not used here"))
+            out.unused(("metadata", name))
         else:
-            out.wrong.append((("metadata", name), "no such field; there are name, version"))
+            out.unknown(("metadata", name), ("name", "version"))
     out.moved((*path, "name"), ("metadata", "name"))
     out.tree = {KINDS[kind]: [item]}
 
 
-def _agent(agent: Block, path: Path, out: Spelled) -> None:
+def _agent(agent: Block, path: Path, out: Normalised) -> None:
     memory = agent.get("memory")
     types = isinstance(memory, dict) and "types" in memory
     if types or "primitives" in agent or "system_prompt" in agent or out.written(path)[:1] == ("spec",):
         for name in sorted(FOREIGN & agent.keys()):
-            out.warnings.append((out.written((*path, name)), "not used here"))
+            out.unused((*path, name))
             del agent[name]
     if "system_prompt" in agent:
-        _move(agent, path, ("system_prompt",), ("instructions",), out)
+        out.put(agent, path, ("instructions",), agent.pop("system_prompt"), (*path, "system_prompt"))
     if isinstance(version := agent.get("version"), int | float) and not isinstance(version, bool):
         agent["version"] = str(version)
     if "primitives" in agent:
@@ -129,21 +163,21 @@ def _agent(agent: Block, path: Path, out: Spelled) -> None:
         agent.pop("memory", None)
 
 
-def _primitives(agent: Block, path: Path, out: Spelled) -> None:
+def _primitives(agent: Block, path: Path, out: Normalised) -> None:
     """`primitives.memory.{enabled, namespace, shared_namespaces}`: a private room and pools."""
     primitives = agent.pop("primitives")
     here = (*path, "primitives")
     if not isinstance(primitives, dict):
-        out.wrong.append((out.written(here), "a block with memory"))
+        out.refuse(here, "a block with memory")
         return
     for name in primitives.keys() - {"memory"}:
-        out.warnings.append((out.written((*here, name)), "not used here"))
+        out.unused((*here, name))
     memory = primitives.get("memory")
     if memory is None:
         return
     here = (*here, "memory")
     if not isinstance(memory, dict):
-        out.wrong.append((out.written(here), "a block with enabled, namespace, shared_namespaces"))
+        out.refuse(here, f"a block with {', '.join(_PRIMITIVES)}")
         return
     names: dict[str, tuple[str, ...]] = {
         "enabled": ("private", "enabled"),
@@ -151,73 +185,49 @@ def _primitives(agent: Block, path: Path, out: Spelled) -> None:
     }
     if memory.get("enabled") is not False:  # off is off for the pools, too
         names["shared_namespaces"] = ("pools",)
-        _set(agent, path, ("memory", "private"), {}, out.written(here), out)
+        out.put(agent, path, ("memory", "private"), {}, here)
     for name, value in memory.items():
         if name in names:
-            _set(agent, path, ("memory", *names[name]), value, out.written((*here, name)), out)
+            out.put(agent, path, ("memory", *names[name]), value, (*here, name))
         elif name != "shared_namespaces":
-            known = "enabled, namespace, shared_namespaces"
-            out.wrong.append((out.written((*here, name)), f"no such field; there are {known}"))
+            out.unknown((*here, name), _PRIMITIVES)
 
 
-def _types(memory: Block, path: Path, out: Spelled) -> None:
+def _types(memory: Block, path: Path, out: Normalised) -> None:
     """`types: [{id, enabled, config}]`: working memory is the conversation, and long-term is itself."""
     listed = memory.pop("types")
     if not isinstance(listed, list):
-        out.wrong.append((out.written((*path, "types")), "a list"))
+        out.refuse((*path, "types"), "a list")
         return
     for place, each in enumerate(listed):
         here = (*path, "types", place)
         if not isinstance(each, dict) or not isinstance(each.get("id"), str) or each["id"] not in TYPES:
-            out.wrong.append((out.written((*here, "id")), f"one of {', '.join(TYPES)}"))
+            out.refuse((*here, "id"), f"one of {', '.join(TYPES)}")
             continue
         names = TYPES[each["id"]]
         block = next(iter(names.values()))[0]
-        _set(memory, path, (block,), {}, out.written(here), out)
+        out.put(memory, path, (block,), {}, here)
         for name in each.keys() - {"id", "enabled", "config"}:
-            out.wrong.append((out.written((*here, name)), "no such field; there are id, enabled, config"))
+            out.unknown((*here, name), ("id", "enabled", "config"))
         if "enabled" in each:
-            _set(memory, path, (block, "enabled"), each["enabled"], out.written((*here, "enabled")), out)
+            out.put(memory, path, (block, "enabled"), each["enabled"], (*here, "enabled"))
         config = each.get("config")
         if not isinstance(config, dict | None):
-            out.wrong.append((out.written((*here, "config")), f"a block with {', '.join(names)}"))
+            out.refuse((*here, "config"), f"a block with {', '.join(names)}")
             continue
         for name, value in (config or {}).items():
-            written = out.written((*here, "config", name))
+            origin = (*here, "config", name)
             if name not in names:
-                out.wrong.append((written, f"no such field; there are {', '.join(names)}"))
+                out.unknown(origin, names)
             elif name != "compaction_strategy":
-                _set(memory, path, names[name], value, written, out)
+                out.put(memory, path, names[name], value, origin)
             elif isinstance(value, str) and value in STRATEGIES:
-                _set(memory, path, names[name], STRATEGIES[value], written, out)
+                out.put(memory, path, names[name], STRATEGIES[value], origin)
             else:
-                out.wrong.append((written, f"one of {', '.join(STRATEGIES)}"))
+                out.refuse(origin, f"one of {', '.join(STRATEGIES)}")
 
 
-def _move(block: Block, path: Path, old: tuple[str, ...], new: tuple[str, ...], out: Spelled) -> None:
-    _set(block, path, new, block.pop(old[0]), out.written((*path, *old)), out)
-
-
-def _set(
-    block: Block, path: Path, steps: tuple[str, ...], value: object, written: Path, out: Spelled
-) -> None:
-    """Puts a value where our spelling has it, unless the document says the same thing in ours, too."""
-    for step in steps[:-1]:
-        path = (*path, step)
-        if block.get(step) is None:
-            block[step] = {}
-        if not isinstance(block[step], dict):
-            return  # of the wrong type, which is found later
-        block = block[step]
-    path, step = (*path, steps[-1]), steps[-1]
-    if step in block:
-        out.wrong.append((written, f"this once, not also as {spell(out.written(path))}"))
-        return
-    block[step] = value
-    out.moved(path, written)
-
-
-def _snake(value: Any, path: Path, out: Spelled) -> Any:
+def _snake(value: Any, path: Path, out: Normalised) -> Any:
     """A copy with names in snake_case."""
     if isinstance(value, list):
         return [_snake(each, (*path, place), out) for place, each in enumerate(value)]

@@ -1,15 +1,23 @@
-"""What can be said of agents, teams and knowledge: one schema of our own, as frozen records.
+"""What can be said of agents, teams and knowledge: frozen records of one schema, and the catalogue of all.
 
 A block that is left out is off; a block that is written is on unless it says `enabled: false`, so that an
-agent has just the rooms its spec asks for. Every field may also be spelled in camelCase.
+agent has just the rooms its spec asks for. Every field may also be written in camelCase.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
+
+from alcove.core.errors import AlcoveError
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Where something stands in a file: names of fields and places in lists."""
 
 Kind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "agent"]
 Mode: TypeAlias = Literal["order", "parallel"]
@@ -151,3 +159,49 @@ class Specs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 msgspec.json.Decoder(Specs)  # two threads that are the first to convert to a record crash msgspec 0.22
+
+
+def dotted(path: Path) -> str:
+    """A path as text: `agents[0].memory.pools[1]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Trouble:
+    """One thing in one file that is not as it should be."""
+
+    file: str
+    path: str
+    expected: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.path, f"expected {self.expected}") if part)
+
+
+class InvalidSpecs(AlcoveError):
+    """Specs that do not load; the message has every reason, a line each."""
+
+    code = "invalid_request"
+
+    def __init__(self, troubles: Sequence[Trouble]) -> None:
+        lines = [str(trouble) for trouble in troubles]
+        super().__init__("\n".join(lines), details={"errors": lines})
+        self.troubles = tuple(troubles)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Everything the specs say, checked; nothing in it changes."""
+
+    agents: Mapping[str, Agent] = field(default_factory=lambda: MappingProxyType({}))
+    teams: Mapping[str, Team] = field(default_factory=lambda: MappingProxyType({}))
+    knowledge: Mapping[str, Knowledge] = field(default_factory=lambda: MappingProxyType({}))
+    """Sources by name, their paths made absolute."""
+    warnings: tuple[str, ...] = ()
+
+    def teams_of(self, agent: str) -> tuple[Team, ...]:
+        """The teams in which this agent works."""
+        return tuple(team for team in self.teams.values() if agent in team.workers)

@@ -15,21 +15,9 @@ Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
 OWNERS = frozenset({"u", "user"})
 """Segments that say whose a namespace is; no template and no name may spell one."""
 RESERVED = frozenset(
-    {
-        "runs",
-        "calls",
-        "facts",
-        "turns",
-        "summary",
-        "knowledge",
-        "session",
-        "agent-room",
-        "global",
-        "workflow",
-        "swarm",
-        "debate",
-    }
-)
+    {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
+     "swarm", "debate"}
+)  # fmt: skip
 """First segments of rooms that Alcove lays out itself."""
 SESSION = "{session_id}"
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -16,7 +16,7 @@ from alcove.cli.store import is_url, json_option, on_store
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove.agents.handle import Crew
+    from alcove.agents.handle import AgentsHandle
     from alcove.agents.runs import Run
     from alcove.client.embedded import Alcove
 
@@ -35,7 +35,7 @@ def with_agents(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _crew(store: Alcove, specs: str | None) -> Crew:
+def _agents(store: Alcove, specs: str | None) -> AgentsHandle:
     context = click.get_current_context()
     if is_url(context.params["at"]):
         named = context.get_parameter_source("specs") is ParameterSource.COMMANDLINE
@@ -57,14 +57,14 @@ def list_agents(store: Alcove, out: Output, specs: str | None, *, teams: bool) -
       alcove agents --agents agents.yaml
       alcove agents check agents.yaml
     """
-    crew = _crew(store, specs)
+    agents = _agents(store, specs)
     if teams:
-        out.table(crew.teams(), ["team", "workers", "room", "mode"],
+        out.table(agents.teams(), ["team", "workers", "room", "mode"],
                   lambda t: [t.name, ", ".join(t.workers), t.shared_memory_namespace, t.mode],
                   empty="no teams")  # fmt: skip
         return
-    out.table(crew.agents(), ["agent", "role", "owner", "tools", "rooms"],
-              lambda a: [a.name, a.role, a.owner, len(crew.tools(a.name)), _rooms(a.memory)],
+    out.table(agents.agents(), ["agent", "role", "owner", "tools", "rooms"],
+              lambda a: [a.name, a.role, a.owner, len(agents.tools(a.name)), _rooms(a.memory)],
               empty="no agents")  # fmt: skip
 
 
@@ -116,23 +116,23 @@ def agent(
       alcove agent researcher tools --json --format anthropic
       alcove agent researcher memory --as-user alice
     """
-    crew = _crew(store, specs)
+    agents = _agents(store, specs)
     match what:
         case "spec":
-            spec = crew.agent(name)
+            spec = agents.agent(name)
             out.record(spec, plain(compact(spec)))
         case "tools" if out.as_json:
-            for tool in crew.tools(name, format, team):
+            for tool in agents.tools(name, format, team):
                 out.record(tool, "")
         case "tools":
-            out.table(crew.tools(name, "mcp", team), ["tool", "arguments", "about"],
+            out.table(agents.tools(name, "mcp", team), ["tool", "arguments", "about"],
                       lambda t: [t["name"], _signature(t["inputSchema"]), t["description"]],
                       empty="no tools")  # fmt: skip
         case "memory":
-            out.table(crew.rooms(name), ["room", "namespace", "memories"],
+            out.table(agents.rooms(name), ["room", "namespace", "memories"],
                       lambda r: [r.room, r.namespace, r.memories], empty="no rooms")  # fmt: skip
         case _:
-            calls = islice(crew.calls_of(name), limit)
+            calls = islice(agents.calls_of(name), limit)
             out.table(calls, ["when", "user", "tool", "outcome", "ms", "session"],
                       lambda c: [c.at, c.user, c.tool, c.outcome, f"{c.ms:.1f}", c.session],
                       empty="no calls")  # fmt: skip
@@ -147,15 +147,15 @@ def _signature(schema: Mapping[str, Any]) -> str:
 @with_agents
 def list_runs(store: Alcove, out: Output, specs: str | None) -> None:
     """List the workflows, swarms and debates you own or are in."""
-    out.table(_every_run(_crew(store, specs)), ["kind", "id", "owner", "members"],
+    out.table(_every_run(_agents(store, specs)), ["kind", "id", "owner", "members"],
               lambda run: [run.kind, run.id, run.owner, ", ".join(run.members)], empty="no runs")  # fmt: skip
 
 
-def _every_run(crew: Crew) -> Iterator[Run]:
+def _every_run(agents: AgentsHandle) -> Iterator[Run]:
     from alcove.agents.runs import MOST_RUNS  # noqa: PLC0415  --help does without
 
     for offset in itertools.count(0, MOST_RUNS):
-        page = crew.list_runs(offset=offset)
+        page = agents.list_runs(offset=offset)
         yield from page
         if len(page) < MOST_RUNS:
             return
@@ -181,11 +181,11 @@ def call(
       alcove call researcher remember key=tea content="green tea" --as-user alice
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
-    crew = _crew(store, specs)
-    schemas = {each["name"]: each["inputSchema"] for each in crew.tools(name, "mcp", team)}
+    agents = _agents(store, specs)
+    schemas = {each["name"]: each["inputSchema"] for each in agents.tools(name, "mcp", team)}
     instances = dict(pair(word, "--instance") for word in instance)
     said = _arguments(arguments, schemas.get(tool, {}).get("properties", {}))
-    answer = crew.call_with(name, tool, said, session_id=session, team=team, instances=instances)
+    answer = agents.call_with(name, tool, said, session_id=session, team=team, instances=instances)
     out.record(answer._asdict(), plain(answer.text, keep="\n"))
 
 

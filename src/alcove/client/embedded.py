@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from alcove.agents.handle import Crew
+from alcove.agents.handle import AgentsHandle
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
@@ -58,7 +58,7 @@ from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Rotation, Vault, default_keys
 
 if TYPE_CHECKING:
-    from alcove.search.recall import Recall
+    from alcove.search.searcher import Searcher
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -137,7 +137,7 @@ class Alcove:
         handle.__dict__ = {**self.__dict__, "principal": principal}
         return handle
 
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
+    def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents and teams of a spec file or folder, at work on this store for this principal."""
         from alcove.agents.loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
@@ -147,7 +147,7 @@ class Alcove:
         if path not in self._agents:
             watched = Watched(path, max_depth=self._settings.max_depth)
             self._agents[path] = Agents(self._memories, watched, authentication=False)
-        return Crew(self._agents[path], self.principal)
+        return AgentsHandle(self._agents[path], self.principal)
 
     def put(
         self,
@@ -390,10 +390,10 @@ def _road(
         clock=clock,
     )
 
-    def recall() -> Recall:
-        from alcove.search.recall import Recall  # noqa: PLC0415  numpy, for who searches
+    def recall() -> Searcher:
+        from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
-        return Recall(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
+        return Searcher(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
 
     return Memories(
         engine=engine,

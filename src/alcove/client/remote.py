@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import UnsetType
 
-from alcove.agents.handle import Crew
+from alcove.agents.handle import AgentsHandle
 from alcove.client.admin import AdminHandle
 from alcove.client.agents import RemoteAgents
 from alcove.client.embedded import Alcove
@@ -81,11 +81,11 @@ class Remote(Alcove):
         """Operating the store behind the server, which decides by the caller's role."""
         return RemoteAdmin(self._wire, self.principal)
 
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> Crew:
+    def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents of the server, which has their specs."""
         if specs is not None:
             raise InvalidRequest("specs", "none: the server has its own")
-        return Crew(RemoteAgents(self._wire), self.principal)
+        return AgentsHandle(RemoteAgents(self._wire), self.principal)
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
         asked, text = {"wait_for_index": "true"} if wait_for_index else {}, pieces_of(lines)

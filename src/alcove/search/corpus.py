@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from alcove.search.embedders import Matrix
-from alcove.search.items import Columns, Item, ReadItem
-from alcove.search.labels import Labels, label_fields
-from alcove.search.order_detection import coherent
+from alcove.search.items import Columns, Item, Labels, ReadItem, label_fields
+from alcove.search.order_detection import order_matters
 from alcove.search.postings import Postings, Rows
 from alcove.search.terms import Reader
 from alcove.search.vectors import Vectors
@@ -125,9 +124,9 @@ class Corpus:
         return len(self) - len(self.rows)
 
     @property
-    def coherent(self) -> bool:
+    def order_matters(self) -> bool:
         """Whether the order of writing means something, as it was when the corpus was last built."""
-        return self.build.coherent
+        return self.build.order_matters
 
     def id(self, row: int) -> Hashable:
         """The id of the item at a row that is no hole."""
@@ -185,9 +184,9 @@ class Build:
     columns: Columns
 
     @cached_property
-    def coherent(self) -> bool:
+    def order_matters(self) -> bool:
         order = np.lexsort((self.columns.sequence, self.columns.namespace))
-        return coherent(
+        return order_matters(
             lambda place: self.reads[order[place]].content(self.labels),
             self.columns.namespace[order],
             self.content.frequency,

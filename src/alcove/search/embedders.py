@@ -5,6 +5,7 @@ As in `pieces` and `minilm`, numpy comes with the first vector: who opens a stor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Matrix: TypeAlias = "NDArray[np.float32]"
+_WORD = re.compile(r"\S+\s*")
 
 MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
@@ -69,7 +71,7 @@ def embedder_for(
 
         return Fastembed(rest)
     if kind in {"http", "https"}:
-        from alcove.search.remote import RemoteEmbedder  # noqa: PLC0415 - as above
+        from alcove.search.remote import RemoteEmbedder  # noqa: PLC0415 - most stores ask no service
 
         return RemoteEmbedder(spec, key=key, timeout=timeout)
     raise InvalidRequest("embedder", "minilm, none, fastembed:MODEL or http(s)://HOST/v1#MODEL")
@@ -95,3 +97,38 @@ def unit(vectors: Matrix) -> Matrix:
     if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
         raise EmbedderUnavailable("the embedder answered a vector that has no direction")
     return np.asarray(vectors / lengths, dtype=np.float32)
+
+
+def character_windows(text: str, *, size: int = 1000, overlap: int = 120) -> list[str]:
+    """Stretches of at most `size` characters that overlap and end between words where they can.
+
+    For models whose tokeniser and limit are not known here: 1000 characters are about 250 tokens, which every
+    one can take. A text that fits is its own single window.
+    """
+    if len(text) <= size:
+        return [text]
+    pieces = [
+        (start, min(start + size, word.end()))
+        for word in _WORD.finditer(text)
+        for start in range(word.start(), word.end(), size)
+    ]
+    return [text[start:end] for start, end in spans(pieces, size=size, overlap=overlap)]
+
+
+def spans(pieces: list[tuple[int, int]], *, size: int, overlap: int) -> list[tuple[int, int]]:
+    """Runs of consecutive pieces, each at most `size` long, every run taking up the end of the last."""
+    found: list[tuple[int, int]] = []
+    first = last = 0
+    while last < len(pieces):
+        begin = pieces[first][0]
+        while last < len(pieces) and (pieces[last][1] - begin <= size or last == first):
+            last += 1
+        end = pieces[last - 1][1]
+        found.append((begin, end))
+        if last < len(pieces):
+            # Back over the overlap, but always past the last start, or the loop would never end.
+            back = last
+            while back - 1 > first and end - pieces[back - 1][0] <= overlap:
+                back -= 1
+            first = back
+    return found

@@ -8,11 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
-from alcove.search.windows import character_windows
-
-WINDOW, OVERLAP = 1000, 120
-"""Characters: about 250 tokens, which every model of its list can take."""
+from alcove.search.embedders import EmbedderUnavailable, Matrix, character_windows, unit
 
 
 class _Model(Protocol):
@@ -20,7 +16,7 @@ class _Model(Protocol):
 
 
 class Fastembed:
-    """One of fastembed's models by its name, loaded with the first text."""
+    """One of the models that fastembed downloads, by its name; loaded with the first text."""
 
     def __init__(self, model: str) -> None:
         self.name = model
@@ -32,7 +28,7 @@ class Fastembed:
         return int(self.embed(["dimensions"]).shape[1])
 
     def windows(self, text: str) -> list[str]:
-        return character_windows(text, size=WINDOW, overlap=OVERLAP)
+        return character_windows(text)
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         model = self._load()

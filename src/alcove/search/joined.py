@@ -13,7 +13,7 @@ from alcove.search.items import Columns
 from alcove.search.postings import PostingList, Postings, Rows
 
 
-class Joined:
+class JoinedCorpus:
     """The rows of several corpora, one after the other, for the length of one search.
 
     Words are weighed by the statistics of all of them together. A namespace lies in one of them as a whole,
@@ -28,7 +28,7 @@ class Joined:
         self.content = _JoinedPostings([each.content for each in corpora], self._starts)
         self.columns = Columns(*map(np.concatenate, zip(*(each.columns for each in corpora), strict=True)))
         self.substance = np.concatenate([each.substance for each in corpora])
-        self.coherent = any(each.coherent for each in corpora)
+        self.order_matters = any(each.order_matters for each in corpora)
         self.labels = _JoinedLabels(corpora, self._starts)
         self.vectors = _JoinedVectors(corpora, self._starts)
 
@@ -45,7 +45,7 @@ class Joined:
         parts = []
         for corpus, start in zip(self._corpora, self._starts, strict=True):
             none = np.full(len(corpus), -1, dtype=np.int32)
-            near = corpus.neighbours(distance) if corpus.coherent else none
+            near = corpus.neighbours(distance) if corpus.order_matters else none
             parts.append(np.where(near < 0, near, near + np.int32(start)))
         return np.concatenate(parts)
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
-from alcove.search.windows import spans
+from alcove.search.embedders import EmbedderUnavailable, Matrix, spans, unit
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ CERTAINTY = 3.0
 """Standard errors between neighbours and strangers, so that chance passes one order in a thousand."""
 
 
-def coherent(document: Document, namespaces: Rows, frequency: Frequency) -> bool:
+def order_matters(document: Document, namespaces: Rows, frequency: Frequency) -> bool:
     """Whether items next to each other are more alike than items far from each other.
 
     A window of neighbours helps where items follow from one another, as turns of a conversation do,

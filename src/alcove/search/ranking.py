@@ -13,12 +13,12 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.items import Mask
-from alcove.search.joined import Joined
+from alcove.search.joined import JoinedCorpus
 from alcove.search.postings import Rows
-from alcove.search.question import Question, Word
+from alcove.search.terms import Question, Word
 from alcove.search.times import DAY, Span
 
-KIN = 5
+RELATED = 5
 """Words like one of the question's that stand in for it."""
 BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
 """What a word counts that stands one, two or three items before, or after."""
@@ -34,7 +34,7 @@ class Ranking:
 
     meaning: float = 0.45
     """The cosine of the vectors."""
-    kindred: float = 0.5
+    related: float = 0.5
     """A word like one of the question's, if the question's own is not there."""
     windows: float = 1.0
     """Neighbours in the order of writing, where that order means something."""
@@ -72,7 +72,7 @@ DEFAULT = Ranking()
 
 
 def rank(
-    corpus: Corpus | Joined,
+    corpus: Corpus | JoinedCorpus,
     question: Question,
     *,
     limit: int,
@@ -86,18 +86,18 @@ def rank(
     `semantic` is the exact order by cosine, and `keyword` gives only items that hold a word of the
     question or one like it. `hybrid` without a question vector goes by words alone.
     """
-    return Search(corpus, question, mask, ranking).hits(limit, mode, explain=explain)
+    return _Scorer(corpus, question, mask, ranking).hits(limit, mode, explain=explain)
 
 
-class Search:
+class _Scorer:
     """One search: every signal over every row that passes."""
 
     def __init__(
-        self, corpus: Corpus | Joined, question: Question, mask: Mask | None, ranking: Ranking
+        self, corpus: Corpus | JoinedCorpus, question: Question, mask: Mask | None, ranking: Ranking
     ) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
-        self._windows = ranking.windows if ranking.windows and corpus.coherent else 0.0
+        self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0
 
     def hits(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
         cosines = self._cosines()
@@ -133,9 +133,9 @@ class Search:
         for score, word in zip(scores, self._question.words, strict=True):
             rows, weights = content.scores(word.term)
             score[rows] = weights
-            for term, like in self._kin(word):
+            for term, like in self._related(word):
                 rows, weights = content.scores(term)
-                score[rows] = np.maximum(score[rows], np.float32(self._ranking.kindred * like) * weights)
+                score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
         holding: Mask = best.max(axis=0, initial=0) > 0
@@ -149,12 +149,12 @@ class Search:
         total: Matrix = best.sum(axis=0)
         return total * self._passing, holding
 
-    def _kin(self, word: Word) -> list[tuple[str, float]]:
+    def _related(self, word: Word) -> list[tuple[str, float]]:
         """The words most like one of the question's that the subtree has."""
-        if not self._ranking.kindred:
+        if not self._ranking.related:
             return []
         content = self._corpus.content
-        return list(islice((kin for kin in word.kin if kin[0] in content), KIN))
+        return list(islice((related for related in word.related if related[0] in content), RELATED))
 
     def _meaning(self, cosines: Matrix) -> Matrix:
         """Cosines above or below the average, with some of the neighbours'."""

@@ -1,6 +1,6 @@
 """Words of like meaning, read from a language model's own table of words.
 
-Every transformer begins with a vector for each piece of its vocabulary. Kin words lie near one another
+Every transformer begins with a vector for each piece of its vocabulary. Related words lie near one another
 there, so a question about *kids* can find *children* by keyword, at no cost when memories are indexed.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from alcove.search.embedders import Matrix
 
-Kin = tuple[tuple[str, float], ...]
+Related = tuple[tuple[str, float], ...]
 
 MIN_LIKENESS = 0.3
-MAX_KIN = 48
+MAX_RELATED = 48
 REMEMBERED = 20_000
 """Answers kept: they depend on the language only, never on anybody's memories."""
 
@@ -33,10 +33,10 @@ class Lexicon:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         self._words, self._vectors = whole, vectors
         self._rows = {word: row for row, word in enumerate(whole)}
-        self._remembered: OrderedDict[str, Kin] = OrderedDict()
+        self._remembered: OrderedDict[str, Related] = OrderedDict()
         self._lock = threading.Lock()
 
-    def kin(self, words: Sequence[str]) -> list[Kin]:
+    def related(self, words: Sequence[str]) -> list[Related]:
         """For each word, the words like it and how like they are, nearest first."""
         with self._lock:
             known = {word: self._remembered[word] for word in words if word in self._remembered}
@@ -51,7 +51,7 @@ class Lexicon:
                     self._remembered.popitem(last=False)
         return [known.get(word, ()) for word in words]
 
-    def _nearest(self, likeness: Matrix, own: int) -> Kin:
+    def _nearest(self, likeness: Matrix, own: int) -> Related:
         rows = np.flatnonzero(likeness >= MIN_LIKENESS)
-        rows = rows[np.argsort(-likeness[rows], kind="stable")][: MAX_KIN + 1]
+        rows = rows[np.argsort(-likeness[rows], kind="stable")][: MAX_RELATED + 1]
         return tuple((self._words[row], float(likeness[row])) for row in rows if row != own)

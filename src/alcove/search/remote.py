@@ -15,13 +15,10 @@ from typing import IO
 import numpy as np
 
 from alcove.core.errors import InvalidRequest
-from alcove.search.embedders import EmbedderUnavailable, Matrix, unit
-from alcove.search.windows import character_windows
+from alcove.search.embedders import EmbedderUnavailable, Matrix, character_windows, unit
 
 BATCH = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-WINDOW, OVERLAP = 1000, 120
-"""Characters: about 250 tokens, since the model's own limit is not known and services cut silently."""
 
 
 class RemoteEmbedder:
@@ -49,7 +46,7 @@ class RemoteEmbedder:
         return self._dimensions or int(self.embed(["dimensions"]).shape[1])
 
     def windows(self, text: str) -> list[str]:
-        return character_windows(text, size=WINDOW, overlap=OVERLAP)
+        return character_windows(text)
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:

@@ -1,20 +1,157 @@
-"""The subtrees that were searched lately, held in memory and bounded in bytes."""
+"""Subtrees searched lately: held in memory within a bound, and brought up to date before each search."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from alcove.core.cancellation import to_the_end
+from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.engine.base import Index, Scope, SubtreeTooLarge
-from alcove.search.subtree import Snapshot, Subtree
+from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, SubtreeTooLarge, Text
+from alcove.search.corpus import Corpus
+from alcove.search.items import Item, Mask
+from alcove.search.pieces import opened
 from alcove.store.filters import Filter
 
+MOST_FILTERS = 16
+"""Filters whose rows are remembered for a subtree."""
 SHARE = 4
 """One user's own subtrees may take one part in so many of what all subtrees may take."""
+_fields = msgspec.json.Decoder(dict[str, str]).decode
+
+Fits = Callable[[Row], bool]
+"""Whether a row meets conditions that only its opened value can decide."""
+
+
+class Snapshot(NamedTuple):
+    """A subtree at one state; it stays as it is while others bring the subtree up to date."""
+
+    corpus: Corpus
+    number: int
+    """Counts the corpora that the subtree has had."""
+    seq: int
+    """How far the log had come."""
+    unlapsed: Mask | None
+    """The rows whose expiry has not come; None where that is all of them."""
+
+
+class Fitting(NamedTuple):
+    """The versions up to a position that a filter lets pass: a version never changes, so they stay."""
+
+    seqs: NDArray[np.int64]
+    upto: int
+    number: int
+    """The corpus whose rows `mask` speaks of."""
+    mask: Mask
+
+
+NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0, 0, np.zeros(0, dtype=bool))
+
+
+class Subtree:
+    """A part of the store as everybody sees it to whom the policy shows the same of it.
+
+    `scope` says what is in it, and it is filled by nothing else: whoever comes by brings it up to date in the
+    same way. What a caller asked for beside that, the filter, is a mask over its rows.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self._lock = threading.Lock()
+        self._state: IndexState | None = None
+        self._corpus = Corpus.of((), dimensions=1)
+        self._number = self._read_anew = 0
+        self._expiries: dict[int, int] = {}
+        self._filters: OrderedDict[str, Fitting] = OrderedDict()
+        self._unlapsed: tuple[Mask, int] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        with self._lock:
+            masks = sum(each.seqs.nbytes + each.mask.nbytes for each in self._filters.values())
+            return self._corpus.bytes + 200 * len(self._expiries) + masks
+
+    def snapshot(self, index: Index, embedder: str, *, now: int, most: int) -> Snapshot:
+        """What is there now; raises `SubtreeTooLarge` where it is more than so many bytes."""
+        with self._lock:
+            if self._state is None or not self._caught_up(index, embedder, self._state):
+                state, texts = to_the_end(lambda: index.texts(self.scope, embedder, most))
+                self._take(corpus_of(map(item, texts)), state, _expiries(texts))
+                self._filters.clear()
+                self._read_anew = self._number
+            assert self._state is not None
+            return Snapshot(self._corpus, self._number, self._state.seq, self._unlapsed_rows(now))
+
+    def fitting(self, snapshot: Snapshot, filter: Filter, index: Index, fits: Fits) -> Mask:
+        """The rows of a snapshot that a filter lets pass. Others may search while it looks at the values."""
+        key = repr(filter)  # spelled out: `true` and `1` are equal and not the same
+        with self._lock:
+            known = self._filters.get(key, NOTHING)
+        if known.upto >= snapshot.seq and known.number == snapshot.number:
+            return known.mask
+        asked = replace(self.scope, filter=filter)
+        fresh = index.found(asked, index.fitting(asked, known.upto), now=0)
+        more = np.array([row.seq for row in fresh if fits(row)], dtype=np.int64)
+        rows = snapshot.corpus.columns.sequence
+        seqs = np.intersect1d(np.union1d(known.seqs, more), rows)
+        found = Fitting(seqs, snapshot.seq, snapshot.number, np.isin(rows, seqs))
+        with self._lock:
+            newer = self._filters.get(key, NOTHING).upto > found.upto
+            if not newer and snapshot.number >= self._read_anew:
+                self._filters[key] = found
+                self._filters.move_to_end(key)
+                if len(self._filters) > MOST_FILTERS:
+                    self._filters.popitem(last=False)
+        return found.mask
+
+    def _caught_up(self, index: Index, embedder: str, before: IndexState) -> bool:
+        """Takes in what changed since a state; False where it has to be read from the start."""
+        if index.state() == before:
+            return True
+        change = index.changes(self.scope, embedder, before)
+        came = [item(text) for text in change.came]
+        # Erasing takes names off what stays, so who sees by names may see more or less of what was there.
+        renamed = self.scope.written_by is not None and change.live is not None
+        if renamed or change.state.serving != before.serving or not _alike(self._corpus, came):
+            return False
+        corpus, expiries = self._corpus, self._expiries
+        gone = corpus.rows.keys() & change.superseded
+        if change.live is not None:
+            gone |= corpus.rows.keys() - set(change.live)
+        if came or gone:
+            corpus = corpus.changed(add=came, remove=gone)
+        if came or gone or change.expiries:
+            known: dict[int, int | None] = {**expiries, **_expiries(change.came), **dict(change.expiries)}
+            expiries = {seq: at for seq, at in known.items() if at is not None and seq in corpus.rows}
+        self._take(corpus, change.state, expiries)
+        return True
+
+    def _take(self, corpus: Corpus, state: IndexState, expiries: dict[int, int]) -> None:
+        self._number += corpus is not self._corpus
+        self._corpus, self._state, self._expiries = corpus, state, expiries
+        self._unlapsed = None
+
+    def _unlapsed_rows(self, now: int) -> Mask | None:
+        if not self._expiries:
+            return None
+        if self._unlapsed is None or self._unlapsed[1] <= now:
+            mask = np.ones(len(self._corpus), dtype=bool)
+            rows = self._corpus.rows
+            mask[[rows[seq] for seq, at in self._expiries.items() if at <= now and seq in rows]] = False
+            until = min((at for at in self._expiries.values() if at > now), default=FOR_EVER)
+            self._unlapsed = mask, until
+        return self._unlapsed[0]
 
 
 @dataclass(eq=False)
@@ -109,3 +246,40 @@ class Subtrees:
         self._bytes[held.owner] -= held.bytes
         if not self._bytes[held.owner]:
             del self._bytes[held.owner]
+
+
+def text_of(row: Row) -> Text:
+    """A version's text without vectors, as it is searched."""
+    return Text(row.seq, row.ns, row.written_at, row.expires_at, row.index_text or "{}", None)
+
+
+def item(text: Text) -> Item:
+    """A text as ranking takes it."""
+    return Item(
+        id=text.seq,
+        namespace=text.ns,
+        sequence=text.seq,
+        fields=_fields(text.index_text),
+        vectors=opened(text.vectors) if text.vectors else {},
+        at=text.created_at / SECOND,
+    )
+
+
+def corpus_of(items: Iterable[Item]) -> Corpus:
+    """Vectors of other dimensions than the newest are left out: one model was taken for another."""
+    every = [*items]
+    dimensions = next((found for each in reversed(every) if (found := _dimensions(each))), 1)
+    fit = [each if _dimensions(each) in (0, dimensions) else replace(each, vectors={}) for each in every]
+    return Corpus.of(fit, dimensions=dimensions)
+
+
+def _expiries(texts: Iterable[Text]) -> dict[int, int]:
+    return {text.seq: text.expires_at for text in texts if text.expires_at is not None}
+
+
+def _alike(corpus: Corpus, items: Iterable[Item]) -> bool:
+    return all(_dimensions(each) in (0, corpus.vectors.dimensions) for each in items)
+
+
+def _dimensions(each: Item) -> int:
+    return next((rows.shape[1] for rows in each.vectors.values()), 0)

@@ -1,4 +1,4 @@
-"""Texts into the words and terms that keyword search counts."""
+"""Texts and questions into the words and terms that keyword search counts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import Stemmer
+
+from alcove.search.embedders import Matrix
+from alcove.search.related_words import Lexicon
+from alcove.search.times import Span, recent, span
 
 LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
@@ -17,6 +22,8 @@ MOST_GROWTH = 4
 """One character can stand for eighteen; a text of nothing else is read as far as any other."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
+MAX_TIMED = 2000
+"""Characters of a question that are looked at for a date."""
 
 _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+)")
@@ -100,3 +107,54 @@ def speaker(text: str) -> str | None:
 def asks(text: str) -> bool:
     """Whether a text ends as a question."""
     return _ASKS.search(text[-16:]) is not None
+
+
+class Word(NamedTuple):
+    """A word of a question as a term, and the terms of words like it, nearest first."""
+
+    term: str
+    related: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Read once, ranked in any number of subtrees."""
+
+    text: str
+    words: tuple[Word, ...]
+    said: frozenset[str]
+    """Every word of it, for names."""
+    vector: Matrix | None
+    span: Span | None = None
+    """The time it speaks of."""
+    recent: bool = False
+    """Whether it asks for what is newest."""
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        vector: Matrix | None = None,
+        *,
+        lexicon: Lexicon | None = None,
+        now: float | None = None,
+        reader: Reader = Reader(),  # noqa: B008 - frozen
+    ) -> Question:
+        asked = reader.question(text)
+        related = lexicon.related(asked) if lexicon else [()] * len(asked)
+        found: dict[str, Word] = {}
+        for word, like in zip(asked, related, strict=True):
+            term = reader.term(word)
+            terms: dict[str, float] = {}
+            for other, likeness in like:
+                terms.setdefault(reader.term(other), likeness)
+            terms.pop(term, None)
+            found.setdefault(term, Word(term, tuple(terms.items())))
+        return cls(
+            text=text,
+            words=tuple(found.values()),
+            said=frozenset(words(text)),
+            vector=vector,
+            span=span(text[:MAX_TIMED], now),
+            recent=recent(text[:MAX_TIMED]),
+        )

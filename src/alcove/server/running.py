@@ -18,7 +18,7 @@ import uvicorn
 from starlette.routing import Router
 from uvicorn.config import STARTUP_FAILURE
 
-import alcove.search.recall  # noqa: F401  before the first request, not during it
+import alcove.search.searcher  # noqa: F401  before the first request, not during it
 from alcove import __version__
 from alcove.agents.loading import Watched
 from alcove.agents.service import Agents

@@ -62,7 +62,7 @@ from alcove.store.reading import Address, Reading
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 if TYPE_CHECKING:
-    from alcove.search.recall import Recall
+    from alcove.search.searcher import Searcher
 
 log = logging.getLogger("alcove")
 _SWEEP_BATCH = 500
@@ -91,7 +91,7 @@ class Memories(Reading):
         standing: Standing,
         audit: Audit,
         admin: Admin,
-        recall: Callable[[], Recall],
+        recall: Callable[[], Searcher],
         indexer: Indexer | None,
         clock: Clock,
     ) -> None:

@@ -38,7 +38,7 @@ from alcove.store.filters import Filter
 from alcove.store.portions import MOST_BYTES, Portion, portion
 
 if TYPE_CHECKING:
-    from alcove.search.recall import Recall
+    from alcove.search.searcher import Searcher
 
 T = TypeVar("T")
 
@@ -64,12 +64,12 @@ class Reading:
 
     _engine: Engine
     _standing: Standing
-    _make_recall: Callable[[], Recall]
+    _make_recall: Callable[[], Searcher]
     _opener: decoding.Opener
     _clock: Clock
 
     @cached_property
-    def _recall(self) -> Recall:
+    def _recall(self) -> Searcher:
         """Made by the first search: it brings numpy along."""
         return self._make_recall()
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from alcove.agents.rooms import KEEP, Rooms
+from alcove.agents.rooms import Rooms
 from alcove.agents.runs import Runs
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
@@ -44,11 +44,9 @@ class Turn:
         """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
         if known := self._within.get((room, written_by)):
             return known
-        shared = room == self.rooms.team or room in self.rooms.pools.values()
-        operations = ("read",) if written_by else KEEP if shared else ("read", "write", "delete")
-        caller = self.caller
-        grants = (Grant(room, operations, written_by),)
-        who = Principal(caller.user_id, caller.client_id, caller.claims, self.rooms.agent.name, grants)
+        caller, agent = self.caller, self.rooms.agent.name
+        grant = Grant(room, ("read",), written_by) if written_by else self.rooms.grant(room)
+        who = Principal(caller.user_id, caller.client_id, caller.claims, agent, (grant,))
         self._within[room, written_by] = who
         return who
 
@@ -65,6 +63,10 @@ class Tool:
     """Arguments that take one of a few names, which the spec knows."""
     required: tuple[str, ...] = ()
     """Arguments that are required for this agent, although they have a default for others."""
+    reads: bool = False
+    """Whether it only reads, and so waits for no commit."""
+    scratch: bool = False
+    """Whether it works in the scratch room that its argument `namespace` names."""
     choose: str = ""
     """What it is for and what a wrong choice costs, where an agent has other tools that keep things."""
 

@@ -86,6 +86,6 @@ def fact_tools(most: int) -> tuple[Tool, ...]:
     return (
         Tool("learn_fact", f"Keep a fact about this user, to find by meaning. Only the newest {most} stay.",
              Learn, learn_fact, choose="For passing details: what must last gets lost here."),
-        Tool("recall_facts", "Find facts by meaning.", Look, recall_facts),
+        Tool("recall_facts", "Find facts by meaning.", Look, recall_facts, reads=True),
         Tool("forget_fact", "Delete a fact by its key.", ByKey, forget_fact),
     )  # fmt: skip

@@ -38,7 +38,7 @@ class Remember(Struct):
     ] = "agent"
 
 
-class Recall(Struct):
+class Find(Struct):
     query: Query
     type: Annotated[Type | None, Meta(description="Only this kind.")] = None
     tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None
@@ -74,7 +74,7 @@ def _similar(turn: Turn, room: Namespace, entry: Entry, content: str) -> list[Me
     return []
 
 
-def memory_recall(turn: Turn, given: Recall) -> Answer:
+def memory_recall(turn: Turn, given: Find) -> Answer:
     conditions: dict[str, object] = {}
     if given.type:
         conditions["type"] = given.type
@@ -145,11 +145,11 @@ def _line(memory: Memory) -> str:
     return line(memory, name(kind) if isinstance(kind, str) else "fact")
 
 
-TOOLS = (
+LONG_TERM_TOOLS = (
     Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this user "
          "for good. The same again updates it.", Remember, memory_remember,
          choose="For what matters in a year: passing details come up for ever."),
-    Tool("memory_recall", "Find what was kept for good, by meaning.", Recall, memory_recall),
+    Tool("memory_recall", "Find what was kept for good, by meaning.", Find, memory_recall, reads=True),
     Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
          "summaries may still mention it.", Forget, memory_forget),
 )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from fnmatch import translate
 from itertools import groupby, islice
 from typing import Annotated, Any
 
@@ -10,9 +13,8 @@ from msgspec import Meta, Struct
 from alcove.agents.rooms import RUNS, short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown, some
-from alcove.agents.tools.pattern import matcher
 from alcove.agents.tools.texts import LISTED, READ, line, listed
-from alcove.core.errors import Conflict, NotFound
+from alcove.core.errors import Conflict, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Memory, Put
 
@@ -28,6 +30,8 @@ _ABOUT = {
 }
 _PAGE = 1000
 """Values that one answer gives at most; its text shows `MOST` of them."""
+LONGEST_PATTERN = 200
+_PARTS = re.compile(r"\*+|\[!?+\]?+[^\]]*\]|.", re.DOTALL)
 
 
 class Write(Struct):
@@ -107,13 +111,43 @@ def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memor
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these kinds of rooms."""
-    rooms, named = {"namespace": kinds}, () if "global" in kinds else ("namespace",)
-    alike = [(who, [*group]) for who, group in groupby(kinds, _ABOUT.__getitem__)]
-    readers = "; ".join(f"{', '.join(group)}: {who}" for who, group in alike)
+    rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "scratch": True}
+    rooms["required"] = () if "global" in kinds else ("namespace",)
+    who = "; ".join(f"{', '.join(group)}: {who}" for who, group in groupby(kinds, _ABOUT.__getitem__))
     return (
-        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {readers}.", Write, write,
-             rooms, named),
-        Tool("shared_memory_read", "Read a value of a room.", Read, read, rooms, named),
-        Tool("shared_memory_list", "List the values of a room.", Listing, listing, rooms, named),
-        Tool("shared_memory_delete", "Delete a value of a room.", Read, delete, rooms, named),
-    )  # fmt: skip
+        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {who}.", Write, write, **rooms),
+        Tool("shared_memory_read", "Read a value of a room.", Read, read, **rooms, reads=True),
+        Tool("shared_memory_list", "List the values of a room.", Listing, listing, **rooms, reads=True),
+        Tool("shared_memory_delete", "Delete a value of a room.", Read, delete, **rooms),
+    )
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a key fits a pattern: `*` is any text, `?` any character, `[a-z]` one of some, `[!a-z]` none.
+
+    It takes time in proportion to the key's length, whatever the pattern is.
+    All ways to fit are followed at once: a bit for each part of the pattern says whether the text so far may
+    end before it. The meaning is that of `fnmatch`, whose expressions go back over the text again and again.
+    """
+    if len(pattern) > LONGEST_PATTERN:
+        raise InvalidRequest("pattern", f"at most {LONGEST_PATTERN} characters")
+    parts = _PARTS.findall(pattern)
+    stars = sum(1 << place for place, part in enumerate(parts) if part[0] == "*")
+    classes = {part: re.compile(translate(part)) for part in parts if len(part) > 1 and part[0] == "["}
+    taking: dict[str, int] = {}
+
+    def takes(character: str) -> int:
+        """The parts that this character fits."""
+        fitting = {part for part, found in classes.items() if found.match(character)} | {character, "?"}
+        return sum(1 << place for place, part in enumerate(parts) if part in fitting)
+
+    def fits(text: str) -> bool:
+        reached = 1 | (1 & stars) << 1
+        for character in text:
+            if (taken := taking.get(character)) is None:
+                taken = taking[character] = takes(character)
+            reached = (reached & taken & ~stars) << 1 | reached & stars
+            reached |= (reached & stars) << 1
+        return bool(reached >> len(parts))
+
+    return fits

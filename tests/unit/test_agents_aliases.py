@@ -7,12 +7,13 @@ from textwrap import dedent
 
 import pytest
 
-from alcove.agents.catalogue import Catalogue, InvalidSpecs
 from alcove.agents.loading import load
 from alcove.agents.specs import (
     Agent,
+    Catalogue,
     Conversation,
     Facts,
+    InvalidSpecs,
     KnowledgeUse,
     LongTerm,
     Memory,

@@ -17,13 +17,12 @@ from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.items import Item, Mask
-from alcove.search.joined import Joined
+from alcove.search.joined import JoinedCorpus
 from alcove.search.pieces import vectors_of, whole
-from alcove.search.question import Question
 from alcove.search.ranking import DEFAULT, Hit, Ranking, rank
 from alcove.search.related_words import Lexicon
-from alcove.search.subtree import Fits, corpus_of, item, text_of
-from alcove.search.subtrees import Subtrees
+from alcove.search.subtrees import Fits, Subtrees, corpus_of, item, text_of
+from alcove.search.terms import Question
 from alcove.store.portions import portion
 
 MOST_PAST = 20_000
@@ -37,7 +36,7 @@ NO_EMBEDDER = "no embedder is configured, so this is ranked by words alone"
 log = logging.getLogger("alcove")
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search found, best first, and why it is less than it could be, if it is."""
 
     hits: list[tuple[Row, Hit]]
@@ -46,7 +45,7 @@ class Found(NamedTuple):
     """Where to go on, if not all of them fit in one answer."""
 
 
-class Recall:
+class Searcher:
     """Searches of every process see every write at once: the store is asked what changed before each."""
 
     def __init__(
@@ -71,7 +70,7 @@ class Recall:
 
     def search(
         self, scope: Scope, query: str, *, mode: Mode, limit: int, offset: int, explain: bool, fits: Fits
-    ) -> Found:
+    ) -> SearchResult:
         """The best of what is live in a scope."""
         question, degraded = self._question(query, mode)
         for attempt in range(MOST_ATTEMPTS):
@@ -89,7 +88,7 @@ class Recall:
             found, next_offset = self._read(scope, hits, None, offset)
             if len(found) == len(hits) or next_offset is not None or attempt == MOST_ATTEMPTS - 1:
                 break
-        return Found(found, told, next_offset)
+        return SearchResult(found, told, next_offset)
 
     def _read(
         self, scope: Scope, hits: Sequence[Hit], at: int | None, offset: int
@@ -104,7 +103,7 @@ class Recall:
         next_offset = offset + place[found[-1].seq] + 1 if more else None
         return [(row, hits[place[row.seq]]) for row in found], next_offset
 
-    def _visible(self, scope: Scope, fits: Fits) -> tuple[Corpus | Joined, Mask | None]:
+    def _visible(self, scope: Scope, fits: Fits) -> tuple[Corpus | JoinedCorpus, Mask | None]:
         """What a scope shows now, and which rows of it the filter lets pass; None for all of them."""
         parts = self._subtrees.of(scope, self._name, now=self._clock())
         masks = [snapshot.unlapsed for _, snapshot in parts]
@@ -116,8 +115,8 @@ class Recall:
         if len(parts) == 1:
             return corpora[0], masks[0]
         if all(mask is None for mask in masks):
-            return Joined(corpora), None
-        return Joined(corpora), np.concatenate([
+            return JoinedCorpus(corpora), None
+        return JoinedCorpus(corpora), np.concatenate([
             np.ones(len(corpus), dtype=bool) if mask is None else mask
             for corpus, mask in zip(corpora, masks, strict=True)
         ])  # fmt: skip
@@ -133,7 +132,7 @@ class Recall:
         limit: int,
         offset: int,
         explain: bool,
-    ) -> Found:
+    ) -> SearchResult:
         """The best of some versions that were current at a moment; a few without vectors get them here."""
         question, degraded = self._question(query, mode)
         texts = {row.seq: text_of(row) for row in islice(_with_text(rows), MOST_PAST + 1)}
@@ -155,7 +154,7 @@ class Recall:
         question, degraded = _comparable(question, corpus, mode, degraded)
         hits = rank(corpus, question, limit=offset + limit, mode=mode, ranking=self._ranking, explain=explain)
         best, next_offset = self._read(scope, hits[offset:], at, offset)
-        return Found(best, degraded, next_offset)
+        return SearchResult(best, degraded, next_offset)
 
     @property
     def _name(self) -> str:
@@ -222,7 +221,7 @@ def _with_text(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _comparable(
-    question: Question, corpus: Corpus | Joined, mode: Mode, degraded: str | None
+    question: Question, corpus: Corpus | JoinedCorpus, mode: Mode, degraded: str | None
 ) -> tuple[Question, str | None]:
     """The question without its vector, where that cannot be compared with those of a corpus."""
     had = corpus.vectors.dimensions

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from alcove.agents.access import agent_for, direct_grants, may_use, team_for
-from alcove.agents.catalogue import Catalogue
 from alcove.agents.loading import load
-from alcove.agents.specs import Agent
+from alcove.agents.specs import Agent, Catalogue
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal

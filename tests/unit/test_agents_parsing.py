@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from alcove.agents.catalogue import InvalidSpecs
 from alcove.agents.loading import load
+from alcove.agents.specs import InvalidSpecs
 
 
 @pytest.mark.parametrize(
