@@ -13,6 +13,7 @@ import apsw
 import httpx
 import pytest
 
+from alcove.agents import loading
 from alcove.engine.database import Database
 from alcove.server import application, logs
 from alcove.server.config import ServeConfig
@@ -180,3 +181,23 @@ def test_nothing_large_is_read_checked_opened_or_encoded_on_the_event_loop(
 
     visit(config, visits, large_on_the_loop)
     assert large_on_the_loop == []
+
+
+def test_nobodys_request_loads_specs(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many take seconds; a service looks at their files in a thread."""
+    loads: list[str] = []
+    load = loading._load
+
+    def noted(*given: Any) -> Any:
+        loads.append("".join(traceback.format_stack(limit=12)))
+        return load(*given)
+
+    async def visits(visitors: Visitors) -> None:
+        assert config.agents
+        Path(config.agents).write_text(f"{SPECS}\n# changed")
+        await asyncio.sleep(1.1)  # after which requests used to look again
+        assert (await visitors.call("alice", "GET", "/v1/agents")).status_code == 200
+
+    monkeypatch.setattr(loading, "_load", noted)
+    visit(config, visits, loads)
+    assert loads == []

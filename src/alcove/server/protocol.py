@@ -7,7 +7,8 @@ import random
 from typing import ClassVar
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from alcove.core.errors import AlcoveError
 from alcove.server.answers import ErrorAnswer
@@ -66,6 +67,7 @@ class Protocol(HttpToolsProtocol):
     user: str | None = None
     """Whom it served last."""
     lost = False
+    _cycle: RequestResponseCycle | None = None
     _unsent = 0
     _head = 0
     _in_head = True
@@ -78,6 +80,10 @@ class Protocol(HttpToolsProtocol):
         self._waiting.discard(self)
         super().connection_lost(exc)
         self.lost = True
+        if self._cycle:
+            self._cycle.disconnected = (
+                True  # uvicorn tells the last that came, which may wait behind this one
+            )
         if self.serving:
             self.serving.cancel()
 
@@ -121,6 +127,10 @@ class Protocol(HttpToolsProtocol):
         self._in_head = True
         super().on_message_begin()
         self.scope[CONNECTION] = self  # type: ignore[literal-required]
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._cycle = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_headers_complete(self) -> None:
         if self._head > MOST_HEAD_BYTES and self._head_bytes() > MOST_HEAD_BYTES:

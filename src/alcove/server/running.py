@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -142,13 +143,14 @@ def build(config: ServeConfig) -> Router:
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
-        orphaned = asyncio.create_task(stop_with(os.getppid())) if config.workers > 1 else None
+        beside = [asyncio.create_task(stop_with(os.getppid()))] if config.workers > 1 else []
+        beside += [asyncio.create_task(_follow(specs))] if specs else []
         when_stopping(tail.stop)
         when_hung_up(reload)
         async with metrics.sampling():
             yield
-        if orphaned:
-            orphaned.cancel()
+        for each in beside:
+            each.cancel()
         reads.close()
         changes.close()
         agents.close()
@@ -193,7 +195,19 @@ def _try(config: ServeConfig) -> None:
 
 
 def _specs(config: ServeConfig) -> Watched | None:
-    return Watched(Path(config.agents), max_depth=config.max_depth) if config.agents else None
+    """The specs, at whose files no request looks."""
+    path = Path(config.agents) if config.agents else None
+    return Watched(path, max_depth=config.max_depth, interval=math.inf) if path else None
+
+
+async def _follow(specs: Watched) -> None:
+    """Looks at the files of specs every second, in a thread: many take seconds to load."""
+    while True:
+        await asyncio.sleep(1)
+        try:
+            await asyncio.to_thread(specs.look)
+        except Exception:
+            log.exception("the agent specs were not looked at")
 
 
 def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
