@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Generic, TypeVar
 
@@ -41,49 +41,51 @@ class Located(Generic[T]):
         return f"{self.file}: {self.place(path)}: {text}"
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What all files say: specs that are well formed, and names of those that are not."""
+@dataclass
+class AllSpecs:
+    """What all files say: the specs that are well formed, and what is wrong with the others."""
 
-    agents: Sequence[Located[Agent]]
-    teams: Sequence[Located[Team]]
-    knowledge: Sequence[Located[Knowledge]]
-    broken: frozenset[str]
-    """Agents with troubles of their own; a team may still name them."""
-    configuring: frozenset[str]
+    agents: list[Located[Agent]] = field(default_factory=list)
+    teams: list[Located[Team]] = field(default_factory=list)
+    knowledge: list[Located[Knowledge]] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    """Agents that are not well formed; a team may still name them."""
+    configuring: set[str] = field(default_factory=set)
     """Files with a `knowledge` block."""
+    troubles: list[Trouble] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
-def troubles(reading: Reading, max_depth: int) -> Iterator[Trouble]:
+def troubles(specs: AllSpecs, max_depth: int) -> Iterator[Trouble]:
     """Everything that does not fit together."""
-    yield from _names(reading.agents)
-    yield from _names(reading.teams)
-    yield from _names(reading.knowledge)
-    for agent in reading.agents:
+    yield from _names(specs.agents)
+    yield from _names(specs.teams)
+    yield from _names(specs.knowledge)
+    for agent in specs.agents:
         yield from _sharing(agent)
         yield from _agent(agent, max_depth)
-        yield from _sources(agent, reading)
-    known = {agent.spec.name for agent in reading.agents} | reading.broken
-    for team in reading.teams:
+        yield from _sources(agent, specs)
+    known = {agent.spec.name for agent in specs.agents} | specs.broken
+    for team in specs.teams:
         yield from _sharing(team)
         yield from _workers(team, known)
-    yield from _rooms(reading, max_depth)
+    yield from _rooms(specs, max_depth)
 
 
-def warnings(reading: Reading) -> Iterator[str]:
+def warnings(specs: AllSpecs) -> Iterator[str]:
     """What loads and may still surprise."""
-    sources = {source.spec.name for source in reading.knowledge}
-    for agent in reading.agents:
+    sources = {source.spec.name for source in specs.knowledge}
+    for agent in specs.agents:
         knowledge = agent.spec.memory.knowledge
-        if knowledge.enabled and agent.file not in reading.configuring:
+        if knowledge.enabled and agent.file not in specs.configuring:
             for place, name in enumerate(knowledge.sources):
                 if name not in sources:
                     path: Path = ("memory", "knowledge", "sources", place)
                     yield agent.warning(path, f"no file configures {name!r}, so it is empty")
-    for source in reading.knowledge:
+    for source in specs.knowledge:
         if not FilePath(source.spec.path).exists():
             yield source.warning(("path",), f"{source.spec.path} does not exist, so it is empty")
-    rooms = {room: (located, path) for located, path, room in _shared(reading) if isinstance(room, Namespace)}
+    rooms = {room: (located, path) for located, path, room in _shared(specs) if isinstance(room, Namespace)}
     for room, (located, path) in rooms.items():
         for length in range(1, len(room)):
             if (outer := Namespace(room[:length])) in rooms:
@@ -131,11 +133,11 @@ def _agent(located: Located[Agent], max_depth: int) -> Iterator[Trouble]:
             yield located.trouble(("memory", "scratch", place), least)
 
 
-def _sources(agent: Located[Agent], reading: Reading) -> Iterator[Trouble]:
+def _sources(agent: Located[Agent], specs: AllSpecs) -> Iterator[Trouble]:
     knowledge = agent.spec.memory.knowledge
-    if not knowledge.enabled or agent.file not in reading.configuring:
+    if not knowledge.enabled or agent.file not in specs.configuring:
         return
-    here = [source.spec.name for source in reading.knowledge if source.file == agent.file]
+    here = [source.spec.name for source in specs.knowledge if source.file == agent.file]
     for place, name in enumerate(knowledge.sources):
         if name not in here:
             known = ", ".join(here) or "none"
@@ -153,11 +155,11 @@ def _workers(team: Located[Team], known: set[str]) -> Iterator[Trouble]:
             yield team.trouble(("workers", place), f"each worker once; {name!r} is here twice")
 
 
-def _rooms(reading: Reading, max_depth: int) -> Iterator[Trouble]:
+def _rooms(specs: AllSpecs, max_depth: int) -> Iterator[Trouble]:
     """Private rooms that meet each other, and shared rooms that meet private ones."""
     private = _Territory()
     seen: set[str] = set()
-    for agent in reading.agents:
+    for agent in specs.agents:
         spec = agent.spec.memory.private
         path: Path = ("memory", "private", "namespace")
         if not spec.enabled or agent.spec.name in seen | OWNERS:
@@ -172,7 +174,7 @@ def _rooms(reading: Reading, max_depth: int) -> Iterator[Trouble]:
                 path, f"a room apart from that of {met!r}: same namespace, or one in the other"
             )
         private.add(found, agent.spec.name)
-    shared = [*_shared(reading)]
+    shared = [*_shared(specs)]
     teams: dict[Namespace | str, list[Team]] = defaultdict(list)
     for located, _, room in shared:
         if isinstance(located.spec, Team):
@@ -211,9 +213,9 @@ def _private(agent: Agent, max_depth: int) -> Pattern | str:
     return template.pattern
 
 
-def _shared(reading: Reading) -> Iterator[tuple[Located[Agent] | Located[Team], Path, Namespace | str]]:
+def _shared(specs: AllSpecs) -> Iterator[tuple[Located[Agent] | Located[Team], Path, Namespace | str]]:
     """Every pool and team room, or what was expected of it."""
-    for agent in reading.agents:
+    for agent in specs.agents:
         earlier: list[Namespace | str] = []
         for place, text in enumerate(agent.spec.memory.pools):
             room = _namespace(text, "agent_name", agent.spec.name)
@@ -221,7 +223,7 @@ def _shared(reading: Reading) -> Iterator[tuple[Located[Agent] | Located[Team], 
                 room = f"each pool once; {str(room)!r} is here twice"
             earlier.append(room)
             yield agent, ("memory", "pools", place), room
-    for team in reading.teams:
+    for team in specs.teams:
         declared = team.spec.shared_memory_namespace
         if declared is not None and team.spec.name not in OWNERS:
             yield team, ("shared_memory_namespace",), _namespace(declared, "team_name", team.spec.name)

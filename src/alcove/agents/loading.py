@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from alcove.agents import consistency, spec_aliases
-from alcove.agents.consistency import Located, Reading
+from alcove.agents.consistency import AllSpecs, Located
 from alcove.agents.spec_parsing import MAX_BYTES, objections, read_yaml
 from alcove.agents.specs import Agent, Catalogue, InvalidSpecs, Knowledge, Path, Specs, Team, Trouble, dotted
 
@@ -144,83 +144,62 @@ def _digest(contents: dict[FilePath, bytes | str]) -> bytes:
 
 
 def _load(path: FilePath, contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
-    reader = _Reader()
+    specs = AllSpecs()
     for file, content in contents.items():
         if isinstance(content, str):
-            reader.troubles.append(Trouble(str(file), "", content))
+            specs.troubles.append(Trouble(str(file), "", content))
         else:
-            reader.read(file, content)
-    reading = reader.reading()
-    wrong = [*reader.troubles, *consistency.troubles(reading, max_depth)]
-    if wrong:
+            _read(file, content, specs)
+    if wrong := [*specs.troubles, *consistency.troubles(specs, max_depth)]:
         raise InvalidSpecs(wrong)
-    if not (reading.agents or reading.teams or reading.knowledge):
+    if not (specs.agents or specs.teams or specs.knowledge):
         why = "no file says anything" if contents else "it has no .yaml or .yml file"
-        reader.warnings.append(f"{path}: {why}, so there are no agents")
+        specs.warnings.append(f"{path}: {why}, so there are no agents")
     return Catalogue(
-        MappingProxyType({each.spec.name: each.spec for each in reading.agents}),
-        MappingProxyType({each.spec.name: each.spec for each in reading.teams}),
-        MappingProxyType({each.spec.name: each.spec for each in reading.knowledge}),
-        (*reader.warnings, *consistency.warnings(reading)),
+        MappingProxyType({each.spec.name: each.spec for each in specs.agents}),
+        MappingProxyType({each.spec.name: each.spec for each in specs.teams}),
+        MappingProxyType({each.spec.name: each.spec for each in specs.knowledge}),
+        (*specs.warnings, *consistency.warnings(specs)),
     )
 
 
-class _Reader:
-    """Gathers the specs of all files and what is wrong with each."""
+def _read(file: FilePath, content: bytes, specs: AllSpecs) -> None:
+    """Adds the specs of a file, and what is wrong with it."""
+    documents, wrong = read_yaml(content)
+    specs.troubles += (Trouble(str(file), dotted(path), expected) for path, expected in wrong)
+    for number, document in enumerate(documents, 1):
+        before = f"document {number}: " if len(documents) > 1 else ""
+        _read_document(file, before, spec_aliases.normalise(document), specs)
 
-    def __init__(self) -> None:
-        self.troubles: list[Trouble] = []
-        self.warnings: list[str] = []
-        self._agents: list[Located[Agent]] = []
-        self._teams: list[Located[Team]] = []
-        self._knowledge: list[Located[Knowledge]] = []
-        self._broken: set[str] = set()
-        self._configuring: set[str] = set()
 
-    def reading(self) -> Reading:
-        return Reading(
-            self._agents, self._teams, self._knowledge, frozenset(self._broken), frozenset(self._configuring)
-        )
+def _read_document(file: FilePath, before: str, found: spec_aliases.Normalised, specs: AllSpecs) -> None:
+    def place(path: Path) -> str:
+        return (before + dotted(found.written(path))).removesuffix(": ")
 
-    def read(self, file: FilePath, content: bytes) -> None:
-        documents, wrong = read_yaml(content)
-        self.troubles += (Trouble(str(file), dotted(path), expected) for path, expected in wrong)
-        for number, document in enumerate(documents, 1):
-            before = f"document {number}: " if len(documents) > 1 else ""
-            self._document(file, before, spec_aliases.normalise(document))
+    def troubles(wrong: Iterable[tuple[Path, str]]) -> list[Trouble]:
+        return [Trouble(str(file), place(path), expected) for path, expected in wrong]
 
-    def _document(self, file: FilePath, before: str, found: spec_aliases.Normalised) -> None:
-        def place(path: Path) -> str:
-            return (before + dotted(found.written(path))).removesuffix(": ")
-
-        def troubles(wrong: Iterable[tuple[Path, str]]) -> list[Trouble]:
-            return [Trouble(str(file), place(path), expected) for path, expected in wrong]
-
-        self.troubles += (Trouble(str(file), before + dotted(path), what) for path, what in found.wrong)
-        self.warnings += (f"{file}: {before}{dotted(path)}: {text}" for path, text in found.warnings)
-        tree = dict(found.tree)
-        lists: dict[str, Any] = {
-            name: tree.pop(name) for name in spec_aliases.LISTS if isinstance(tree.get(name), list)
-        }
-        self.troubles += troubles(objections(tree, Specs))
-        if "knowledge" in lists:
-            self._configuring.add(str(file))
-        for name, kind, into in (
-            ("agents", Agent, self._agents),
-            ("teams", Team, self._teams),
-            ("knowledge", Knowledge, self._knowledge),
-        ):
-            for number, item in enumerate(lists.get(name, ())):
-                path = (name, number)
-                if wrong := troubles(objections(item, kind, path)):
-                    self.troubles += wrong
-                    if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
-                        self._broken.add(item["name"])
-                    continue
-                spec: Any = msgspec.convert(item, kind)
-                if isinstance(spec, Knowledge):
-                    spec = msgspec.structs.replace(spec, path=str((file.parent / spec.path).absolute()))
-                into.append(Located(spec, str(file), _within(place, path)))
+    specs.troubles += (Trouble(str(file), before + dotted(path), what) for path, what in found.wrong)
+    specs.warnings += (f"{file}: {before}{dotted(path)}: {text}" for path, text in found.warnings)
+    tree = dict(found.tree)
+    lists: dict[str, Any] = {
+        name: tree.pop(name) for name in spec_aliases.LISTS if isinstance(tree.get(name), list)
+    }
+    specs.troubles += troubles(objections(tree, Specs))
+    if "knowledge" in lists:
+        specs.configuring.add(str(file))
+    for name, kind in (("agents", Agent), ("teams", Team), ("knowledge", Knowledge)):
+        for number, item in enumerate(lists.get(name, ())):
+            path = (name, number)
+            if wrong := troubles(objections(item, kind, path)):
+                specs.troubles += wrong
+                if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
+                    specs.broken.add(item["name"])
+                continue
+            spec: Any = msgspec.convert(item, kind)
+            if isinstance(spec, Knowledge):
+                spec = msgspec.structs.replace(spec, path=str((file.parent / spec.path).absolute()))
+            getattr(specs, name).append(Located(spec, str(file), _within(place, path)))
 
 
 def _within(place: Callable[[Path], str], above: Path) -> Callable[[Path], str]:

@@ -25,8 +25,9 @@ from alcove.store import validation
 from alcove.store.memories import Memories
 
 ALCOVE = "alcove"
-"""The agent in whose name the service keeps its own books."""
+"""The agent in whose name the service writes its own records."""
 OVERSEER = Principal(ALCOVE, claims={"roles": ["admin"]})
+"""The service as it reads the records of all users."""
 Role = Literal["owner", "member"]
 MOST_MEMBERS = 1000
 MOST_RUNS = 100
@@ -54,7 +55,7 @@ class Runs:
 
     def role(self, kind: str, id: str, user: str) -> Role | None:
         """What somebody is in a run; None for whoever is not in it, or if there is none."""
-        found = self._memories.get(_clerk(kind, id, user), _membership(kind, id, user), _KEY)
+        found = self._memories.get(_member(kind, id, user), _membership(kind, id, user), _KEY)
         return None if found is None else _role(found)
 
     def enter(self, kind: str, id: str, user: str, *, opening: bool) -> bool:
@@ -87,12 +88,12 @@ class Runs:
 
     def _claim(self, kind: str, id: str, owner: str) -> None:
         """Makes somebody the owner of a run without members; of two who try, one gets `Conflict`."""
-        who, place, room = _clerk(kind, id, owner), _run(kind, id), _room(kind, id)
+        who, place, room = _member(kind, id, owner), _run(kind, id), _room(kind, id)
         found = self._memories.get(who, place, _CLAIM)  # before the members: whoever comes between changes it
         if self._find(kind, id).members:
             raise Conflict(f"this {kind} is open")
         claim = Put(namespace=place, key=_CLAIM, value={}, expected_revision=found.revision if found else 0)
-        keeper = _keeper(kind, id)
+        keeper = _emptier(kind, id)
         if self._memories.count(keeper, room):  # what a run that ended may have left
             revision = self._memories.put(who, claim).revision
             self._memories.clear(keeper, room)
@@ -124,7 +125,7 @@ class Runs:
 
     def reset(self, kind: str, id: str) -> None:
         """Empties a run's room, and the rooms that its players' agents have for it."""
-        self._memories.clear(_keeper(kind, id), _room(kind, id))
+        self._memories.clear(_emptier(kind, id), _room(kind, id))
         if kind == "workflow":
             for room in self._memories.namespaces(OVERSEER, ("agent-room",), suffix=(id,)):
                 if len(room) == 5 and self.role(kind, id, room[3]):
@@ -173,7 +174,7 @@ class Runs:
         self._do(kind, id, user, Delete(namespace=_membership(kind, id, user), key=_KEY))
 
     def _do(self, kind: str, id: str, user: str, operation: Operation) -> None:
-        self._memories.batch(_clerk(kind, id, user), [operation])
+        self._memories.batch(_member(kind, id, user), [operation])
 
 
 def _run(kind: str, id: str) -> Namespace:
@@ -199,13 +200,13 @@ def _room(kind: str, id: str) -> Namespace:
 
 
 @functools.lru_cache(4096)
-def _clerk(kind: str, id: str, user: str) -> Principal:
-    """Who keeps the books of a run: the service, in a member's name."""
+def _member(kind: str, id: str, user: str) -> Principal:
+    """The service acting for a member, with a grant for the run's memberships."""
     return Principal(user, agent=ALCOVE, grants=(Grant(_run(kind, id)),))
 
 
-def _keeper(kind: str, id: str) -> Principal:
-    """Who empties a run's room."""
+def _emptier(kind: str, id: str) -> Principal:
+    """The service with a grant for a run's room, to empty it."""
     return Principal(ALCOVE, agent=ALCOVE, grants=(Grant(_room(kind, id)),))
 
 

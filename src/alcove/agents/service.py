@@ -91,7 +91,7 @@ class Agents:
             self._older |= new
 
     def check(self) -> str | None:
-        """What an operator should know of the spec files, which hold up nothing."""
+        """Why the newest spec files do not load, and warnings; None if there is nothing to tell."""
         catalogue, troubles = self.catalogue, self._watched.troubles if self._watched else ()
         broken = (
             [f"the last good specs serve, because of {'; '.join(map(str, troubles))}"] if troubles else []

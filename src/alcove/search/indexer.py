@@ -53,7 +53,7 @@ class Indexer:
         self._wake.set()
 
     def stop(self) -> None:
-        """Lets the batch that is under way finish, unless a slow embedder has it; the rest is found again."""
+        """Waits some seconds for the batch under way; what is not done is claimed again at the next start."""
         with self._starting:
             self._stopping = True
         self._wake.set()
@@ -90,7 +90,7 @@ class Indexer:
         return len(texts)
 
     def _take(self, texts: Sequence[TextToIndex]) -> None:
-        """Where the embedder takes something else, one of the texts is the trouble: which, is found out."""
+        """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""
         try:
             pieces = self._embedded(texts)
         except Exception as error:
@@ -123,7 +123,7 @@ class Indexer:
             self._tell("the index is of another model by now")
 
     def _with_earlier(self, piece: Embedded) -> Embedded:
-        """A text's last piece with the vectors of those before it."""
+        """A piece of a text; if it is the last one, with the vectors of the pieces before it."""
         text = piece.text
         if piece.rest or not (text.field or text.window):
             return piece

@@ -94,7 +94,7 @@ def joined(bodies: Iterable[bytes]) -> bytes:
 
 
 def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
-    """Whoever wrote the embedder: nothing is kept that could not be searched."""
+    """An embedder's answer at length 1, if it has a row for each text and the dimensions expected of it."""
     import numpy as np  # noqa: PLC0415
 
     rows = np.asarray(rows, dtype=np.float32)

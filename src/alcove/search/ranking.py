@@ -103,7 +103,7 @@ class _Scorer:
         cosines = self._cosines()
         if mode == "semantic":
             order = _best(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
-            return self._told(order, cosines, cosines, {"meaning": cosines} if explain else {})
+            return self._hits_at(order, cosines, cosines, {"meaning": cosines} if explain else {})
         words, holding = self._words()
         signals = {"words": _scaled(words)}
         if mode == "hybrid" and self._question.vector is not None:
@@ -115,7 +115,7 @@ class _Scorer:
             fused = fused + signals["company"]
         allowed = self._passing & holding if mode == "keyword" else self._passing
         fused = np.where(allowed, fused, -np.inf)
-        return self._told(self._order(fused, limit), fused, cosines, signals if explain else {})
+        return self._hits_at(self._order(fused, limit), fused, cosines, signals if explain else {})
 
     def _cosines(self) -> Matrix:
         if self._question.vector is None:
@@ -211,7 +211,7 @@ class _Scorer:
         vectors = self._corpus.vectors.first(pool)
         return np.append(_diverse(pool, fused[pool], vectors, self._ranking.diversity, limit), rest)
 
-    def _told(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
+    def _hits_at(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         rows = order.tolist()
         why: list[dict[str, tuple[int, float]]] = [{} for _ in rows]
         for name, values in signals.items():

@@ -19,7 +19,7 @@ from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavaila
 from alcove.search.items import Item, Mask
 from alcove.search.joined import JoinedCorpus
 from alcove.search.pieces import vectors_of, whole
-from alcove.search.ranking import DEFAULT, Hit, Ranking, rank
+from alcove.search.ranking import Hit, rank
 from alcove.search.related_words import Lexicon
 from alcove.search.subtrees import Fits, Subtrees, corpus_of, item, text_of
 from alcove.search.terms import Question
@@ -37,7 +37,7 @@ log = logging.getLogger("alcove")
 
 
 class SearchResult(NamedTuple):
-    """What a search found, best first, and why it is less than it could be, if it is."""
+    """What a search found, best first; `degraded` says why it may be less than it could be."""
 
     hits: list[tuple[Row, Hit]]
     degraded: str | None
@@ -46,21 +46,15 @@ class SearchResult(NamedTuple):
 
 
 class Searcher:
-    """Searches of every process see every write at once: the store is asked what changed before each."""
+    """Searches a store. It asks the store what changed before each search, so it sees every process's writes.
 
-    def __init__(
-        self,
-        index: Index,
-        embedder: Embedder | None,
-        clock: Clock,
-        *,
-        most_bytes: int,
-        ranking: Ranking = DEFAULT,
-    ) -> None:
+    `most_bytes` bounds the memory of the subtrees that it holds.
+    """
+
+    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock, *, most_bytes: int) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
-        self._ranking = ranking
         self._subtrees = Subtrees(index, most_bytes=most_bytes)
         self._lexicon: Lexicon | None = None
 
@@ -76,15 +70,8 @@ class Searcher:
         for attempt in range(MOST_ATTEMPTS):
             corpus, mask = self._visible(scope, fits)
             comparable, told = _comparable(question, corpus, mode, degraded)
-            hits = rank(
-                corpus,
-                comparable,
-                limit=offset + limit,
-                mask=mask,
-                mode=mode,
-                ranking=self._ranking,
-                explain=explain,
-            )[offset:]
+            best = rank(corpus, comparable, limit=offset + limit, mask=mask, mode=mode, explain=explain)
+            hits = best[offset:]
             found, next_offset = self._read(scope, hits, None, offset)
             if len(found) == len(hits) or next_offset is not None or attempt == MOST_ATTEMPTS - 1:
                 break
@@ -106,11 +93,11 @@ class Searcher:
     def _visible(self, scope: Scope, fits: Fits) -> tuple[Corpus | JoinedCorpus, Mask | None]:
         """What a scope shows now, and which rows of it the filter lets pass; None for all of them."""
         parts = self._subtrees.of(scope, self._name, now=self._clock())
-        masks = [snapshot.unlapsed for _, snapshot in parts]
+        masks = [snapshot.unexpired for _, snapshot in parts]
         if scope.filter.conditions:
             for n, (subtree, snapshot) in enumerate(parts):
                 fitting = subtree.fitting(snapshot, scope.filter, self._index, fits)
-                masks[n] = fitting if (unlapsed := masks[n]) is None else fitting & unlapsed
+                masks[n] = fitting if (unexpired := masks[n]) is None else fitting & unexpired
         corpora = [snapshot.corpus for _, snapshot in parts]
         if len(parts) == 1:
             return corpora[0], masks[0]
@@ -152,7 +139,7 @@ class Searcher:
                 degraded = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
         corpus = corpus_of(items.values())
         question, degraded = _comparable(question, corpus, mode, degraded)
-        hits = rank(corpus, question, limit=offset + limit, mode=mode, ranking=self._ranking, explain=explain)
+        hits = rank(corpus, question, limit=offset + limit, mode=mode, explain=explain)
         best, next_offset = self._read(scope, hits[offset:], at, offset)
         return SearchResult(best, degraded, next_offset)
 
@@ -165,7 +152,7 @@ class Searcher:
         if len(texts) <= MOST_WINDOWS:
             return texts
         words, corpus = replace(question, vector=None), corpus_of(map(item, texts))
-        hits = rank(corpus, words, limit=MOST_WINDOWS, mode="keyword", ranking=self._ranking, explain=False)
+        hits = rank(corpus, words, limit=MOST_WINDOWS, mode="keyword")
         order = {hit.id: n for n, hit in enumerate(hits)}
         return sorted(texts, key=lambda text: order.get(text.seq, MOST_WINDOWS))
 

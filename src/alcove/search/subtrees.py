@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
     """Counts the corpora that the subtree has had."""
     seq: int
     """How far the log had come."""
-    unlapsed: Mask | None
+    unexpired: Mask | None
     """The rows whose expiry has not come; None where that is all of them."""
 
 
@@ -59,7 +59,7 @@ NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0, 0, np.zeros(0, dtype=bool))
 
 
 class Subtree:
-    """A part of the store as everybody sees it to whom the policy shows the same of it.
+    """A part of the store, shared by all callers to whom the policy shows the same of it.
 
     `scope` says what is in it, and it is filled by nothing else: whoever comes by brings it up to date in the
     same way. What a caller asked for beside that, the filter, is a mask over its rows.
@@ -73,7 +73,7 @@ class Subtree:
         self._number = self._read_anew = 0
         self._expiries: dict[int, int] = {}
         self._filters: OrderedDict[str, Fitting] = OrderedDict()
-        self._unlapsed: tuple[Mask, int] | None = None
+        self._unexpired: tuple[Mask, int] | None = None
 
     @property
     def bytes(self) -> int:
@@ -91,7 +91,7 @@ class Subtree:
                 self._filters.clear()
                 self._read_anew = self._number
             assert self._state is not None
-            return Snapshot(self._corpus, self._number, self._state.seq, self._unlapsed_rows(now))
+            return Snapshot(self._corpus, self._number, self._state.seq, self._unexpired_rows(now))
 
     def fitting(self, snapshot: Snapshot, filter: Filter, index: Index, fits: Fits) -> Mask:
         """The rows of a snapshot that a filter lets pass. Others may search while it looks at the values."""
@@ -140,18 +140,18 @@ class Subtree:
     def _take(self, corpus: Corpus, state: IndexState, expiries: dict[int, int]) -> None:
         self._number += corpus is not self._corpus
         self._corpus, self._state, self._expiries = corpus, state, expiries
-        self._unlapsed = None
+        self._unexpired = None
 
-    def _unlapsed_rows(self, now: int) -> Mask | None:
+    def _unexpired_rows(self, now: int) -> Mask | None:
         if not self._expiries:
             return None
-        if self._unlapsed is None or self._unlapsed[1] <= now:
+        if self._unexpired is None or self._unexpired[1] <= now:
             mask = np.ones(len(self._corpus), dtype=bool)
             rows = self._corpus.rows
             mask[[rows[seq] for seq, at in self._expiries.items() if at <= now and seq in rows]] = False
             until = min((at for at in self._expiries.values() if at > now), default=FOR_EVER)
-            self._unlapsed = mask, until
-        return self._unlapsed[0]
+            self._unexpired = mask, until
+        return self._unexpired[0]
 
 
 @dataclass(eq=False)
@@ -168,8 +168,8 @@ class _Held:
 
 
 class Subtrees:
-    """A subtree is shared by all who see exactly the same of it: what they may not see must not show in how
-    words are weighed.
+    """The subtrees in memory. One is shared by all who see exactly the same of it: what a caller may not see
+    must not show in how words are weighed.
 
     What belongs to nobody is held once for all its readers, and what a reader owns inside of it beside it.
     """
