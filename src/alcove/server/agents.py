@@ -13,6 +13,7 @@ from alcove.agents.rooms import RUNS
 from alcove.agents.runs import MOST_RUNS, Run
 from alcove.agents.service import Agents, RoomStats, RoomSummary, Where
 from alcove.agents.specs import Agent, Team
+from alcove.agents.tools import READING
 from alcove.core.errors import InvalidRequest
 from alcove.server.resource import Call, Resource
 
@@ -24,14 +25,6 @@ _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
 _CHANGED = (400, 401, 403, 404, 409, 413, 415)
 MOST_CALLS = 1000
-READING = frozenset(
-    (
-        *("recall", "search_memory", "list_memories", "read_from_pool", "search_pool", "list_pool"),
-        *("read_shared", "search_shared", "list_shared", "shared_memory_read", "shared_memory_list"),
-        *("recall_facts", "memory_recall"),
-    )
-)
-"""Tools that write nothing, and so wait for nobody who does."""
 
 
 class AgentsAnswer(Struct):

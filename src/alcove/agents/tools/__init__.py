@@ -50,4 +50,4 @@ _every = _toolset(Agent(name="a", memory=_ALL), True).values()
 for _tool in _every:
     msgspec.json.Decoder(_tool.arguments)
 READING = frozenset(tool.name for tool in _every if tool.reads)
-"""The names of the tools that only read."""
+"""The names of the tools that only read: their calls need not wait for those that write."""
