@@ -123,7 +123,7 @@ class _Scorer:
         return self._corpus.vectors.cosines(self._question.vector)
 
     def _words(self) -> tuple[Matrix, Mask]:
-        """BM25; each of the question's words counts once, in the best of its spellings and places.
+        """BM25; each of the question's words counts once, as itself or a related word, at the best place.
 
         And which rows hold one of them themselves, not only beside a neighbour.
         """
