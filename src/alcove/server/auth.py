@@ -31,6 +31,8 @@ _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "P
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _MOST_TOKENS = 10_000
+_MOST_REMEMBERED = 4096
+"""Bytes of a token that is remembered, so that all take some 100 MB; a longer one is verified each time."""
 _SAFE_SECRET_BYTES = 32
 warnings.filterwarnings("ignore", category=jwt.InsecureKeyLengthWarning)  # we say so ourselves, once
 _FETCH_SECONDS = 5
@@ -113,7 +115,8 @@ class Tokens:
             until, principal = await self._verify(token.decode("latin-1"))
             if len(self._verified) >= _MOST_TOKENS:
                 self._verified.clear()
-            self._verified[token] = until, principal
+            if len(token) <= _MOST_REMEMBERED:
+                self._verified[token] = until, principal
         return principal
 
     async def _verify(self, token: str) -> tuple[float, Principal]:
