@@ -49,6 +49,9 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     ms: float
 
 
+msgspec.json.Decoder(ToolCall)  # two threads that are the first to convert to a record crash msgspec 0.22
+
+
 Bound = tuple[int | None, int]
 """What `Memories.bound` gave when a call began."""
 

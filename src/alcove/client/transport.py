@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -172,7 +173,7 @@ class Wire:
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """A body of the server's as a record."""
         try:
-            return msgspec.json.decode(raw or b"null", type=kind, dec_hook=_namespace)
+            return _decoder(kind).decode(raw or b"null")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise StoreError(f"what answers at {self.url} is not Alcove, or one of another version") from None
 
@@ -182,7 +183,7 @@ class Wire:
     def _error(self, status: int, raw: bytes) -> AlcoveError:
         """The exception that the server's error was, or the nearest to it."""
         try:
-            told = msgspec.json.decode(raw, type=ErrorAnswer)
+            told = _decoder(ErrorAnswer).decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             if status >= 500:
                 return Unavailable(f"{self.url} answers {status}, and not as Alcove does")
@@ -225,6 +226,23 @@ def _lines(response: httpx.Response) -> Iterator[bytes]:
 def _namespace(kind: type, segments: object) -> object:
     """The one type of ours that JSON does not know."""
     return Namespace.checked(segments) if kind is Namespace else segments
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_deciding = threading.Lock()
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a record, made by one thread: two that are the first to need one crash msgspec 0.22."""
+    with _deciding:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=_namespace)
+        return _decoders[kind]
+
+
+def _converted(answer: object, kind: type[T]) -> T:
+    _decoder(kind)
+    return msgspec.convert(answer, kind)
 
 
 def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -276,9 +294,9 @@ def result_of(operation: Operation, answer: dict[str, Any] | None) -> Result:
             assert answer is not None
             return Deletion(**{**answer, "namespace": Namespace(answer["namespace"])})
         case Get():
-            return None if answer is None else record(Memory, msgspec.convert(answer, answers.MemoryAnswer))
+            return None if answer is None else record(Memory, _converted(answer, answers.MemoryAnswer))
         case _:
-            return record(Entry, msgspec.convert(answer, answers.EntryAnswer))
+            return record(Entry, _converted(answer, answers.EntryAnswer))
 
 
 def instant(moment: datetime | str | None, field: str) -> str | None:

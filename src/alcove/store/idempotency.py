@@ -26,6 +26,9 @@ class _Answer(NamedTuple):
     """Without content or author: those are read again, so that what was erased since does not come back."""
 
 
+_answer = msgspec.msgpack.Decoder(_Answer).decode
+
+
 class Replays:
     """Makes and reads the sealed answers; the engine keeps them in the request's transaction."""
 
@@ -65,7 +68,7 @@ class Replays:
             return outcome
         assert key is not None
         plain = self._vault.open(outcome.data_key, outcome.sealed, _token(principal, key))
-        earlier = msgspec.msgpack.decode(plain, type=_Answer)
+        earlier = _answer(plain)
         if earlier.digest != _digest(operations):
             raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
         found = {row.seq: row for row in self._versions([row.seq for row in earlier.rows if row])}

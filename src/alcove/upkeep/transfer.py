@@ -46,6 +46,9 @@ class Line(Struct, kw_only=True):
     """False in a person's export for what is history, which is not brought back."""
 
 
+_line = msgspec.json.Decoder(Line).decode
+
+
 class Failure(Struct, frozen=True):
     line: int
     error: str
@@ -202,7 +205,7 @@ class Importer:
     def _parsed(self, line: bytes) -> Imported | None:
         if len(line) > self.lines.most:
             raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
-        given = msgspec.structs.asdict(parsed := msgspec.json.decode(line, type=Line))
+        given = msgspec.structs.asdict(parsed := _line(line))
         if parsed.written_by and parsed.written_by.user is not None:  # else no wipe could name them
             checked_user(parsed.written_by.user, "written_by.user")
         return Imported(**given) if given.pop("current") else None

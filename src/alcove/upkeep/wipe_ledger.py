@@ -54,6 +54,9 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return moment
 
 
+_note = msgspec.json.Decoder(Note).decode
+
+
 class Ledger:
     """One line of JSON for every wipe.
 
@@ -94,7 +97,7 @@ class Ledger:
 
     def _parsed(self, line: bytes, number: int) -> Note:
         try:
-            return msgspec.json.decode(line, type=Note)
+            return _note(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreError(
                 f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
@@ -130,7 +133,7 @@ def _line(note: Note) -> bytes:
 def _is_torn(tail: bytes) -> bool:
     """Whether what follows the last line break is no whole note; one that is whole counts."""
     try:
-        msgspec.json.decode(tail, type=Note)
+        _note(tail)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return True
     return False
