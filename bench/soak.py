@@ -243,6 +243,9 @@ def attackers(url: str, seconds: float, told: Any) -> None:
     def attack(number: int) -> None:
         chance, how = random.Random(number), ATTACKS[number]
         with client(url, f"mallory{number}") as mallory:
+            with suppress(httpx.HTTPError):  # a room with something in it, or searches of it cost nothing
+                body = {"namespace": mallory_room(mallory), "key": "large", "value": {"text": "x" * 900_000}}
+                mallory.put("/v1/memories", json={**body, "index": {"text": text(chance, 200)}})
             while time.monotonic() < until:
                 with suppress(httpx.HTTPError):
                     how(mallory, chance)
