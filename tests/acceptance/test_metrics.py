@@ -244,7 +244,8 @@ def test_a_service_that_has_too_much_to_do_still_tells_so(tmp_path: Path) -> Non
     with serving(tmp_path, "--most-in-flight", 1) as service:
         service.put(MINE, "first", {"n": 0})  # makes the data key
         with locked(service.at) as release, putting(service, 1) as statuses:
-            until(lambda: service.look().status_code == 503)
+            until(lambda: Counts.of(service).one("alcove_writes_waiting") == 1)  # it has the only place
+            assert service.look().status_code == 503
             assert Counts.of(service).requests("/v1/memories/namespaces")["GET", "503"] >= 1
             release()
         assert statuses == [200]
