@@ -24,7 +24,7 @@ from typing import Any
 
 import sample
 from alcove import Alcove
-from alcove.engine import log
+from alcove.engine import database
 from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
 from alcove.store import validation
@@ -41,9 +41,9 @@ STAGES: dict[str, list[tuple[object, str]]] = {
 }
 STATEMENTS = {
     "BEGIN IMMEDIATE": "statement: begin",
-    log.SQL["last_moment"]: "statement: last moment",
-    log.SQL["newest"]: "statement: newest",
-    log.SQL["append"]: "statement: append",
+    database.SQL["last_moment"]: "statement: last moment",
+    database.SQL["newest"]: "statement: newest",
+    database.SQL["append"]: "statement: append",
     "COMMIT": "commit (with fsync)",
 }
 PARTS = 10

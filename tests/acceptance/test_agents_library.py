@@ -10,7 +10,7 @@ import pytest
 from alcove import Alcove, InvalidRequest, NotFound, connect
 from alcove.agents.specs import InvalidSpecs
 from alcove.core.principal import JSON
-from alcove.engine.base import Row
+from alcove.engine.rows import Row
 from alcove.store.decoding import Opener
 from tests.acceptance.crowd import QUIET
 from tests.acceptance.inspection import raw_bytes

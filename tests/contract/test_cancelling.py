@@ -9,7 +9,7 @@ import pytest
 from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.engine import database
-from alcove.engine.base import Scope
+from alcove.engine.rows import Scope
 from alcove.search.subtrees import Subtree
 
 NOTES = ("user", "alice", "notes")

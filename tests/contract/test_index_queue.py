@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from alcove import Alcove, Namespace, Settings
-from alcove.engine.base import FOR_EVER, Embedded, Scope, TextToIndex
+from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
 from alcove.search import minilm
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer
 from alcove.search.minilm import MiniLM

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
-from alcove.engine.base import Change, IndexState, Scope, Text
+from alcove.engine.rows import Change, IndexState, Scope, Text
 from alcove.search.subtrees import Subtree
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import PATIENCE

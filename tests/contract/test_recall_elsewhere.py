@@ -10,7 +10,7 @@ from pathlib import Path
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.records import Mode
-from alcove.engine.base import Scope
+from alcove.engine.rows import Scope
 from alcove.store.filters import Filter
 from tests.acceptance.children import say, started
 from tests.acceptance.patience import until

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from alcove import Principal, Unavailable
-from alcove.engine.operating import Administration, AuditRow
+from alcove.engine.base import Administration
+from alcove.engine.rows import AuditRow
 from alcove.store import audit
 from alcove.store.audit import Audit
 from alcove.vault import Vault

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from alcove.core.errors import Unavailable
-from alcove.engine.base import GetRow, PutRow, Writer
 from alcove.engine.commit import MOST_BYTES, CommitQueue, Submission
+from alcove.engine.rows import GetRow, PutRow, Writer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from alcove import Alcove, AlcoveError, StoreError
-from alcove.engine import database, statements
+from alcove.engine import database
 
 RELEASED = [
     "ece4c5193cf671c2a56c6788ba7dd03af8f97f95908ee7be250062a351ea11d5",
@@ -23,20 +23,20 @@ def version(path: Path) -> object:
 
 
 def test_a_released_schema_file_never_changes() -> None:
-    digests = [hashlib.sha256(script.encode()).hexdigest() for script in statements.migrations()]
+    digests = [hashlib.sha256(script.encode()).hexdigest() for script in database.migrations()]
     assert digests[: len(RELEASED)] == RELEASED
 
 
 def test_a_new_store_has_the_newest_schema(tmp_path: Path) -> None:
     Alcove(tmp_path / "memory.db").close()
-    assert version(tmp_path / "memory.db") == len(statements.migrations())
+    assert version(tmp_path / "memory.db") == len(database.migrations())
 
 
 def aged(new: Path, old: Path, version: int) -> None:
     """Copies a store into a file of an older schema, as far as that one had a place for it."""
     shutil.copy(f"{new}.key", f"{old}.key")
     db = apsw.Connection(str(old))
-    for script in statements.migrations()[:version]:
+    for script in database.migrations()[:version]:
         db.execute(script)
     db.execute(f"PRAGMA application_id = {database.APPLICATION_ID}; PRAGMA user_version = {version}")
     listed = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
@@ -50,7 +50,7 @@ def aged(new: Path, old: Path, version: int) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("old", range(1, len(statements.migrations()) + 1))
+@pytest.mark.parametrize("old", range(1, len(database.migrations()) + 1))
 def test_a_store_of_an_older_schema_is_brought_forward_with_its_data(tmp_path: Path, old: int) -> None:
     with Alcove(tmp_path / "new.db") as memory:
         memory.as_user("alice").put("user:alice", "k", {"n": old})
@@ -62,17 +62,17 @@ def test_a_store_of_an_older_schema_is_brought_forward_with_its_data(tmp_path: P
         assert found is not None
         assert found.value == {"n": old}
         assert [e for e in memory.doctor() if e.wrong] == []
-    assert version(path) == len(statements.migrations())
+    assert version(path) == len(database.migrations())
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "memory.db"
     with Alcove(path) as memory:
         memory.as_user("alice").put("user:alice", "k", {"n": 1})
-    scripts = statements.migrations()
+    scripts = database.migrations()
     with monkeypatch.context() as patched:
         broken = "DROP TABLE replays; ALTER TABLE versions RENAME TO gone; SELECT no_such_column"
-        patched.setattr(statements, "migrations", lambda: [*scripts, broken])
+        patched.setattr(database, "migrations", lambda: [*scripts, broken])
         with pytest.raises(AlcoveError):
             Alcove(path)
     with Alcove(path) as memory:

@@ -23,7 +23,7 @@ from alcove.agents.tools.keyed import left_behind
 from alcove.agents.tools.scratch import room as scratch_room
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
-from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.store import validation
 from alcove.store.memories import Memories
 
@@ -303,7 +303,7 @@ class Agents:
             session_id=where.session_id,
             team=team,
             instances=where.instances,
-            authentication=self._authentication or principal.user_id != NOBODY_ELSE.user_id,
+            authentication=self._authentication or principal.user_id != DEFAULT_PRINCIPAL.user_id,
         )
         ids = {f"instances.{kind}": id for kind, id in where.instances.items()}
         for field, given in {"session_id": where.session_id, **ids}.items():

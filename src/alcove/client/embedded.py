@@ -18,12 +18,13 @@ from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.namespace import Namespace
 from alcove.core.observer import Observer
-from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import (
     Delete,
     Deletion,
     Entry,
     EventPage,
+    FoundMemories,
     Kind,
     Memory,
     Mode,
@@ -36,7 +37,6 @@ from alcove.core.records import (
     Touch,
     Version,
 )
-from alcove.core.records import Memories as Found
 from alcove.core.settings import Settings
 from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
@@ -108,7 +108,7 @@ class Alcove:
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._agents: dict[Path, Agents] = {}
         self._clock = clock
-        self.principal = NOBODY_ELSE
+        self.principal = DEFAULT_PRINCIPAL
 
     @property
     def memories(self) -> Memories:
@@ -227,7 +227,7 @@ class Alcove:
         offset: int = 0,
         as_of: Moment | None = None,
         explain: bool = False,
-    ) -> Found:
+    ) -> FoundMemories:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key."""
         return self._memories.search(
             self.principal,

@@ -18,13 +18,14 @@ from alcove.client.transport import Wire, body_of, encoded, fields_of, instant, 
 from alcove.core import cursor
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import (
     KINDS,
     Delete,
     Entry,
     Event,
     EventPage,
+    FoundMemories,
     Kind,
     Memory,
     Operation,
@@ -33,7 +34,6 @@ from alcove.core.records import (
     Touch,
     Version,
 )
-from alcove.core.records import Memories as Found
 from alcove.server import answers
 from alcove.store import validation
 from alcove.store.memories import Memories
@@ -68,7 +68,7 @@ class Remote(Alcove):
         self._wire = Wire(url, {name: value for name, value in headers.items() if value is not None}, timeout)
         self._memories = cast(Memories, RemoteMemories(self._wire))
         self._sweeper, self._agents = None, {}
-        self.principal = NOBODY_ELSE if user is None else Principal(user)
+        self.principal = DEFAULT_PRINCIPAL if user is None else Principal(user)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Alcove:
         """The same server for this user, whom only a trusted API key may name; it says which roles."""
@@ -160,12 +160,14 @@ class RemoteMemories:
         )
         return _portion(map(result_of, operations[done:], answer.results), answer.after_cursor)
 
-    def search(self, who: Principal, prefix: Address, *, as_of: Moment | None, **asked: object) -> Found:
+    def search(
+        self, who: Principal, prefix: Address, *, as_of: Moment | None, **asked: object
+    ) -> FoundMemories:
         body = encoded(
             namespace_prefix=segments(prefix, "namespace_prefix"), as_of=instant(as_of, "as_of"), **asked
         )
         answer = self._wire.call(who, "POST", f"{_AT}/search", answers.SearchAnswer, body=body)
-        found = Found(record(Memory, each) for each in answer.items)
+        found = FoundMemories(record(Memory, each) for each in answer.items)
         found.degraded, found.next_offset = answer.degraded or None, answer.next_offset or None
         return found
 

@@ -28,7 +28,7 @@ from alcove.core.errors import (
     needed_by,
 )
 from alcove.core.namespace import Namespace
-from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Result
 from alcove.server import answers
 from alcove.server.answers import ErrorAnswer
@@ -113,7 +113,7 @@ class Wire:
         import httpx  # noqa: PLC0415
 
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        named = {} if who is NOBODY_ELSE else _raw({"X-User-ID": who.user_id})
+        named = {} if who is DEFAULT_PRINCIPAL else _raw({"X-User-ID": who.user_id})
         timeout = httpx.Timeout(self._client.timeout.connect, read=None, write=None)
         try:
             request = self._client.build_request(

@@ -94,5 +94,5 @@ def checked_user(user: object, field: str) -> str:
     return user
 
 
-NOBODY_ELSE = Principal("noop", claims={"roles": ["admin"]})
+DEFAULT_PRINCIPAL = Principal("noop", claims={"roles": ["admin"]})
 """The principal of a store used without authentication: user `noop`, with the role `admin`."""

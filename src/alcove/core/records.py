@@ -62,7 +62,7 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
     explain: dict[str, Signal] | None = None
 
 
-class Memories(list[Memory]):
+class FoundMemories(list[Memory]):
     """What a search found, best first; `degraded` says why it is less than it could be, if it is.
 
     `next_offset` is where to go on, if it ended before its limit because it would be too large.

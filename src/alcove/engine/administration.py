@@ -1,23 +1,23 @@
-"""What operating a store asks of its file: the audit log, stored documents, what is held of whom."""
+"""Operating a SQLite file: the audit log, documents, API keys, what is held of a person, and erasing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
 
 from alcove.core.clock import Clock
-from alcove.engine import people, statements
-from alcove.engine.database import Database
-from alcove.engine.log import SQL as LOG
-from alcove.engine.operating import AuditRow, Document, HeldRow, Person, RootStats
-
-SQL = statements.load("administration.sql")
+from alcove.engine.database import SQL, Database, changed, mark
+from alcove.engine.log import Live, Transaction
+from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, RootStats, Wiped
+from alcove.store.api_keys import ApiKey
 
 
-class Administration:
-    """`operating.Administration` over one SQLite file."""
+class SqliteAdministration:
+    """`base.Administration` over one SQLite file."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -32,57 +32,264 @@ class Administration:
     def audit(
         self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
     ) -> list[AuditRow]:
-        return [AuditRow._make(row) for row in self._all("audit", before, action, actor, subject, limit)]
+        return [*map(AuditRow._make, self._db.fetch("audit", before, action, actor, subject, limit))]
 
     def purge_audit(self, *, before: int) -> int:
-        with self._db.write() as db:
-            db.execute(SQL["purge_audit"], (before,))
-            return db.changes()
+        return self._db.change("purge_audit", before)
 
     # Documents
 
     def version(self) -> int:
-        with self._db.read() as db:
-            ((value,),) = db.execute(LOG["mark"], ("documents",))
-            return int(value)
+        return self._db.mark("documents")
 
     def document(self, kind: str) -> Document | None:
-        found = self._all("document", kind)
+        found = self._db.fetch("document", kind)
         return Document._make(found[0]) if found else None
 
     def add_document(self, kind: str, actor: str, body: str) -> int:
         with self._db.write() as db:
             db.execute(SQL["add_document"], (kind, self._clock(), actor, body))
             version = db.last_insert_rowid()
-            db.execute(LOG["set_mark"], (version, "documents"))
+            db.execute(SQL["set_mark"], (version, "documents"))
             return version
+
+    # API keys
+
+    def add_api_key(self, key: ApiKey) -> None:
+        roles = " ".join(key.roles)
+        row = (key.id, key.client, key.user, roles, key.trusted, key.digest, key.created_at)
+        self._db.change("add_api_key", *row)
+
+    def api_key(self, id: str) -> ApiKey | None:
+        found = self._db.fetch("api_key", id)
+        return _api_key(found[0]) if found else None
+
+    def api_keys(self) -> list[ApiKey]:
+        return [*map(_api_key, self._db.fetch("api_keys"))]
+
+    def remove_api_key(self, id: str) -> bool:
+        return self._db.change("remove_api_key", id) > 0
 
     # What is held
 
     def held(self, person: Person) -> list[HeldRow]:
         with self._db.read() as db:
-            return people.held(db, person, self._clock())
+            return _held(db, person, self._clock())
 
     def of_person(
         self, person: Person, *, live: bool, after: int = 0, id: bytes | None = None
     ) -> list[tuple[int, bool]]:
-        bound = people.bound(person, now=self._clock(), live=live, after=after, id=id)
+        bound = _bound(person, now=self._clock(), live=live, after=after, id=id)
         with self._db.read() as db:
-            return [(seq, bool(current)) for seq, current in db.execute(people.SQL["of_person"], bound)]
+            return [(seq, bool(current)) for seq, current in db.execute(SQL["of_person"], bound)]
 
     def private_rooms(self) -> list[str]:
-        return [template for (template,) in self._all("private_rooms")]
+        return [template for (template,) in self._db.fetch("private_rooms")]
 
     def add_private_rooms(self, templates: Sequence[str]) -> None:
         with self._db.write() as db:
             db.executemany(SQL["add_private_room"], [(template,) for template in templates])
 
     def stats(self) -> list[RootStats]:
-        return [RootStats._make(row) for row in self._all("stats", self._clock())]
+        return [*map(RootStats._make, self._db.fetch("stats", self._clock()))]
 
     def keys_by_wrapper(self) -> list[tuple[str, int]]:
-        return self._all("keys_by_wrapper")
+        return self._db.fetch("keys_by_wrapper")
 
-    def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
-        with self._db.read() as db:
-            return db.execute(SQL[name], params).fetchall()
+
+class SqliteErasure:
+    """`base.Erasure` over one SQLite file: a whole user, one key, one namespace, and their last bytes."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+        self._scrubbing = threading.Lock()
+
+    def wipe(
+        self,
+        person: Person,
+        *,
+        shared: str,
+        noted: Callable[[Wiped], None],
+        until: int = FOR_EVER,
+        rooms: Sequence[bytes] = (),
+        dry_run: bool = False,
+    ) -> Wiped:
+        user, now = person.user, self._clock()
+        with self._db.write(undo=dry_run) as db:
+            position, transaction = db.execute(SQL["position"]).get, Transaction.now(db, self._clock)
+            wipe = _Wipe(db, transaction, person, now, until)
+            wipe.take_rooms(db.execute(SQL["owned"], (user,)).fetchall())
+            common = {*wipe.take_rooms([(ns,) for ns in rooms]), *wipe.take_older()}
+            elsewhere = wipe.take_authored(shared)
+            answers = changed(db, "wipe_kept_answers", user, until)
+            api_keys = changed(db, "wipe_api_keys", user, until)
+            named = sum(changed(db, each, user) for each in ("forget_actor", "forget_document_actor"))
+            keys = changed(db, "wipe_key", person.subject, user)
+            left = [room for room in _held(db, person, now) if not room.own]
+            known = bool(wipe.versions or answers or api_keys or keys or elsewhere or named or left)
+            wiped = Wiped(
+                wipe.memories, wipe.versions, wipe.vectors, answers, api_keys, keys, elsewhere,
+                generation=_scrub_wanted(db) if known else mark(db, "wipes"), known=known,
+                moment=transaction.at, position=position, rooms=sorted(common), left=left,
+            )  # fmt: skip
+            db.execute(SQL["skip"], (0, 1))  # so that an API key made after it has a higher position
+            if known and not dry_run:
+                noted(wiped)
+            return wiped
+
+    def clean(
+        self,
+        ns: bytes,
+        key: bytes,
+        *,
+        until: int,
+        attributes: str = "{}",
+        noted: Callable[[int], None] = lambda moment: None,
+    ) -> int:
+        with self._db.write() as db:
+            transaction = Transaction.now(db, self._clock)
+            if found := db.execute(SQL["live_until"], (ns, key, until)).fetchone():
+                transaction.end(Live._make((*found, attributes)), "delete")
+            removed = changed(db, "clean", ns, key, until)
+            db.execute(SQL["bare_tombstones"], (ns, key, until, attributes))
+            if removed:
+                _scrub_wanted(db)
+                noted(transaction.at)
+            return removed
+
+    def clear(self, ns: bytes) -> int:
+        with self._db.write() as db:
+            removed = changed(db, "wipe_namespace", ns, FOR_EVER)
+            db.execute(SQL["forget_namespace"], (ns,))
+            db.execute(SQL["cleared"])
+            return removed
+
+    def scrub(self, generation: int | None = None) -> bool:
+        """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one."""
+        with self._scrubbing:
+            wanted = self.wipes()
+            if self.scrubbed() >= (wanted if generation is None else generation):
+                return True
+            if not self._db.rebuild():
+                return False
+            self._db.change("set_mark", wanted, "scrubbed")
+            return True
+
+    def scrubbed(self) -> int:
+        return self._db.mark("scrubbed")
+
+    def wipes(self) -> int:
+        return self._db.mark("wipes")
+
+    def users(self) -> Iterator[str]:
+        subjects = self._column("subjects")
+        yield from {*self._column("users"), *(each[5:] for each in subjects if each.startswith("user:"))}
+
+    def pseudonyms(self) -> list[str]:
+        return self._column("pseudonyms")
+
+    def common_rooms(self) -> list[bytes]:
+        return self._column("common_rooms")
+
+    def position(self, moment: int) -> int:
+        return next(iter(self._column("position_at", moment)), 0)
+
+    def skip(self, beyond: int, numbers: int) -> None:
+        self._db.change("skip", beyond, numbers)
+
+    def _column(self, name: str, *params: apsw.SQLiteValue) -> list[Any]:
+        return [value for (value,) in self._db.fetch(name, *params)]
+
+
+class _Wipe:
+    """One wipe inside its transaction, and what it has taken away so far."""
+
+    def __init__(
+        self, db: apsw.Connection, transaction: Transaction, person: Person, now: int, until: int
+    ) -> None:
+        self._db = db
+        self._transaction = transaction
+        self._person = person
+        self._now = now
+        self._until = until
+        self.memories = self.versions = self.vectors = 0
+
+    def take_rooms(self, rooms: Iterable[tuple[Any, ...]]) -> list[bytes]:
+        """Empties whole rooms; which of them held anything."""
+        found = []
+        for (ns,) in rooms:
+            ((live,),) = self._db.execute(SQL["count_live"], (ns, self._now, self._until))
+            ((vectors,),) = self._db.execute(SQL["count_vectors"], (ns,))
+            if self._took(live, vectors, "wipe_namespace", ns):
+                found.append(ns)
+        return found
+
+    def take_older(self) -> list[bytes]:
+        """Takes what only they wrote in older rooms without a trace; which rooms they wrote to."""
+        found = []
+        for ns, key, live, vectors, alone in self._all("older_keys"):
+            found.append(ns)
+            if alone:
+                self._took(live, vectors, "wipe_place", ns, key)
+        return found
+
+    def take_authored(self, shared: str) -> int:
+        """Takes their name off what they wrote into rooms of others, or all of it away; how many versions.
+
+        A tombstone only loses its name: it holds nothing, and the count of revisions hangs on it. Of older
+        rooms, what others wrote to as well is removed here.
+        """
+        elsewhere = 0
+        for *fields, is_live, has_content, named, own in self._all("authored"):
+            live, remove = Live._make(fields), own or shared == "remove"
+            if remove and has_content:
+                if is_live:
+                    self._transaction.end(live, "delete")  # revisions go on, and readers are told
+                self._db.execute(SQL["remove"], (live.seq,))
+                self._db.execute(SQL["bare_tombstone"], (live.ns, live.key, live.revision + 1))
+            elif named and (own or shared != "keep"):
+                self._db.execute(SQL["anonymise"], (self._person.pseudonym, live.seq))
+            else:
+                continue
+            if own:
+                self.memories, self.versions = self.memories + is_live, self.versions + has_content
+            else:
+                elsewhere += 1
+        return elsewhere
+
+    def _took(self, live: int, vectors: int, statement: str, ns: bytes, *key: bytes) -> int:
+        removed = changed(self._db, statement, ns, *key, self._until)
+        self._db.execute(SQL["forget_namespace"], (ns,))
+        self.memories += live
+        self.versions += removed
+        self.vectors += vectors
+        return removed
+
+    def _all(self, name: str) -> list[tuple[Any, ...]]:
+        bound = _bound(self._person, now=self._now, until=self._until)
+        return self._db.execute(SQL[name], bound).fetchall()
+
+
+def _bound(person: Person, **more: apsw.SQLiteValue) -> dict[str, apsw.SQLiteValue]:
+    """The parameters of the statements in `people.sql`."""
+    older = json.dumps([(low.hex(), high.hex()) for low, high in person.older])
+    return {"user": person.user, "pseudonym": person.pseudonym, "older": older,
+            "authorless": person.authorless, **more}  # fmt: skip
+
+
+def _held(db: apsw.Connection, person: Person, now: int) -> list[HeldRow]:
+    """What there is of a person in each room."""
+    return [HeldRow._make(row) for row in db.execute(SQL["held"], _bound(person, now=now))]
+
+
+def _scrub_wanted(db: apsw.Connection) -> int:
+    """Marks that bytes are left to be scrubbed, and says which generation of them."""
+    generation = mark(db, "wipes") + 1
+    db.execute(SQL["set_mark"], (generation, "wipes"))
+    return generation
+
+
+def _api_key(row: tuple[Any, ...]) -> ApiKey:
+    id, client, user, roles, trusted, digest, created_at = row
+    return ApiKey(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)

@@ -8,9 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 from alcove.core.observer import Observer, Unobserved
-from alcove.engine.base import PutRow, Replay, Replayed, Row, RowOperation
-
-Outcome = list[Row | None] | Replayed
+from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
 MOST_OPERATIONS = 2000
 """Operations after which a shared transaction is closed, so that nobody waits for it too long."""
@@ -26,15 +24,17 @@ class Submission:
     `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_signal", "_sleep", "abandoned", "operations", "outcome", "replay")
+    __slots__ = ("_queue", "_signal", "_sleep", "abandoned", "once", "operations", "outcome")
 
-    def __init__(self, queue: CommitQueue, operations: Sequence[RowOperation], replay: Replay | None) -> None:
+    def __init__(
+        self, queue: CommitQueue, operations: Sequence[RowOperation], once: IdempotentRequest | None
+    ) -> None:
         self._queue = queue
         self._sleep = threading.Lock()
         self._sleep.acquire()
         self._signal: Callable[[], None] | None = None
         self.operations = operations
-        self.replay = replay
+        self.once = once
         self.outcome: Outcome | BaseException | None = None
         self.abandoned = False
 
@@ -136,9 +136,9 @@ class CommitQueue:
         self._crowd = 1
 
     def submit(
-        self, operations: Sequence[RowOperation], replay: Replay | None, user: str | None = None
+        self, operations: Sequence[RowOperation], once: IdempotentRequest | None, user: str | None = None
     ) -> Submission:
-        submission = Submission(self, operations, replay)
+        submission = Submission(self, operations, once)
         with self._mutex:
             self._waiting.setdefault(user, deque()).append(submission)
             self._count += 1

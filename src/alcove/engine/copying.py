@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 from urllib.parse import quote
@@ -11,12 +11,9 @@ from urllib.parse import quote
 import apsw
 
 from alcove.core.errors import StoreError, Unavailable
-from alcove.engine import statements
-from alcove.engine.base import Copied, DataKey, Row, Summary
-from alcove.engine.database import explained, pragma, refuse_foreign
-from alcove.engine.log import SQL as LOG
+from alcove.engine.database import SQL, explained, pragma, refuse_foreign
+from alcove.engine.rows import Copied, DataKey, Row, Summary
 
-SQL = statements.load("copying.sql")
 _PAGES = 1024
 """A step of the copy: 4 MiB, so that progress shows and nothing waits long for its turn."""
 
@@ -55,7 +52,7 @@ def _finish(target: apsw.Connection, summary: Summary) -> None:
     _set(target, "PRAGMA journal_mode = OFF")
     if summary.wipes > summary.scrubbed:
         _set(target, "VACUUM")
-        target.execute(LOG["set_mark"], (summary.wipes, "scrubbed"))
+        target.execute(SQL["set_mark"], (summary.wipes, "scrubbed"))
 
 
 def _set(db: apsw.Connection, script: str) -> None:
@@ -68,7 +65,20 @@ def _summary(db: apsw.Connection) -> Summary:
     return Summary._make(row)
 
 
-class Copy:
+class StoredDataKeys:
+    """Finds data keys in a store's file, whoever has it open."""
+
+    _fetch: Callable[..., list[tuple[Any, ...]]]
+
+    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
+        found = self._fetch("data_key_of", subject) if id is None else self._fetch("data_key_by_id", id)
+        return DataKey._make(found[0]) if found else None
+
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
+        return [DataKey._make(row) for row in self._fetch("data_keys", not_wrapped_by, limit)]
+
+
+class Copy(StoredDataKeys):
     """A store's file that nobody writes to, opened so that it stays exactly as it is."""
 
     def __init__(self, path: Path) -> None:
@@ -108,17 +118,10 @@ class Copy:
     def every_version(self) -> Iterator[Row]:
         """Every version, in the order of the log."""
         with explained(self.path):
-            for row in self._db.execute(LOG["every_version"], (0, -1)):
+            for row in self._db.execute(SQL["every_version"], (0, -1)):
                 yield Row._make(row)
 
     # What a vault asks of its store.
-
-    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
-        found = self._all("data_key_of", subject) if id is None else self._all("data_key_by_id", id)
-        return DataKey._make(found[0]) if found else None
-
-    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
-        return [DataKey._make(row) for row in self._all("data_keys", not_wrapped_by, limit)]
 
     def add_data_key(
         self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
@@ -128,9 +131,9 @@ class Copy:
     def rewrap(self, keys: Sequence[DataKey]) -> NoReturn:
         raise Unavailable(f"{self.path} is not to be changed")
 
-    def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
+    def _fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with explained(self.path):
-            return self._db.execute(LOG[name], params).fetchall()
+            return self._db.execute(SQL[name], params).fetchall()
 
     def close(self) -> None:
         """Lets go of the file."""

@@ -1,28 +1,83 @@
-"""One SQLite file: opening it safely, its connections, its transactions, its errors in our words."""
+"""One SQLite file: opening it safely, its connections, its statements by name, its errors in our words."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from alcove.core import cancellation
 from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable
-from alcove.engine import statements
+from alcove.engine.base import Findings
+from alcove.engine.rows import Row
+from alcove.store.filters import Params
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()
+_SQL = files("alcove.engine") / "sql"
+_NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
+
+
+def load(file: str, **parts: str) -> dict[str, str]:
+    """The statements of a file under `engine/sql` by name, with `{parts}` filled in.
+
+    They stand under `-- name:` lines, with comments for people.
+    """
+    _, *named = _NAME.split((_SQL / file).read_text(encoding="utf-8"))
+    statements = {}
+    for name, body in zip(named[::2], named[1::2], strict=True):
+        statement = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+        for part, replacement in parts.items():
+            statement = statement.replace("{" + part + "}", replacement)
+        statements[name] = statement
+    return statements
+
+
+COLUMNS = ", ".join(Row._fields)
+SQL = {
+    name: statement
+    for file in ("queries", "administration", "people", "erasure", "index", "copying")
+    for name, statement in load(f"{file}.sql", columns=COLUMNS, theirs=load("people.sql")["theirs"]).items()
+}
+"""Every statement that this package runs, by name."""
+
+
+def findings(db: apsw.Connection, file: str) -> Findings:
+    """Runs a file of checks, each two statements: how many were compared, and which of them are wrong."""
+    for name, script in load(file).items():
+        count, finding = script.split(";")
+        ((compared,),) = db.execute(count)
+        yield name, compared, [str(row[0]) for row in db.execute(finding)]
+
+
+def migrations() -> list[str]:
+    """The schema's version files, in order; the first makes version 1."""
+    return [file.read_text(encoding="utf-8") for file in sorted((_SQL / "schema").iterdir(), key=str)]
+
+
+def changed(db: apsw.Connection, name: str, *params: apsw.SQLiteValue) -> int:
+    """Runs a statement by its name; how many rows it changed."""
+    db.execute(SQL[name], params)
+    return db.changes()
+
+
+def mark(db: apsw.Connection, name: str) -> int:
+    """A number that the store keeps about itself."""
+    return int(db.execute(SQL["mark"], (name,)).get)
 
 
 class Database:
@@ -47,7 +102,7 @@ class Database:
     def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
         with self._turn, self.explained():
-            self._refuse_if_closed()
+            self.refuse_if_closed()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -57,10 +112,33 @@ class Database:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    def read(self) -> Reading:
+    def change(self, name: str, *params: apsw.SQLiteValue) -> int:
+        """Runs a statement by its name in a transaction of its own; how many rows it changed."""
+        with self.write() as db:
+            return changed(db, name, *params)
+
+    def read(self) -> Reader:
         """A connection to read with; each statement sees the newest commit."""
-        self._refuse_if_closed()
-        return Reading(self)
+        return Reader(self)
+
+    def fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
+        """What a statement finds, by its name, as of the newest commit."""
+        with Reader(self) as db:
+            return db.execute(SQL[name], params).fetchall()
+
+    def stream(self, statement: str, params: Params) -> Iterator[tuple[Any, ...]]:
+        """Rows of a statement one at a time, so that a reader who has enough stops the scan."""
+        with Reader(self) as db:
+            cursor = db.execute(statement, params)
+            try:
+                yield from cursor
+            finally:
+                cursor.close()
+
+    def mark(self, name: str) -> int:
+        """A number that the store keeps about itself."""
+        with Reader(self) as db:
+            return mark(db, name)
 
     def rebuild(self) -> bool:
         """Writes the whole file anew, so that no deleted byte is left in it or in its log.
@@ -69,7 +147,7 @@ class Database:
         where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
         """
         with self._turn, self.explained():
-            self._refuse_if_closed()
+            self.refuse_if_closed()
             self._writer.execute("VACUUM")
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy
@@ -82,7 +160,8 @@ class Database:
                 self.readers.pop().close()
             self._writer.close()
 
-    def _refuse_if_closed(self) -> None:
+    def refuse_if_closed(self) -> None:
+        """Raises once the file has been closed."""
         if self._closed:
             raise Unavailable(f"{self.path} has been closed")
 
@@ -93,7 +172,9 @@ class Database:
             self._refuse_what_is_not_ours(db)
             # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
             db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            db.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
+            db.create_scalar_function(
+                "alcove_instant", lambda *texts: parse_instant(str(texts[0])), 1, deterministic=True
+            )
             self._switch_to_wal(db)
             db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
         except BaseException:
@@ -128,7 +209,7 @@ class Database:
 
     def _migrate(self, on_create: Callable[[], None]) -> None:
         """Brings the schema to this program's version; a new file's key is made in the same step."""
-        scripts = statements.migrations()
+        scripts = migrations()
         if pragma(self._writer, "user_version") == len(scripts):
             return
         with self.write() as db:
@@ -158,12 +239,12 @@ def refuse_foreign(path: Path, mark: int, version: int) -> None:
     """Raises unless these marks are those of a store that this program can read."""
     if mark != APPLICATION_ID:
         raise StoreError(f"{path} is another program's database, not an Alcove store")
-    if version > len(statements.migrations()):
+    if version > len(migrations()):
         raise StoreError(f"{path} was made by a newer Alcove (schema {version}); upgrade first")
 
 
-class Reading:
-    """Borrows a reader for the length of a `with`; a class because every get goes through it."""
+class Reader:
+    """A connection, lent for the length of a `with`; a class because every get goes through it."""
 
     __slots__ = ("_database", "_reader")
 
@@ -171,6 +252,7 @@ class Reading:
         self._database = database
 
     def __enter__(self) -> apsw.Connection:
+        self._database.refuse_if_closed()
         try:
             self._reader = self._database.readers.pop()
         except IndexError:
@@ -206,10 +288,6 @@ class _Patience:
             self._deadline = time.monotonic() + self._seconds
         time.sleep(min(0.0005 * (tries + 1), 0.005))
         return time.monotonic() < self._deadline
-
-
-def _instant(*texts: apsw.SQLiteValue) -> int | None:
-    return parse_instant(str(texts[0]))
 
 
 def pragma(db: apsw.Connection, name: str) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import apsw
 
 from alcove.core.namespace import Namespace
-from alcove.engine import statements
-from alcove.engine.base import (
+from alcove.engine.base import Findings
+from alcove.engine.database import SQL, Database, changed, findings
+from alcove.engine.rows import (
     FOR_EVER,
     Change,
     Embedded,
@@ -23,12 +24,8 @@ from alcove.engine.base import (
     Text,
     TextToIndex,
 )
-from alcove.engine.database import Database
-from alcove.engine.log import COLUMNS
-from alcove.engine.scopes import predicate
 from alcove.store.filters import Filter, Params
 
-SQL = statements.load("index.sql", columns=COLUMNS)
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
 
@@ -36,7 +33,7 @@ PAGE_BYTES = 1024 * 1024
 """Text that is read at once, unless a single one has more."""
 
 
-class Index:
+class SqliteIndex:
     """`base.Index` over one SQLite file."""
 
     def __init__(self, db: Database) -> None:
@@ -64,12 +61,12 @@ class Index:
 
     def next_due(self) -> int | None:
         """When the next text may be claimed."""
-        ((due,),) = self._all("next_due")
+        ((due,),) = self._db.fetch("next_due")
         return due  # type: ignore[no-any-return]
 
     def pieces(self, seq: int) -> list[bytes]:
         """The vectors that a text has got so far."""
-        return [body for (body,) in self._all("pieces", seq)]
+        return [body for (body,) in self._db.fetch("pieces", seq)]
 
     def store(self, embedder: str, pieces: Sequence[Embedded]) -> bool:
         """Keeps vectors and takes what is whole off the queue, in one transaction.
@@ -83,15 +80,10 @@ class Index:
                 return False
             for text, body, size, rest in pieces:
                 begin = (text.seq, text.field, text.window)
-                if rest is None:
-                    db.execute(SQL["last_piece"], begin)
-                else:
-                    db.execute(SQL["next_piece"], (size, *rest, *begin))
-                if not db.changes():
-                    continue  # somebody else was faster, or the text is gone
-                if rest is None:
+                # Where nothing is changed, somebody else was faster, or the text is gone.
+                if rest is None and changed(db, "last_piece", *begin):
                     _add(db, embedder, [(text.seq, body)])
-                else:
+                elif rest is not None and changed(db, "next_piece", size, *rest, *begin):
                     db.execute(SQL["add_piece"], (text.seq, body))
             return True
 
@@ -107,36 +99,32 @@ class Index:
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
-        with self._db.write() as db:
-            db.execute(SQL["retry"])
-            return db.changes()
+        return self._db.change("retry")
 
     def waits(self, seq: int) -> tuple[bool, str | None]:
         """Whether a version waits for its vectors, and what went wrong so far."""
-        found = self._all("waits", seq)
+        found = self._db.fetch("waits", seq)
         return bool(found), found[0][0] if found else None
 
     def status(self, embedder: str) -> IndexStatus:
-        ((waiting, parked, indexed, oldest),) = self._all("status", embedder)
-        return IndexStatus(waiting, parked, indexed, oldest)
+        return IndexStatus._make(self._db.fetch("status", embedder)[0])
 
     def parked(self) -> list[Parked]:
-        return [Parked._make(row) for row in self._all("parked")]
+        return [Parked._make(row) for row in self._db.fetch("parked")]
 
     # Which embedder
 
     def serving(self, first: str | None = None) -> str | None:
         """The embedder whose vectors are searched; the first one to ask becomes it."""
-        found = self._all("serving")
+        found = self._db.fetch("serving")
         if not found and first is not None:
-            with self._db.write() as db:
-                db.execute(SQL["serve_first"], (first,))
-            found = self._all("serving")
+            self._db.change("serve_first", first)
+            found = self._db.fetch("serving")
         return found[0][0] if found else None
 
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         """Live texts without vectors of an embedder, in order; fewer than asked for where they are large."""
-        rows = self._all("unembedded", embedder, after, limit, PAGE_BYTES)
+        rows = self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)
         return [TextToIndex._make((*row, 0, 0, 0)) for row in rows]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
@@ -159,18 +147,17 @@ class Index:
 
     def some_vectors(self, embedder: str) -> bytes | None:
         """The newest vectors of an embedder, which say how many dimensions it has."""
-        found = self._all("some_vectors", embedder)
+        found = self._db.fetch("some_vectors", embedder)
         return found[0][0] if found else None
 
     def drop(self, embedder: str) -> None:
         """Forgets an embedder's vectors."""
-        with self._db.write() as db:
-            db.execute(SQL["drop_vectors"], (embedder,))
+        self._db.change("drop_vectors", embedder)
 
-    def check(self) -> Iterator[tuple[str, int, list[str]]]:
+    def check(self) -> Findings:
         """Each check of vectors against memories: what, how many, and what is wrong."""
         with self._db.read() as db, db:  # one snapshot
-            yield from statements.findings(db, "vectors.sql")
+            yield from findings(db, "vectors.sql")
 
     # What is there
 
@@ -211,22 +198,16 @@ class Index:
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
-        statement = SQL["fitting"].format(where=predicate(scope, params))
-        with self._db.read() as db:
-            return [seq for (seq,) in db.execute(statement, params)]
+        return [seq for (seq,) in self._db.stream(SQL["fitting"].format(where=scope.sql(params)), params)]
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
         params: Params = [0, scope.low, scope.high, FOR_EVER if at is None else at, now if at is None else at]
-        statement = SQL["found"].format(where=predicate(scope, params))
+        statement = SQL["found"].format(where=scope.sql(params))
         with self._db.read() as db:
             for seq in seqs:
                 if row := db.execute(statement, (seq, *params[1:])).fetchone():
                     yield Row._make(row)
-
-    def _all(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
-        with self._db.read() as db:
-            return db.execute(SQL[name], params).fetchall()
 
 
 def _add(db: apsw.Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
@@ -265,6 +246,5 @@ def _came(
     db: apsw.Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
 ) -> Iterator[Text]:
     params: Params = [scope.low, scope.high, after, embedder]
-    shown = predicate(replace(scope, filter=Filter()), params)
-    statement = SQL[which].format(where=shown, along=along)
+    statement = SQL[which].format(where=replace(scope, filter=Filter()).sql(params), along=along)
     return map(Text._make, db.execute(statement, params))

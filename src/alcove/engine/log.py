@@ -11,15 +11,16 @@ from alcove.core.clock import DAY, Clock
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import Kind, new_id
-from alcove.engine import statements
-from alcove.engine.base import (
+from alcove.engine.database import SQL
+from alcove.engine.rows import (
     DataKeyGone,
     DeleteRow,
     EvictRow,
     GetRow,
+    IdempotentRequest,
+    KeptAnswer,
+    Outcome,
     PutRow,
-    Replay,
-    Replayed,
     Row,
     RowOperation,
     TouchRow,
@@ -27,8 +28,6 @@ from alcove.engine.base import (
 )
 from alcove.store.portions import MOST_BYTES
 
-COLUMNS = ", ".join(Row._fields)
-SQL = statements.load("queries.sql", columns=COLUMNS)
 NOBODY = Writer(None, None, None)
 
 
@@ -75,28 +74,28 @@ class Transaction:
         """Another in the same commit, that much later."""
         return Transaction(self._db, self.at + microseconds)
 
-    def run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
+    def run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
         """Does every operation in order, or raises and has done none of them."""
-        if len(operations) == 1 and not replay:
+        if len(operations) == 1 and not once:
             return [self._do(operations[0], 0)]
         self._db.execute("SAVEPOINT one")
         try:
-            outcome = self._run(operations, replay)
+            outcome = self._run(operations, once)
         except (AlcoveError, DataKeyGone):
             self._db.execute("ROLLBACK TO one; RELEASE one")
             raise
         self._db.execute("RELEASE one")
         return outcome
 
-    def _run(self, operations: Sequence[RowOperation], replay: Replay | None) -> list[Row | None] | Replayed:
-        if replay and (found := self._one("replay", replay.user, replay.token, self.at - DAY)):
-            return Replayed._make(found)
+    def _run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
+        if once and (found := self._one("kept_answer", once.user, once.token, self.at - DAY)):
+            return KeptAnswer._make(found)
         rows = self._rows(operations)
-        if replay:
-            if not self._one("data_key_exists", replay.data_key):
+        if once:
+            if not self._one("data_key_exists", once.data_key):
                 raise DataKeyGone
-            answer = (replay.user, replay.token, self.at, replay.data_key, replay.seal(rows))
-            self._db.execute(SQL["add_replay"], answer)
+            answer = (once.user, once.token, self.at, once.data_key, once.seal(rows))
+            self._db.execute(SQL["keep_answer"], answer)
         return rows
 
     def _rows(self, operations: Sequence[RowOperation]) -> list[Row | None]:

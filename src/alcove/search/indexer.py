@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
-from alcove.engine.base import Embedded, Index, TextToIndex
+from alcove.engine.base import Index
+from alcove.engine.rows import Embedded, TextToIndex
 from alcove.search.embedders import Embedder
 from alcove.search.pieces import PROBE, checked, cut, dimensions_of, embedded, joined, vectors_of
 

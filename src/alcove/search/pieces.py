@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from alcove.engine.base import Embedded, TextToIndex
+from alcove.engine.rows import Embedded, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 
 MOST_AT_ONCE = 512

@@ -13,7 +13,8 @@ import numpy as np
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
-from alcove.engine.base import Index, Row, Scope, Text, TextToIndex
+from alcove.engine.base import Index
+from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.items import Item, Mask

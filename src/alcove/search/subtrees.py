@@ -17,7 +17,8 @@ from alcove.core.cancellation import to_the_end
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.engine.base import FOR_EVER, Index, IndexState, Row, Scope, SubtreeTooLarge, Text
+from alcove.engine.base import Index
+from alcove.engine.rows import FOR_EVER, IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus
 from alcove.search.items import Item, Mask
 from alcove.search.pieces import opened
@@ -208,7 +209,7 @@ class Subtrees:
             return [whole]
         rooms = [room.subtree() for room in self._index.owned(scope)]
         return [
-            replace(whole, owner=None, common=True),
+            replace(whole, owner=None, unowned=True),
             *(replace(whole, low=low, high=high) for low, high in rooms),
         ]
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from starlette.routing import Router
 
 from alcove.core.errors import AlcoveError, NotFound, Unavailable
-from alcove.core.principal import NOBODY_ELSE, Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.server.answers import ErrorAnswer
 from alcove.server.auth import Authenticator, on_this_machine
 from alcove.server.body import expected_bytes, in_pieces, whole
@@ -253,7 +253,7 @@ class Edge:
             await lasting.aclose()  # type: ignore[attr-defined]
 
     async def _act(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
-        principal, again = NOBODY_ELSE, None
+        principal, again = DEFAULT_PRINCIPAL, None
         if not (resource.open or (resource.local and _local(exchange))):
             exchange.held.take(self._requests, None)
             principal = exchange.principal = await self._authenticate(exchange.headers)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unavailable
-from alcove.core.principal import NOBODY_ELSE, Principal, checked_user
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.server.errors import Unauthenticated
 from alcove.store.api_keys import ApiKeys
 
@@ -67,7 +67,7 @@ class Noop:
             origin = headers.get(b"origin")
             if origin is not None and not _is_loopback(origin.decode("latin-1")):
                 raise PermissionDenied("without authentication, no other Origin is served")
-        return NOBODY_ELSE
+        return DEFAULT_PRINCIPAL
 
 
 class WithGrants:

@@ -188,13 +188,13 @@ class Admin(People):
         """The API keys of this store."""
         self._require(principal)
         return ApiKeys(
-            self._engine, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
+            self._rows, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
         )
 
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
         """What is known of the API keys, for an auditor too."""
         self._require(principal, reading=True)
-        return self._engine.api_keys()
+        return self._rows.api_keys()
 
     # Figures
 

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,10 +15,13 @@ from alcove.core.errors import NotFound
 from alcove.core.principal import checked_user
 from alcove.upkeep.wipe_ledger import Ledger, Note
 
+if TYPE_CHECKING:
+    from alcove.engine.base import Administration
+
 _PREFIX = "alcove"
 
 
-class ApiKey(Struct, frozen=True, kw_only=True):
+class ApiKey(Struct, frozen=True):
     """What is known of a key; the key itself is not."""
 
     id: str
@@ -30,19 +33,10 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     created_at: int
 
 
-class KeyRows(Protocol):
-    """The part of an engine that keeps API keys."""
-
-    def add_api_key(self, key: ApiKey) -> None: ...
-    def api_key(self, id: str) -> ApiKey | None: ...
-    def api_keys(self) -> list[ApiKey]: ...
-    def remove_api_key(self, id: str) -> bool: ...
-
-
 class ApiKeys:
     """Makes, finds, lists and revokes keys; a revoked one is refused at once, in every process."""
 
-    def __init__(self, rows: KeyRows, ledger: Ledger, note: Callable[[str, str], None]) -> None:
+    def __init__(self, rows: Administration, ledger: Ledger, note: Callable[[str, str], None]) -> None:
         self._rows = rows
         self._ledger = ledger
         self._note = note
@@ -52,17 +46,7 @@ class ApiKeys:
         if user is not None:
             checked_user(user, "user")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        self._rows.add_api_key(
-            ApiKey(
-                id=id,
-                client=client,
-                user=user,
-                roles=tuple(roles),
-                trusted=trusted,
-                digest=_digest(secret),
-                created_at=now,
-            )
-        )
+        self._rows.add_api_key(ApiKey(id, client, user, tuple(roles), trusted, _digest(secret), now))
         self._note("apikey.create", id)
         return f"{_PREFIX}_{id}_{secret}"
 

@@ -13,7 +13,8 @@ from alcove.core import cursor
 from alcove.core.clock import Clock, to_datetime
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
-from alcove.engine.operating import Administration, AuditRow
+from alcove.engine.base import Administration
+from alcove.engine.rows import AuditRow
 from alcove.store.reports import AuditEntry, AuditPage
 from alcove.vault import Vault
 

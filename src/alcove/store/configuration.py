@@ -11,7 +11,7 @@ import msgspec
 
 from alcove.core.errors import InvalidRequest
 from alcove.core.settings import Settings
-from alcove.engine.operating import Administration
+from alcove.engine.base import Administration
 from alcove.policy import Policy
 
 _OF_A_PROCESS = ("sweep_interval", "busy_timeout", "indexing_batch", "indexing_interval", "search_memory_mb")

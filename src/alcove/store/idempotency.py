@@ -11,7 +11,7 @@ import msgspec
 from alcove.core.errors import Conflict, InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Get, Operation
-from alcove.engine.base import Replay, Replayed, Row
+from alcove.engine.rows import IdempotentRequest, KeptAnswer, Outcome, Row
 from alcove.store import validation
 from alcove.vault import Vault, user_subject
 
@@ -29,7 +29,7 @@ class _Answer(NamedTuple):
 _answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-class Replays:
+class IdempotentRequests:
     """Makes and reads the sealed answers; the engine keeps them in the request's transaction."""
 
     def __init__(self, vault: Vault, versions: Callable[[Sequence[int]], list[Row]]) -> None:
@@ -38,7 +38,7 @@ class Replays:
 
     def request(
         self, principal: Principal, operations: Sequence[Operation], key: str | None, missing: set[str]
-    ) -> Replay | None:
+    ) -> IdempotentRequest | None:
         """What the engine needs to do this request once; None where the caller gave no key.
 
         A subject without a data key is added to `missing`.
@@ -54,17 +54,17 @@ class Replays:
         def seal(rows: Sequence[Row | None]) -> bytes:
             return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, rows)])), token)
 
-        return Replay(principal.user_id, token, data_key.id, seal)
+        return IdempotentRequest(principal.user_id, token, data_key.id, seal)
 
     def answer(
         self,
         principal: Principal,
         operations: Sequence[Operation],
         key: str | None,
-        outcome: list[Row | None] | Replayed,
+        outcome: Outcome,
     ) -> list[Row | None]:
         """The rows of this request, or of the earlier one that it repeats."""
-        if not isinstance(outcome, Replayed):
+        if not isinstance(outcome, KeptAnswer):
             return outcome
         assert key is not None
         plain = self._vault.open(outcome.data_key, outcome.sealed, _token(principal, key))

@@ -36,27 +36,26 @@ from alcove.core.records import (
     new_id,
 )
 from alcove.core.settings import Settings
-from alcove.engine.base import (
+from alcove.engine.base import Engine, Waited
+from alcove.engine.commit import Step
+from alcove.engine.rows import (
     DataKeyGone,
     DeleteRow,
-    Engine,
     EvictRow,
     GetRow,
     PutRow,
     Row,
     RowOperation,
     TouchRow,
-    Waited,
     Writer,
 )
-from alcove.engine.commit import Step
 from alcove.policy import Policy
 from alcove.search.indexer import Indexer
 from alcove.store import decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
 from alcove.store.configuration import Standing
-from alcove.store.idempotency import Replays
+from alcove.store.idempotency import IdempotentRequests
 from alcove.store.portions import Portion
 from alcove.store.reading import Address, Reading
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
@@ -104,7 +103,7 @@ class Memories(Reading):
         self._make_recall = recall
         self._indexer = indexer
         self._opener = decoding.Opener(vault)
-        self._replays = Replays(vault, engine.versions)
+        self._replays = IdempotentRequests(vault, engine.versions)
 
     # Writing
 
@@ -361,7 +360,7 @@ class Memories(Reading):
             aged += _until_none_left(step)
         kept_from = max(0, now - int(settings.retention_days * DAY))
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
-        engine.purge_replays(before=now - DAY)
+        engine.purge_kept_answers(before=now - DAY)
         engine.admin.purge_audit(before=max(0, now - int(settings.audit_days * DAY)))
         self._audit.flush()
         self.admin.scrub()

@@ -12,10 +12,10 @@ from alcove.core import cursor
 from alcove.core.clock import to_datetime
 from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
-from alcove.core.principal import NOBODY_ELSE, Principal, checked_user
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
-from alcove.engine.base import Engine, Row
-from alcove.engine.operating import HeldRow, Person, Wiped
+from alcove.engine.base import Engine
+from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import decoding, validation
 from alcove.store.audit import Audit
 from alcove.store.configuration import Standing
@@ -69,7 +69,7 @@ class People:
             versions=sum(room.versions for room in own),
             bytes=sum(room.bytes for room in own),
             shared=sum(room.versions for room in rooms if not room.own),
-            api_keys=sum(key.user == user for key in self._engine.api_keys()),
+            api_keys=sum(key.user == user for key in self._rows.api_keys()),
             key=self._engine.data_key(subject=user_subject(user)) is not None,
             first_written=to_datetime(min(written)) if written else None,
             last_written=to_datetime(max(written)) if written else None,
@@ -206,9 +206,9 @@ class People:
 
     def scrub(self, generation: int | None = None) -> bool:
         """Rebuilds the file if something erased may have left bytes in it; audited when it did."""
-        before = self._engine.scrubbed()
-        done = self._engine.scrub(generation)
-        if (after := self._engine.scrubbed()) > before:
+        erasure = self._engine.erasure
+        before, done = erasure.scrubbed(), erasure.scrub(generation)
+        if (after := erasure.scrubbed()) > before:
             self._audit.record(None, "scrub", wipes=after - before)
         return done
 
@@ -218,7 +218,7 @@ class People:
             user_subject(user),
             self._vault.pseudonym(user),
             [room.subtree() for room in self.older_rooms(user)],
-            authorless=user == NOBODY_ELSE.user_id,
+            authorless=user == DEFAULT_PRINCIPAL.user_id,
         )
 
     def _read(self, seqs: Iterable[int]) -> Iterator[Row]:

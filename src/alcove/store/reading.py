@@ -19,19 +19,15 @@ from alcove.core.records import (
     KINDS,
     Entry,
     EventPage,
+    FoundMemories,
     Kind,
     Memory,
     Mode,
     Version,
 )
-from alcove.core.records import Memories as Found
 from alcove.core.settings import Settings
-from alcove.engine.base import (
-    FOR_EVER,
-    Engine,
-    Row,
-    Scope,
-)
+from alcove.engine.base import Engine
+from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import decoding, validation
 from alcove.store.configuration import Standing
 from alcove.store.filters import Filter
@@ -141,7 +137,7 @@ class Reading:
         as_of: Moment | None = None,
         explain: bool = False,
         exact: bool = False,
-    ) -> Found:
+    ) -> FoundMemories:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
         With `exact`, only what lies in the namespace itself.
@@ -150,9 +146,9 @@ class Reading:
         if query is None:
             find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
 
-            def find_first() -> Found:
+            def find_first() -> FoundMemories:
                 matching, more = find(lambda every: portion(every, limit))
-                found = Found(map(self._opener.memory, matching))
+                found = FoundMemories(map(self._opener.memory, matching))
                 found.next_offset = offset + len(found) if more and len(found) < limit else None
                 return found
 
@@ -166,13 +162,13 @@ class Reading:
         scope = self._scope(principal, prefix, filter, exact=exact)
         how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
 
-        def find_best() -> Found:
+        def find_best() -> FoundMemories:
             if at is None:
                 best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
             else:
                 best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
                 self._refuse_forgotten(at)
-            found = Found(self._opener.hit(row, hit) for row, hit in best.hits)
+            found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
             return found
 

@@ -15,10 +15,10 @@ import msgspec
 from alcove.agents.rooms import older_room
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
-from alcove.core.principal import NOBODY_ELSE
-from alcove.engine.base import DataKey, Engine, Row
+from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.engine.base import Engine
 from alcove.engine.copying import Copy
-from alcove.engine.operating import AuditRow, Person
+from alcove.engine.rows import AuditRow, DataKey, Person, Row
 from alcove.engine.sqlite import SqliteEngine
 from alcove.store.decoding import Opener, place
 from alcove.upkeep.atomic_file import Partial
@@ -131,7 +131,7 @@ def restore(
             _note_restore(engine, users, memories)
             yield Progress("scrubbing", 0, 1)
             engine.erasure.skip(max((note.position or 0 for note in notes or ()), default=0), _LOST_FUTURE)
-            if not engine.scrub():
+            if not engine.erasure.scrub():
                 raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
         finally:
             engine.close()
@@ -202,13 +202,13 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
     forgotten = set[str]()
     for note in notes:
         if note.api_key is not None:
-            engine.remove_api_key(note.api_key)
+            engine.admin.remove_api_key(note.api_key)
         if note.user in known:
             user = users.get(note.user, "")
             older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
             # The note names the rooms that still held something; a backup may be older than that.
             older += [older_room(each, user).subtree() for each in engine.admin.private_rooms()]
-            nobody = user == NOBODY_ELSE.user_id
+            nobody = user == DEFAULT_PRINCIPAL.user_id
             wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),
                 shared=note.shared or "anonymise",

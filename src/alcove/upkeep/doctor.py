@@ -10,7 +10,8 @@ import msgspec
 
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.engine.base import Engine, Row, Scope
+from alcove.engine.base import Engine
+from alcove.engine.rows import Row, Scope
 from alcove.store.decoding import Opener
 from alcove.upkeep.secret_patterns import telltales
 from alcove.upkeep.wipe_ledger import Ledger

@@ -8,14 +8,15 @@ import os
 import secrets
 from collections.abc import Iterator
 from ssl import RAND_bytes
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from alcove.core.errors import KeyDestroyed, KeyUnavailable, Unreadable
 from alcove.core.namespace import Namespace
-from alcove.engine.base import DataKey
+from alcove.engine.base import DataKeys
+from alcove.engine.rows import DataKey
 from alcove.vault.providers import Kek, KeyProvider
 
 STORE = "store"
@@ -33,17 +34,6 @@ def subject_of(namespace: Namespace) -> str:
 def user_subject(user: str) -> str:
     """The subject of everything that belongs to one user."""
     return f"user:{user}"
-
-
-class KeyStore(Protocol):
-    """The part of an engine that keeps wrapped data keys."""
-
-    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None: ...
-    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]: ...
-    def add_data_key(
-        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
-    ) -> DataKey | None: ...
-    def rewrap(self, keys: list[DataKey]) -> None: ...
 
 
 class Rotation(NamedTuple):
@@ -69,7 +59,7 @@ class SubjectKey(NamedTuple):
 class Vault:
     """Data keys, unwrapped as they are needed and cached until they are forgotten."""
 
-    def __init__(self, store: KeyStore, provider: KeyProvider) -> None:
+    def __init__(self, store: DataKeys, provider: KeyProvider) -> None:
         self._store = store
         self._provider = provider
         self._keks: dict[str, Kek] = {}
@@ -120,7 +110,7 @@ class Vault:
         self._read_keks()
         return self._active.id
 
-    def over(self, store: KeyStore) -> Vault:
+    def over(self, store: DataKeys) -> Vault:
         """The same key-encryption keys over the data keys of another file."""
         return Vault(store, self._provider)
 

@@ -22,7 +22,7 @@ DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ?
 -- Tells whoever remembers a search that something is gone of which the log says nothing.
 UPDATE marks SET value = value + 1 WHERE name = 'clears'
 
--- name: wipe_replays
+-- name: wipe_kept_answers
 DELETE FROM replays WHERE user = ? AND position <= ?
 
 -- name: wipe_api_keys

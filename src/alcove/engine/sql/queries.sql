@@ -1,4 +1,4 @@
--- Every statement the SQLite engine runs, by name. `{columns}` are those of base.Row; `{where}` is a
+-- Every statement the SQLite engine runs, by name. `{columns}` are those of rows.Row; `{where}` is a
 -- predicate compiled by filters.py, with its own parameters bound after the numbered ones.
 
 -- name: newest
@@ -116,14 +116,14 @@ RETURNING seq, ns
 -- A namespace goes with its last version.
 DELETE FROM namespaces WHERE ns = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.ns = ?1)
 
--- name: replay
+-- name: kept_answer
 SELECT data_key, sealed FROM replays WHERE user = ? AND token = ? AND created_at > ?
 
--- name: add_replay
+-- name: keep_answer
 INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed, position)
 VALUES (?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
 
--- name: purge_replays
+-- name: purge_kept_answers
 DELETE FROM replays WHERE created_at <= ?
 
 -- name: data_key_exists
