@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from alcove import Alcove
-from tests.acceptance.command import Command
-from tests.acceptance.crowd import QUIET, Crowd, in_processes, in_threads
-from tests.acceptance.players import FLAGS, SPECS, Table
-from tests.acceptance.service import Service, serving
+from tests.support.command import Command
+from tests.support.crowd import QUIET, Crowd, in_processes, in_threads
+from tests.support.players import FLAGS, SPECS, Table
+from tests.support.service import Service, serving
 
 
 @pytest.fixture(scope="session")

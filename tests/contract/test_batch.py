@@ -20,7 +20,7 @@ from alcove import (
     Put,
     Touch,
 )
-from tests.conftest import ManualClock
+from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
 

@@ -20,9 +20,9 @@ from alcove import (
     Settings,
 )
 from alcove.store.portions import MOST_BYTES
-from tests.conftest import ManualClock
-from tests.contract.bag import Bag
 from tests.contract.conftest import Open
+from tests.support.bag import Bag
+from tests.support.clock import ManualClock
 
 HOME = ("user", "alice")
 COUNT = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alcove import Alcove, Event, InvalidRequest
-from tests.conftest import ManualClock
+from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, InvalidRequest
-from tests.conftest import ManualClock
+from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
 

@@ -9,9 +9,9 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, Settings
 from alcove.core.clock import DAY, to_datetime
-from tests.conftest import ManualClock
-from tests.contract.bag import Bag
 from tests.contract.conftest import Open
+from tests.support.bag import Bag
+from tests.support.clock import ManualClock
 
 HOME = ("user", "alice")
 THEN = datetime(2020, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)

@@ -15,9 +15,10 @@ from alcove.search import minilm
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer
 from alcove.search.minilm import MiniLM
 from alcove.search.pieces import embedded, opened
-from tests.conftest import LONG, ManualClock
-from tests.contract.bag import WINDOW, Bag, Counted
 from tests.contract.conftest import Open
+from tests.support.bag import WINDOW, Bag, Counted
+from tests.support.clock import ManualClock
+from tests.support.patience import LONG
 
 HOME = ("user", "noop")
 BY_HAND = Settings(sweep_interval=0, indexing_interval=0)

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from alcove import Alcove, Conflict, Grant, Namespace, NotFound, PermissionDenied, Principal
-from tests.conftest import LONG, ManualClock
-from tests.contract.model import Model, Refused
+from tests.support.clock import ManualClock
+from tests.support.model import Model, Refused
+from tests.support.patience import LONG
 
 OPERATIONS = 10_000 if LONG else 2_500
 SEEDS = range(10) if LONG else range(4)

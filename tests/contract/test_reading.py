@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from alcove import Alcove, InvalidRequest, Namespace, PermissionDenied
-from tests.conftest import ManualClock
+from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
 

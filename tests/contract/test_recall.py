@@ -21,11 +21,11 @@ from alcove.search.embedders import embed_query
 from alcove.search.items import Item
 from alcove.search.ranking import rank
 from alcove.search.terms import Question, Reader
-from tests.acceptance.patience import until
-from tests.conftest import LONG, ManualClock
-from tests.contract.bag import Bag
 from tests.contract.conftest import ENGINES, Open
-from tests.contract.model import Model, Place, Refused, Version
+from tests.support.bag import Bag
+from tests.support.clock import ManualClock
+from tests.support.model import Model, Place, Refused, Version
+from tests.support.patience import LONG, until
 
 USERS = ["alice", "bob", "al"]
 GRANTS: dict[str, list[tuple[str, ...]]] = {

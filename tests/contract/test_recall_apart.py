@@ -15,11 +15,11 @@ import pytest
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
 from alcove.engine.rows import Change, IndexState, Scope, Text
 from alcove.search.subtrees import Subtree
-from tests.acceptance.children import say, started
-from tests.acceptance.patience import PATIENCE
-from tests.conftest import LONG, ManualClock
-from tests.contract.bag import Bag
 from tests.contract.conftest import Open
+from tests.support.bag import Bag
+from tests.support.children import say, started
+from tests.support.clock import ManualClock
+from tests.support.patience import LONG, PATIENCE
 
 POOL = ("org", "docs")
 QUERY = "tea and rain"

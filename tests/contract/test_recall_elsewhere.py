@@ -12,11 +12,11 @@ from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.records import Mode
 from alcove.engine.rows import Scope
 from alcove.store.filters import Filter
-from tests.acceptance.children import say, started
-from tests.acceptance.patience import until
-from tests.conftest import ManualClock
-from tests.contract.bag import Bag, Counted
 from tests.contract.conftest import Open
+from tests.support.bag import Bag, Counted
+from tests.support.children import say, started
+from tests.support.clock import ManualClock
+from tests.support.patience import until
 
 MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
 HOME = ("user", "noop")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from alcove import Alcove, Conflict, InvalidRequest, NotFound, PayloadTooLarge, PermissionDenied, Settings
-from tests.conftest import ManualClock
+from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
 

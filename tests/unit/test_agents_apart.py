@@ -13,7 +13,7 @@ from alcove.agents import templates
 from alcove.agents.loading import load
 from alcove.agents.rooms import Rooms, resolve
 from alcove.agents.specs import InvalidSpecs
-from tests.conftest import LONG
+from tests.support.patience import LONG
 
 WORDS = st.sampled_from(["a", "b", "x", "agent", "%25user", "{agent_name}", "{session_id}", "{user_id}", "-"])
 TEMPLATES = st.lists(st.lists(WORDS, min_size=1, max_size=2).map("".join), min_size=1, max_size=3).map(

@@ -13,7 +13,7 @@ from alcove import Grant, InvalidRequest, Namespace
 from alcove.agents import templates
 from alcove.agents.rooms import Fallback, Rooms, resolve
 from alcove.agents.specs import Agent, Team
-from tests.conftest import LONG
+from tests.support.patience import LONG
 
 EXAMPLES = settings(max_examples=1500 if LONG else 200, deadline=None)
 IDS = st.sampled_from(

@@ -21,7 +21,7 @@ from alcove.core.errors import PolicyFailed
 from alcove.core.principal import JSON
 from alcove.policy import Bundle, Narrowed, Policy
 from alcove.store.filters import Filter, OneOf
-from tests.conftest import LONG
+from tests.support.patience import LONG
 
 Operation = Literal["read", "write", "import", "delete"]
 Custom = Callable[..., Policy]

@@ -1,0 +1,1 @@
+"""The `alcove` command, on a file and on a URL."""

@@ -1,0 +1,156 @@
+"""Agents on the command line, on a file and on a URL alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from alcove import Alcove
+from tests.support.command import Command
+from tests.support.crowd import QUIET
+from tests.support.service import serving
+
+SPECS = """
+agents:
+  - name: researcher
+    role: finds sources
+    memory: {private: {}, pools: ["org:docs"], scratch: [workflow, agent], facts: {}}
+  - name: a/b
+    shared_with: [alice]
+    memory: {private: {}}
+teams:
+  - {name: crew, workers: [researcher]}
+"""
+
+
+class Front:
+    """The command with the specs where it needs to be told of them."""
+
+    def __init__(self, command: Command, options: tuple[object, ...]) -> None:
+        self.command = command
+        self.options = options
+
+    def says(self, *words: object, code: int = 0) -> str:
+        return self.command.says(*words, *self.options, code=code)
+
+    def json(self, *words: object) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.says(*words, "--json").splitlines()]
+
+    def refuses(self, *words: object, code: int = 2) -> str:
+        return self.command.refuses(*words, *self.options, code=code)
+
+
+@pytest.fixture(params=["file", "url"])
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    if request.param == "file":
+        Alcove(tmp_path / "memory.db", settings=QUIET).close()
+        yield Front(Command(str(tmp_path / "memory.db")), ("--agents", specs))
+        return
+    with serving(tmp_path, "--agents", specs) as service:
+        yield Front(Command(service.url, service.at), ())
+
+
+def test_agents_and_teams_are_listed(front: Front) -> None:
+    said = front.says("agents")
+    assert "researcher" in said
+    assert "finds sources" in said
+    assert "private, 1 pool, workflow, agent, facts" in said
+    assert "a/b" not in said
+    assert [agent["name"] for agent in front.json("agents")] == ["researcher"]
+    assert [team["name"] for team in front.json("agents", "--teams")] == ["crew"]
+    assert "team:crew" in front.says("agents", "--teams")
+
+
+def test_runs_are_listed(front: Front) -> None:
+    assert front.json("runs") == []
+    given = ("namespace=workflow", "key=log", "value=1", "--instance", "workflow=w1")
+    front.says("call", "researcher", "shared_memory_write", *given)
+    assert front.json("runs") == [{"kind": "workflow", "id": "w1", "owner": "noop", "members": ["noop"]}]
+    assert "w1" in front.says("runs")
+
+
+def test_specs_are_checked_without_a_store(tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    assert command.says("agents", "check", specs) == "ok: 2 agents, 1 team\n"
+    told = command.json("agents", "check", specs)
+    assert told == {"agents": ["a/b", "researcher"], "teams": ["crew"], "warnings": []}
+    specs.write_text("agents: [{name: a, colour: red}, {name: u}]")
+    said = command.refuses("agents", "check", specs)
+    assert f"{specs}: agents[0].colour: expected" in said
+    assert f"{specs}: agents[1].name: expected" in said
+    specs.write_text("agents: [{name: a, memory: {knowledge: {sources: [nowhere]}}}]")
+    assert "no file configures 'nowhere'" in command.run("agents", "check", specs).stderr
+    assert "at most 1 segments" in command.refuses("agents", "check", deep(tmp_path), "--max-depth", 3)
+    assert "exists" in command.refuses("agents", "check", tmp_path / "gone.yaml")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["agents.yaml", "deep.yaml"]
+
+
+def deep(folder: Path) -> Path:
+    (file := folder / "deep.yaml").write_text("agents: [{name: a, memory: {private: {namespace: 'a:b'}}}]")
+    return file
+
+
+def test_an_agent_is_shown(front: Front) -> None:
+    (spec,) = front.json("agent", "researcher")
+    assert spec["role"] == "finds sources"
+    said = front.says("agent", "researcher", "tools")
+    assert "key, content" in said
+    assert "query, [limit]" in said
+    tools = front.json("agent", "researcher", "tools", "--format", "anthropic", "--team", "crew")
+    assert {"share_finding", "remember"} <= {str(tool["name"]) for tool in tools}
+    assert set(tools[0]) == {"name", "description", "input_schema"}
+    assert "no agent 'a/b'" in front.refuses("agent", "a/b", code=1)
+    assert "no agent" in front.refuses("agent", "nosuch", "tools", code=1)
+
+
+def test_a_tool_is_called_and_the_call_is_on_record(front: Front) -> None:
+    assert "Stored '7'" in front.says(
+        "call", "researcher", "remember", "key=7", "content=42", "--session", "s"
+    )
+    (answer,) = front.json("call", "researcher", "recall", '{"key": "7"}')
+    assert set(answer) == {"result", "text"}
+    assert answer["result"]["content"] == "42"  # type: ignore[index]
+    run = ("--instance", "workflow=w1")
+    front.says("call", "researcher", "shared_memory_write", "namespace=workflow", "key=k", "value=[1]", *run)
+    (read,) = front.json("call", "researcher", "shared_memory_read", "namespace=workflow", "key=k", *run)
+    assert read["result"]["value"] == [1]  # type: ignore[index]
+    assert "for the team" in front.says(
+        "call", "researcher", "share_finding", "key=k", "content=c", "--team", "crew"
+    )
+    assert "list_memories" in front.refuses("call", "researcher", "recall", "key=nothing", code=1)
+    assert "content" in front.refuses("call", "researcher", "remember", "key=k")
+    assert "org:docs" in front.refuses("call", "researcher", "list_pool", "pool=org")
+    assert "no tool" in front.refuses("call", "researcher", "memory_recall", "query=q", code=1)
+    rooms = {str(room["room"]): room["memories"] for room in front.json("agent", "researcher", "memory")}
+    assert (rooms["private"], rooms["workflow"], rooms["team"]) == (1, 1, 1)
+    assert "agent:researcher:u:noop" in front.says("agent", "researcher", "memory")
+    calls = front.json("agent", "researcher", "calls")
+    assert len(calls) == 9
+    assert (calls[-1]["tool"], calls[-1]["session"]) == ("remember", "s")
+    assert len(front.json("agent", "researcher", "calls", "--limit", 2)) == 2
+    assert "not_found" in front.says("agent", "researcher", "calls")
+
+
+def test_on_a_file_somebody_else_may_be_acted_for(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    command = Command(str(tmp_path / "memory.db"))
+    command.says(
+        "call", "a/b", "remember", "key=k", "content=c", "--as-user", "alice", ALCOVE_AGENTS=str(specs)
+    )
+    told = command.says("call", "a/b", "recall", "key=k", "--as-user", "alice", ALCOVE_AGENTS=str(specs))
+    assert told.startswith('k: "c" (by a/b for alice, ')
+    assert "--agents" in command.refuses("agents")
+    specs.write_text("agents: [{name: u}]")
+    assert "agents[0]" in command.refuses("agents", "--agents", specs)
+
+
+def test_a_server_has_its_own_specs(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        command = Command(service.url, service.at)
+        assert "the server has its own" in command.refuses("agents", "--agents", "agents.yaml")
+        assert command.says("agents", "--json", ALCOVE_AGENTS="agents.yaml") == ""

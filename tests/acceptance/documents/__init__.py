@@ -1,0 +1,1 @@
+"""The README, the pages and the examples: what they show is what happens."""

@@ -1,0 +1,1 @@
+"""What one caller can cost the others."""

@@ -1,0 +1,1 @@
+"""Running a store: configuration, workers, metrics, backup and restore, upkeep."""

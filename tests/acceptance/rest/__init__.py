@@ -1,0 +1,1 @@
+"""The HTTP API through a real socket, and the client that speaks it."""

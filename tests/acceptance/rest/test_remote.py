@@ -1,0 +1,231 @@
+"""A store behind a server answers as one in this process does: the same records, the same errors."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied, StoreError, Unavailable, connect
+from alcove.client.remote import Remote
+from alcove.server.errors import Unauthenticated
+from tests.support.crowd import QUIET
+from tests.support.patience import PATIENCE, until
+from tests.support.service import Service, alcove, serving
+
+ROOM = ("user", "noop", uuid.uuid4().hex)
+
+
+@pytest.fixture(params=["file", "url"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Alcove]:
+    if request.param == "file":
+        made = Alcove(tmp_path / "memory.db", settings=QUIET)
+    else:
+        made = Remote(request.getfixturevalue("service").url)
+    with made as store:
+        yield store
+
+
+def test_what_only_the_file_has_is_told(service: Service) -> None:
+    with Remote(service.url) as store:
+        for call in (store.sweep, store.reload_policy):
+            with pytest.raises(AlcoveError, match="is not done over a URL"):
+                call()
+        with pytest.raises(InvalidRequest, match="roles"):
+            store.as_user("alice", roles=["admin"])
+
+
+def test_the_same_calls_give_the_same_records(tmp_path: Path, service: Service) -> None:
+    with Alcove(tmp_path / "memory.db", settings=QUIET) as here, Remote(service.url) as there:
+        assert _story(here) == _story(there)
+
+
+def _story(store: Alcove) -> list[Any]:
+    """Everything a caller can do to memories, with ids and times taken out of the answers."""
+    told: list[Any] = [
+        store.put(ROOM, "tea", {"n": 1, "deep": {"er": [1, None, "é"]}}, index={"text": "tea"}),
+        store.put(ROOM, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{ROOM[2]}"),
+        store.put(ROOM, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{ROOM[2]}"),
+        store.get(":".join(ROOM), "tea"),
+        store.get(ROOM, "absent"),
+        store.put(ROOM, "a\0b/?&=+ %", {"x": 1.5}, ttl_seconds=1000),
+        store.touch(ROOM, "tea", ttl_seconds=500),
+        store.batch(
+            [
+                {"op": "put", "namespace": ROOM, "key": "b", "value": {}},
+                {"op": "get", "namespace": ROOM, "key": "b"},
+                {"op": "get", "namespace": ROOM, "key": "none"},
+                {"op": "touch", "namespace": list(ROOM), "key": "b"},
+                {"op": "delete", "namespace": ROOM, "key": "b"},
+            ]
+        ),
+        store.search(ROOM, filter={"n": {"gte": 2}}),
+        store.search(ROOM, limit=1, offset=1, as_of=datetime.now(UTC)),
+        store.list(ROOM),
+        store.namespaces(ROOM[:2], suffix=ROOM[2:]),
+        store.namespaces(ROOM, max_depth=1, limit=1),
+        store.delete(ROOM, "tea", expected_revision=2),
+        store.delete(ROOM, "tea"),
+        store.history(ROOM, "tea"),
+        store.history(ROOM, "never"),
+    ]
+    first = store.events(ROOM, kinds=["add", "delete"], limit=2)
+    rest = store.events(ROOM, kinds=["add", "delete"], after_cursor=first.after_cursor)
+    return [_plain(each) for each in [*told, first.events, rest.events]]
+
+
+def _plain(record: Any) -> Any:
+    """A record as plain data under its type's name, without what differs from run to run."""
+    if isinstance(record, list):
+        return [_plain(each) for each in record]
+    if not isinstance(record, msgspec.Struct):
+        return type(record).__name__, record
+    volatile = {"id", "created_at", "occurred_at", "expires_at", "cursor"}
+    fields = msgspec.structs.asdict(record)
+    return type(record).__name__, {
+        name: (type(value).__name__ if name in volatile else value) for name, value in fields.items()
+    }
+
+
+WRONG: dict[str, Callable[[Alcove], object]] = {
+    "no key": lambda s: s.put(ROOM, "", {}),
+    "no namespace": lambda s: s.put("", "k", {}),
+    "bad spelling": lambda s: s.get("user:100%", "k"),
+    "not a value": lambda s: s.put(ROOM, "k", {"x": {1, 2}}),
+    "not a number": lambda s: s.put(ROOM, "k", {"x": float("nan")}),
+    "a lone surrogate": lambda s: s.get(ROOM, "\ud800"),
+    "too large": lambda s: s.put(ROOM, "k", {"x": "x" * 2_000_000}),
+    "not there": lambda s: s.touch(ROOM, "not there"),
+    "wrong revision": lambda s: s.delete(ROOM, "k", expected_revision=7),
+    "in a batch": lambda s: s.batch([{"op": "get", "namespace": ROOM, "key": ""}]),
+    "not an operation": lambda s: s.batch([{"op": "steal"}]),
+    "too many": lambda s: s.list(ROOM, limit=1001),
+    "somebody else's": lambda s: s.get("user:bob", "k"),
+    "no zone": lambda s: s.search(as_of="2026-01-01T00:00:00"),
+    "no kinds": lambda s: s.events(kinds=[]),
+    "no cursor": lambda s: s.events(after_cursor="nonsense"),
+    "bad filter": lambda s: s.search(filter={"n": {"near": 1}}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_same_mistakes_give_the_same_errors(wrong: str, tmp_path: Path, service: Service) -> None:
+    errors = []
+    with Alcove(tmp_path / "memory.db", settings=QUIET) as here, Remote(service.url) as there:
+        for store in (here, there):
+            with pytest.raises(AlcoveError) as caught:
+                WRONG[wrong](store)
+            errors.append((type(caught.value), caught.value.details.get("operation")))
+            assert caught.value.message
+    assert errors[0] == errors[1]
+
+
+def test_denials_carry_the_reason_of_the_policy(store: Alcove) -> None:
+    with pytest.raises(PermissionDenied) as denied:
+        store.get("user:bob", "k")
+    assert denied.value.reason == "this namespace is not yours, and nothing grants it to you"
+    assert str(denied.value).count("access denied") == 1
+
+
+def test_a_list_is_longer_than_a_page(store: Alcove) -> None:
+    room = ("user", "noop", uuid.uuid4().hex)
+    store.batch([{"op": "put", "namespace": room, "key": f"{n:03}", "value": {}} for n in range(250)])
+    assert [each.key for each in store.list(room, limit=201, offset=5)] == [f"{n:03}" for n in range(5, 206)]
+    assert len(store.list(room, limit=1000)) == 250
+
+
+def test_tokens_and_trusted_keys_say_who_calls(tmp_path: Path) -> None:
+    Alcove(tmp_path / "memory.db").close()
+    made = alcove("apikey", "create", "--at", tmp_path / "memory.db", "--client", "app", "--trusted")
+    with serving(tmp_path, "--auth", "apikey") as service:
+        with Remote(service.url) as nobody, pytest.raises(Unauthenticated):
+            nobody.search()
+        with Remote(service.url, api_key=made.stdout.strip(), user="alice") as alice:
+            alice.put("user:alice", "k", {"n": 1})
+            zoe = alice.as_user("zoë/☃")
+            zoe.put(("user", "zoë/☃"), "k", {"n": 2})
+            assert [m.value for m in zoe.search()] == [{"n": 2}]
+            assert [m.value for m in alice.search()] == [{"n": 1}]
+        with Remote(service.url, token=made.stdout.strip(), user="bob") as bob:
+            assert bob.search("user:alice") == []
+
+
+def test_nobody_there_is_unavailable_and_something_else_there_is_told_apart() -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(502 if "broken" in self.path else 200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with Remote("http://127.0.0.1:1") as store, pytest.raises(Unavailable, match="cannot be reached"):
+        store.namespaces()
+    with pytest.raises(InvalidRequest), Remote("http://") as store:
+        store.namespaces()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        with Remote(url) as store, pytest.raises(StoreError, match="not Alcove"):
+            store.namespaces()
+        with Remote(url, token="a\nsecret") as store, pytest.raises(InvalidRequest) as refused:
+            store.namespaces()
+        assert "secret" not in refused.value.message
+        with Remote(f"{url}/broken") as store, pytest.raises(Unavailable, match="502"):
+            store.namespaces()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_wrong_path_is_not_an_absent_memory(service: Service) -> None:
+    with Remote(f"{service.url}/elsewhere") as store, pytest.raises(StoreError, match="another service"):
+        store.get(ROOM, "k")
+
+
+def test_connect_opens_a_file_or_a_url_as_somebody(tmp_path: Path, service: Service) -> None:
+    with connect(tmp_path / "memory.db", user="alice") as alice:
+        assert alice.put("user:alice", "k", {}).revision == 1
+    with connect(service.url) as store:
+        assert isinstance(store, Remote)
+        assert store.put(ROOM, "connected", {}).revision == 1
+    with pytest.raises(InvalidRequest, match=r"alcove\.connect"):
+        Alcove(service.url)
+
+
+def test_follow_goes_on_where_it_was_when_the_server_comes_back(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with serving(tmp_path) as first:
+        store = Remote(first.url)
+        store.put(ROOM, "before", {})
+        start = store.events(ROOM).after_cursor
+
+        def follow() -> None:
+            for event in store.follow(ROOM, after_cursor=start):
+                seen.append(event.key)
+                if event.key == "last":
+                    return
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        store.put(ROOM, "first\u2028line", {"text": "\u2028"})
+        until(lambda: seen == ["first\u2028line"])
+    with Alcove(tmp_path / "memory.db", settings=QUIET) as alone:
+        alone.put(ROOM, "meanwhile", {})
+    with serving(tmp_path, port=first.port):
+        until(lambda: "meanwhile" in seen)
+        store.put(ROOM, "last", {})
+        thread.join(PATIENCE)
+    store.close()
+    assert seen == ["first\u2028line", "meanwhile", "last"]
