@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
-from alcove.engine.rows import Change, IndexState, Scope, Text
+from alcove.engine.rows import Scope
 from alcove.search.subtrees import Subtree
 from tests.contract.conftest import Open
 from tests.support.bag import Bag
@@ -23,7 +24,7 @@ from tests.support.patience import LONG, PATIENCE
 
 POOL = ("org", "docs")
 QUERY = "tea and rain"
-ROUNDS = 400 if LONG else 60
+ROUNDS, POOLS = (200, 500) if LONG else (20, 60)
 Look = Callable[[str], list[Memory]]
 
 
@@ -148,59 +149,106 @@ def test_what_was_ranked_by_mistake_is_left_out_when_it_is_read(open_store: Open
 
 
 class Crowd:
-    """Users of the pool who write, delete and search at once; each has keys that nobody else writes."""
+    """Users of some pools who write, delete and search at once; each has keys that nobody else writes."""
 
     def __init__(self, store: Alcove, users: list[str], seed: int) -> None:
         self.store, self.users, self.seed = store, users, seed
+        self.pools = [("org", f"{users[0]} {n}") for n in range(POOLS)]
+        self._together = threading.Barrier(len(users))
 
     def run(self) -> None:
-        with ThreadPoolExecutor(len(self.users)) as threads:
+        with hasty(), ThreadPoolExecutor(len(self.users)) as threads:
             for done in threads.map(self.live, self.users):
                 assert done is None
 
     def live(self, user: str) -> None:
+        """Goes with the others from one new pool to the next, and stays in one that all processes share."""
         chance = random.Random(f"{self.seed} {user}")
-        mine: dict[tuple[str, ...], set[str]] = {POOL: set(), own(user): set()}
-        handle = reader(self.store, user)
-        for n in range(ROUNDS):
-            room = chance.choice([*mine])
-            key = f"{user}-{chance.randrange(4)}"
-            if chance.random() < 0.3:
-                handle.delete(room, key)
-                mine[room].discard(key)
-            else:
-                handle.put(room, key, {"by": user}, index={"text": f"tea rain {n}"})
-                mine[room].add(key)
-            self.check(user, mine, chance)
+        try:
+            for n, pool in enumerate(self.pools):
+                self._together.wait()
+                visit = Visit(self.store, user, pool, chance)
+                for turn in range(4):
+                    if user == self.users[n % len(self.users)] and turn == 1:
+                        visit.put(own(user, pool))  # the first room below it, while the others look
+                    visit.look()
+            last = Visit(self.store, user, POOL, chance)
+            for _ in range(ROUNDS):
+                last.change()
+                last.look()
+        except threading.BrokenBarrierError:
+            pass  # somebody else has failed, and says so
+        except BaseException:
+            self._together.abort()
+            raise
 
-    def check(self, user: str, mine: dict[tuple[str, ...], set[str]], chance: random.Random) -> None:
+
+class Visit:
+    """What one user does in a pool, and has there."""
+
+    def __init__(self, store: Alcove, user: str, pool: tuple[str, ...], chance: random.Random) -> None:
+        self._store, self._user, self._pool, self._chance = store, user, pool, chance
+        self._handle = reader(store, user)
+        self._mine: dict[tuple[str, ...], set[str]] = {pool: set(), own(user, pool): set()}
+
+    def change(self) -> None:
+        room = self._chance.choice([*self._mine])
+        if self._chance.random() < 0.7:
+            self.put(room)
+        else:
+            self._handle.delete(room, key := self._key())
+            self._mine[room].discard(key)
+
+    def put(self, room: tuple[str, ...]) -> None:
+        key, number = self._key(), self._chance.randrange(100)
+        self._handle.put(room, key, {"by": self._user}, index={"text": f"tea rain {number}"})
+        self._mine[room].add(key)
+
+    def _key(self) -> str:
+        return f"{self._user}-{self._chance.randrange(4)}"
+
+    def look(self) -> None:
         """Nothing of anybody else's room; and of one's own, what was written and not deleted, and no more."""
-        mode = chance.choice(["hybrid", "keyword"])
-        filter = chance.choice([None, {"by": {"$exists": True}}])
-        seen = found(self.store, user, mode=mode, filter=filter)
-        assert rooms(seen) <= {POOL, own(user)}
-        assert all(memory.value["by"] == user for memory in seen if tuple(memory.namespace) == own(user))
-        for room, keys in mine.items():
-            found_here = {m.key for m in seen if tuple(m.namespace) == room and m.key.startswith(f"{user}-")}
-            assert found_here == keys, (user, room)
+        mode = self._chance.choice(["hybrid", "keyword"])
+        filter = self._chance.choice([None, {"by": {"$exists": True}}])
+        seen = found(self._store, self._user, self._pool, mode=mode, filter=filter)
+        assert rooms(seen) <= self._mine.keys()
+        for room, keys in self._mine.items():
+            here = {m.key for m in seen if tuple(m.namespace) == room}
+            if room == self._pool:
+                here = {key for key in here if key.startswith(f"{self._user}-")}
+            assert here == keys, (self._user, room)
+
+
+@contextmanager
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can, so that races show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_many_principals_in_threads_and_two_processes_find_what_brute_force_finds(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     seed = random.randrange(2**32) if LONG else 7
-    users = [f"user{n}" for n in range(4)]
+    users = [f"user{n}" for n in range(8)]
     with Alcove(path, settings=Settings(sweep_interval=0), embedder=Bag()) as store:
+        crowd = Crowd(store, users, seed)
         with started(tmp_path / "said", "tests.contract.test_recall_apart", path, seed) as child:
             child.wait_for("ready")
             child.tell("go")
-            Crowd(store, users, seed).run()
+            crowd.run()
             child.wait_for("done")
             child.finish()
-        for user in [*users, "stranger"]:
-            handle = reader(store, user)
-            everything = {(m.namespace, m.key) for m in handle.list(POOL, limit=1000)}
-            assert {(m.namespace, m.key) for m in found(store, user, mode="keyword")} == everything
-            assert {namespace for namespace, _ in everything} <= {POOL, own(user)}
+        for pool in [POOL, *crowd.pools]:
+            for user in [*users, "stranger"]:
+                handle = reader(store, user)
+                everything = {(m.namespace, m.key) for m in handle.list(pool, limit=1000)}
+                assert {(m.namespace, m.key) for m in found(store, user, pool, mode="keyword")} == everything
+                assert {namespace for namespace, _ in everything} <= {pool, own(user, pool)}
 
 
 # What it costs
@@ -212,21 +260,16 @@ class Reads:
     def __init__(self, store: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = 0
         index = store.memories._engine.index
-        texts, changes = index.texts, index.changes
+        for name in ("texts", "changes"):
+            monkeypatch.setattr(index, name, self._counted(getattr(index, name)))
 
-        def counted_texts(scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
-            state, read = texts(scope, embedder, most)
-            self.rows += len(read)
-            return state, read
+    def _counted(self, call: Callable[..., tuple[object, ...]]) -> Callable[..., tuple[object, ...]]:
+        def counted(*args: object, **named: object) -> tuple[object, ...]:
+            answer = call(*args, **named)
+            self.rows += sum(len(part) for part in answer if isinstance(part, list))
+            return answer
 
-        def counted_changes(scope: Scope, embedder: str, since: IndexState) -> Change:
-            change = changes(scope, embedder, since)
-            read = (change.came, change.superseded, change.live or (), change.expiries)
-            self.rows += sum(map(len, read))
-            return change
-
-        monkeypatch.setattr(index, "texts", counted_texts)
-        monkeypatch.setattr(index, "changes", counted_changes)
+        return counted
 
 
 @pytest.fixture
@@ -319,5 +362,5 @@ if __name__ == "__main__":
     with Alcove(sys.argv[1], settings=Settings(sweep_interval=0), embedder=Bag()) as child_store:
         say("ready")
         sys.stdin.readline()
-        Crowd(child_store, [f"other{n}" for n in range(4)], int(sys.argv[2])).run()
+        Crowd(child_store, [f"other{n}" for n in range(8)], int(sys.argv[2])).run()
         say("done")
