@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from alcove import __version__
-from alcove.cli import agents, memories, people, serving, timeline, transfer, upkeep
+from alcove.cli import agents, memories, people, serving, timeline, upkeep
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, Unavailable
 from alcove.server.errors import RateLimited
@@ -37,11 +37,9 @@ class Explained(click.Group):
         return answer
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, module in GROUPS.items():
+        for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(
-                    [(each.name or "", each.get_short_help_str(80)) for each in module.COMMANDS]
-                )
+                formatter.write_dl([(each.name or "", each.get_short_help_str(80)) for each in commands])
 
 
 def exit_code(error: AlcoveError) -> int:
@@ -52,13 +50,14 @@ def exit_code(error: AlcoveError) -> int:
 
 
 GROUPS = {
-    "Memories": memories,
-    "Agents": agents,
-    "What was": timeline,
-    "People": people,
-    "Moving": transfer,
-    "Upkeep": upkeep,
-    "Serving": serving,
+    "Memories": memories.COMMANDS,
+    "Agents": agents.COMMANDS,
+    "What was": timeline.COMMANDS,
+    "People": people.COMMANDS,
+    "Moving": upkeep.MOVING,
+    "Upkeep": upkeep.COMMANDS,
+    "Rules": serving.RULES,
+    "Serving": serving.COMMANDS,
 }
 
 
@@ -77,6 +76,6 @@ def main() -> None:
     """Memory for AI agents: private rooms, common rooms, and nobody in a room that is not theirs."""
 
 
-for group in GROUPS.values():
-    for command in group.COMMANDS:
+for commands in GROUPS.values():
+    for command in commands:
         main.add_command(command)

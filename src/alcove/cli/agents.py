@@ -1,9 +1,10 @@
-"""Agents: who there is, what they have, what they did, and calling their tools."""
+"""Agents: who there is, what they have, what they did, calling their tools, and their runs and rooms."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,45 +12,47 @@ import click
 from click.core import ParameterSource
 
 from alcove.cli.memories import given, pair
-from alcove.cli.output import Output, compact, count, plain
-from alcove.cli.store import is_url, json_option, on_store
+from alcove.cli.output import Output, compact, confirm, count, plain
+from alcove.cli.store import Function, is_url, json_option, on_store, paged, yes_option
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
+    from alcove import Alcove
     from alcove.agents.handle import AgentsHandle
     from alcove.agents.runs import Run
-    from alcove.client.embedded import Alcove
 
 _MOST_CALLS = 1000
+_MOST_RUNS = 100
+_KINDS = ["workflow", "swarm", "debate"]
 
 
-def with_agents(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the option that names the specs of a file's agents."""
-    return click.option(
-        "--agents",
-        "specs",
-        envvar="ALCOVE_AGENTS",
-        show_envvar=True,
-        metavar="FILE|FOLDER",
-        help="The specs, for a store's file; a server has its own.",
-    )(command)
+def on_agents(name: str | None = None, **attributes: Any) -> Callable[[Function], click.Command]:
+    """Makes a command of a function that is called with agents: those of a server, or of a file's specs.
+
+    The arguments are those of `on_store`.
+    """
+
+    def decorate(function: Function) -> click.Command:
+        @click.option("--agents", "specs", envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
+                      help="The specs, for a store's file; a server has its own.")  # fmt: skip
+        @functools.wraps(function)
+        def run(store: Alcove, out: Output, specs: str | None, **arguments: Any) -> None:
+            context = click.get_current_context()
+            if not is_url(context.params["at"]):
+                if specs is None:
+                    raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
+            elif context.get_parameter_source("specs") is not ParameterSource.COMMANDLINE:
+                specs = None
+            function(store.agents(specs), out, **arguments)
+
+        return on_store(name, **attributes)(run)
+
+    return decorate
 
 
-def _agents(store: Alcove, specs: str | None) -> AgentsHandle:
-    context = click.get_current_context()
-    if is_url(context.params["at"]):
-        named = context.get_parameter_source("specs") is ParameterSource.COMMANDLINE
-        return store.agents(specs if named else None)
-    if specs is None:
-        raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
-    return store.agents(specs)
-
-
-@click.group(name="agents", invoke_without_command=True)
-@on_store()
-@with_agents
+@on_agents("agents", cls=click.Group, invoke_without_command=True)
 @click.option("--teams", is_flag=True, help="The teams instead.")
-def list_agents(store: Alcove, out: Output, specs: str | None, *, teams: bool) -> None:
+def list_agents(agents: AgentsHandle, out: Output, *, teams: bool) -> None:
     """List the agents you may use, or the teams.
 
     \b
@@ -57,15 +60,15 @@ def list_agents(store: Alcove, out: Output, specs: str | None, *, teams: bool) -
       alcove agents --agents agents.yaml
       alcove agents check agents.yaml
     """
-    agents = _agents(store, specs)
     if teams:
-        out.table(agents.teams(), ["team", "workers", "room", "mode"],
-                  lambda t: [t.name, ", ".join(t.workers), t.shared_memory_namespace, t.mode],
-                  empty="no teams")  # fmt: skip
+        columns = "team=name, workers, room=shared_memory_namespace, mode"
+        out.table(agents.teams(), columns, empty="no teams")
         return
-    out.table(agents.agents(), ["agent", "role", "owner", "tools", "rooms"],
-              lambda a: [a.name, a.role, a.owner, len(agents.tools(a.name)), _rooms(a.memory)],
-              empty="no agents")  # fmt: skip
+    out.table(agents.agents(), "agent=name, role, owner, tools, rooms", empty="no agents",
+              tools=lambda a: len(agents.tools(a.name)), rooms=lambda a: _rooms(a.memory))  # fmt: skip
+
+
+assert isinstance(list_agents, click.Group)
 
 
 @list_agents.command()
@@ -96,9 +99,7 @@ def _rooms(memory: Any) -> str:
     return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
 
 
-@click.command()
-@on_store()
-@with_agents
+@on_agents()
 @click.argument("name")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
@@ -106,9 +107,8 @@ def _rooms(memory: Any) -> str:
 @click.option("--team", help="Tools inside this team.")
 @click.option("--limit", type=click.IntRange(1, _MOST_CALLS), default=100, help="At most so many calls.")
 def agent(
-    store: Alcove, out: Output, specs: str | None, name: str, what: str, format: str, team: str | None,
-    limit: int,
-) -> None:  # fmt: skip
+    agents: AgentsHandle, out: Output, name: str, what: str, format: str, team: str | None, limit: int
+) -> None:
     """Show an agent: its spec, its tools, its rooms or its calls.
 
     \b
@@ -116,54 +116,98 @@ def agent(
       alcove agent researcher tools --json --format anthropic
       alcove agent researcher memory --as-user alice
     """
-    agents = _agents(store, specs)
     match what:
         case "spec":
             spec = agents.agent(name)
             out.record(spec, plain(compact(spec)))
-        case "tools" if out.as_json:
-            for tool in agents.tools(name, format, team):
-                out.record(tool, "")
         case "tools":
-            out.table(agents.tools(name, "mcp", team), ["tool", "arguments", "about"],
-                      lambda t: [t["name"], _signature(t["inputSchema"]), t["description"]],
-                      empty="no tools")  # fmt: skip
+            out.table(agents.tools(name, format if out.as_json else "mcp", team),
+                      "tool=name, arguments, about=description", empty="no tools",
+                      arguments=lambda tool: _signature(tool["inputSchema"]))  # fmt: skip
         case "memory":
-            out.table(agents.rooms(name), ["room", "namespace", "memories"],
-                      lambda r: [r.room, r.namespace, r.memories], empty="no rooms")  # fmt: skip
+            out.table(agents.rooms(name), "room, namespace, memories", empty="no rooms")
         case _:
-            calls = islice(agents.calls_of(name), limit)
-            out.table(calls, ["when", "user", "tool", "outcome", "ms", "session"],
-                      lambda c: [c.at, c.user, c.tool, c.outcome, f"{c.ms:.1f}", c.session],
-                      empty="no calls")  # fmt: skip
+            out.table(islice(agents.calls_of(name), limit), "when=at, user, tool, outcome, ms, session",
+                      empty="no calls", ms=lambda call: f"{call.ms:.1f}")  # fmt: skip
 
 
 def _signature(schema: Mapping[str, Any]) -> str:
     return ", ".join(name if name in schema["required"] else f"[{name}]" for name in schema["properties"])
 
 
-@click.command(name="runs")
-@on_store()
-@with_agents
-def list_runs(store: Alcove, out: Output, specs: str | None) -> None:
-    """List the workflows, swarms and debates you own or are in."""
-    out.table(_every_run(_agents(store, specs)), ["kind", "id", "owner", "members"],
-              lambda run: [run.kind, run.id, run.owner, ", ".join(run.members)], empty="no runs")  # fmt: skip
+@on_agents("runs")
+def list_runs(agents: AgentsHandle, out: Output) -> None:
+    """List the workflows, swarms and debates you own or are in.
+
+    \b
+    Example:  alcove runs
+    """
+
+    def ask(limit: int, offset: int) -> tuple[Sequence[Run], int | None]:
+        page = agents.list_runs(limit, offset)
+        return page, offset + limit if len(page) == limit else None
+
+    runs = paged(ask, 0, limit=sys.maxsize, most=_MOST_RUNS)
+    out.table(runs, "kind, id, owner, members", empty="no runs")
 
 
-def _every_run(agents: AgentsHandle) -> Iterator[Run]:
-    from alcove.agents.runs import MOST_RUNS  # noqa: PLC0415  --help does without
-
-    for offset in itertools.count(0, MOST_RUNS):
-        page = agents.list_runs(offset=offset)
-        yield from page
-        if len(page) < MOST_RUNS:
-            return
+@click.group()
+def run() -> None:
+    """Open a workflow, swarm or debate, say who is in it, and close it."""
 
 
-@click.command()
-@on_store(make=True)
-@with_agents
+_kind_argument = click.argument("kind", type=click.Choice(_KINDS))
+_members_option = click.option("--member", "members", multiple=True, help="Who is in it; may be repeated.")
+
+
+@on_agents("open", group=run, make=True)
+@_kind_argument
+@click.argument("id", required=False)
+@_members_option
+def open_run(agents: AgentsHandle, out: Output, kind: str, id: str | None, members: Sequence[str]) -> None:
+    """Open a run for several users.
+
+    \b
+    Without an ID it gets one that nobody guesses.
+    Example:  alcove run open workflow --member bob
+    """
+    _tell(out, agents.open_run(kind, id, members))
+
+
+@on_agents("change", group=run)
+@_kind_argument
+@click.argument("id")
+@_members_option
+def change_run(agents: AgentsHandle, out: Output, kind: str, id: str, members: Sequence[str]) -> None:
+    """Say who is in a run; only its owner may.
+
+    \b
+    Who is not named is let out, but for the owner.
+    Example:  alcove run change workflow w1 --member bob --member carol
+    """
+    _tell(out, agents.change_run(kind, id, members))
+
+
+def _tell(out: Output, run: Run) -> None:
+    out.record(run, f"{run.kind} {plain(run.id)}: {plain(', '.join(run.members))}")
+
+
+@on_agents("close", group=run)
+@_kind_argument
+@click.argument("id")
+@yes_option
+def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: bool) -> None:
+    """Close a run and take its rooms away; only its owner may.
+
+    \b
+    Example:  alcove run close workflow w1 --yes
+    """
+    confirm(f"Close the {kind} {plain(id)} and take its rooms away, for good?", yes=yes)
+    agents.close_run(kind, id)
+    out.record({"closed": id}, f"closed {kind} {plain(id)}")
+
+
+@on_agents(make=True)
 @click.argument("name")
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
@@ -171,8 +215,8 @@ def _every_run(agents: AgentsHandle) -> Iterator[Run]:
 @click.option("--team", help="In this team.")
 @click.option("--instance", multiple=True, metavar="KIND=ID", help="In this workflow, swarm or debate.")
 def call(
-    store: Alcove, out: Output, specs: str | None, name: str, tool: str, arguments: tuple[str, ...],
-    session: str | None, team: str | None, instance: tuple[str, ...],
+    agents: AgentsHandle, out: Output, name: str, tool: str, arguments: tuple[str, ...], session: str | None,
+    team: str | None, instance: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Call a tool of an agent.
 
@@ -181,7 +225,6 @@ def call(
       alcove call researcher remember key=tea content="green tea" --as-user alice
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
-    agents = _agents(store, specs)
     schemas = {each["name"]: each["inputSchema"] for each in agents.tools(name, "mcp", team)}
     instances = dict(pair(word, "--instance") for word in instance)
     said = _arguments(arguments, schemas.get(tool, {}).get("properties", {}))
@@ -202,4 +245,4 @@ def _arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str,
     return arguments
 
 
-COMMANDS = [list_agents, agent, call, list_runs]
+COMMANDS: list[click.Command] = [list_agents, agent, call, list_runs, run]

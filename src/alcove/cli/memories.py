@@ -5,33 +5,47 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from alcove.cli.output import Output, plain, shown
-from alcove.cli.store import NamespaceType, namespace_argument, on_store, prefix_argument
+from alcove.cli.store import (
+    NamespaceType,
+    as_of_option,
+    key_argument,
+    limit_option,
+    namespace_argument,
+    on_store,
+    paged,
+    prefix_argument,
+    ttl_option,
+)
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import Memory
+from alcove.core.records import Entry, Memory, Result
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove import Alcove
 
 T = TypeVar("T")
 
+_revision_option = click.option("--expected-revision", type=int,
+                                help="Only if this is its revision; 0 if it is not there.")  # fmt: skip
+_idempotency_option = click.option("--idempotency-key", help="A repetition with the same key is done once.")
+_offset_option = click.option("--offset", type=click.IntRange(0), default=0,
+                              help="Leave out the first so many.")  # fmt: skip
 
-@click.command()
+
 @on_store(make=True)
 @namespace_argument
-@click.argument("key")
+@key_argument
 @click.argument("value", nargs=-1, required=True)
 @click.option("--index", multiple=True, metavar="FIELD=TEXT", help="Text to be found by; may be repeated.")
-@click.option("--ttl", type=int, metavar="SECONDS", help="Forget it after so many seconds.")
-@click.option("--expected-revision", type=int, help="Only if this is its revision; 0 if it is not there.")
+@ttl_option
+@_revision_option
 @click.option("--create-only", is_flag=True, help="Only if it is not there.")
-@click.option("--idempotency-key", help="A repetition with the same key is done once.")
+@_idempotency_option
 def put(
     store: Alcove, out: Output, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str],
     ttl: int | None, **conditions: Any,
@@ -42,22 +56,39 @@ def put(
     VALUE is a JSON object, NAME=VALUE pairs, or '-' for an object on stdin.
     Examples:
       alcove put user:noop:notes tea text="green tea" cups=2
-      alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 3600
+      alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 1h
       jq .profile me.json | alcove put user:alice:profile me - --as-user alice
     """
     texts = dict(pair(word, "--index") for word in index)
-    content = given(value, "VALUE")
-    entry = store.put(namespace, key, content, index=texts or None, ttl_seconds=ttl,
+    entry = store.put(namespace, key, given(value, "VALUE"), index=texts or None, ttl_seconds=ttl,
                       wait_for_index=bool(texts), **conditions)  # fmt: skip
-    until = f", until {shown(entry.expires_at)}" if entry.expires_at else ""
-    out.record(entry, f"{plain(key)} in {namespace}: revision {entry.revision}{until}")
+    out.record(entry, _written(entry))
 
 
-@click.command()
 @on_store()
 @namespace_argument
-@click.argument("key")
-@click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z.")
+@key_argument
+@ttl_option
+def touch(store: Alcove, out: Output, namespace: Namespace, key: str, ttl: int | None) -> None:
+    """Change when a memory expires; without --ttl, it never does.
+
+    \b
+    It gets no new revision, and no event tells of it.
+    Example:  alcove touch user:noop:notes tea --ttl 7d
+    """
+    entry = store.touch(namespace, key, ttl_seconds=ttl)
+    out.record(entry, _written(entry, otherwise=", never expires"))
+
+
+def _written(entry: Entry, otherwise: str = "") -> str:
+    until = f", until {shown(entry.expires_at)}" if entry.expires_at else otherwise
+    return f"{plain(entry.key)} in {entry.namespace}: revision {entry.revision}{until}"
+
+
+@on_store()
+@namespace_argument
+@key_argument
+@as_of_option
 def get(store: Alcove, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
     """Show one memory.
 
@@ -88,12 +119,11 @@ def _page(memory: Memory) -> str:
     return "\n".join([*lines, plain(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n")])
 
 
-@click.command()
 @on_store()
 @namespace_argument
-@click.argument("key")
-@click.option("--expected-revision", type=int, help="Only if this is its revision.")
-@click.option("--idempotency-key", help="A repetition with the same key is done once.")
+@key_argument
+@_revision_option
+@_idempotency_option
 def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditions: Any) -> None:
     """Delete one memory.
 
@@ -107,30 +137,47 @@ def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditi
     out.record(deletion, f"{plain(key)} in {namespace}: {said}")
 
 
+@on_store(make=True)
+@click.argument("file", type=click.File("rb"), default="-")
+@_idempotency_option
+def batch(store: Alcove, out: Output, file: BinaryIO, idempotency_key: str | None) -> None:
+    """Do many operations in one transaction: all of them or none.
+
+    \b
+    FILE has one a line, as JSON; '-' is stdin. Each is a put, get, delete or touch:
+      {"op": "put", "namespace": "user:noop:notes", "key": "tea", "value": {"cups": 2}}
+      {"op": "touch", "namespace": "user:noop:notes", "key": "tea", "ttl_seconds": 3600}
+    Example:  alcove batch operations.jsonl
+    """
+    lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
+    operations = [_object(line, f"line {number}") for number, line in lines]
+    results: list[Result] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = store.batch(operations, idempotency_key=idempotency_key, after_cursor=cursor or None)
+        results, cursor = [*results, *page], page.after_cursor
+    out.table(
+        zip(operations, results, strict=True), "op, namespace, key, rev, value", whole={"results": results},
+        op=lambda pair: pair[0]["op"], namespace=lambda pair: Namespace.checked(pair[0]["namespace"]),
+        key=lambda pair: pair[0]["key"], rev=lambda pair: (pair[1] and pair[1].revision) or "none",
+        value=lambda pair: getattr(pair[1], "value", None), empty="no operations",
+    )  # fmt: skip
+
+
 def finding(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command what `search` and `list` can be asked."""
-    for option in (
-        click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
-        click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
-        click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most."),
-        click.option("--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
-                     help="What must hold; may be repeated."),
-        prefix_argument,
-    ):  # fmt: skip
+    conditions = click.option("--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
+                              help="What must hold; may be repeated.")  # fmt: skip
+    for option in (as_of_option, _offset_option, limit_option(100), conditions, prefix_argument):
         command = option(command)
     return command
 
 
-@click.command()
 @on_store()
 @finding
 @click.argument("query", required=False)
-@click.option(
-    "--mode",
-    type=click.Choice(["hybrid", "semantic", "keyword"]),
-    default="hybrid",
-    help="How a query ranks.",
-)
+@click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
+              help="How a query ranks.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
 def search(
     store: Alcove, out: Output, prefix: Namespace, query: str | None, mode: str, *, explain: bool,
@@ -146,44 +193,23 @@ def search(
     """
     if query is None and any(" " in segment for segment in prefix):
         raise click.UsageError(f"this is a namespace; to ask: alcove search NAMESPACE {str(prefix)!r}")
-    columns, cells = ["namespace", "key", "rev", "written", "value"], _cells
-    find: Callable[..., Sequence[Memory]] = store.search
+    columns = "namespace, key, rev=revision, written=created_at, value"
     if query is not None:
-        columns, cells = ["score", *columns], _scored
-        find = partial(_asked, store, query=query, mode=mode, explain=explain)
+        columns = f"score, {columns}"
+        asked |= {"query": query, "mode": mode, "explain": explain}
         if explain:
-            columns, cells = ["score", "namespace", "key", "why: each signal's place and share"], _reasons
-    out.table(_found(find, 100, prefix, **asked), columns, cells,
+            columns = "score, namespace, key, why: each signal's place and share=why"
+    out.table(_found(store.search, 100, prefix, **asked), columns, why=_why,
+              score=lambda m: "" if m.score is None else f"{m.score:.3f}",
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 
-def _asked(store: Alcove, prefix: Namespace, **asked: Any) -> Sequence[Memory]:
-    found = store.search(prefix, **asked)
-    if found.degraded:
-        click.echo(f"alcove: {found.degraded}", err=True)
-    return found
-
-
-def _cells(memory: Memory) -> list[object]:
-    return [memory.namespace, memory.key, memory.revision, memory.created_at, memory.value]
-
-
-def _scored(memory: Memory) -> list[object]:
-    return [_score(memory), *_cells(memory)]
-
-
-def _reasons(memory: Memory) -> list[object]:
+def _why(memory: Memory) -> str:
     signals = (memory.explain or {}).items()
-    why = "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in signals)
-    return [_score(memory), memory.namespace, memory.key, why]
+    return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in signals)
 
 
-def _score(memory: Memory) -> str:
-    return "" if memory.score is None else f"{memory.score:.3f}"
-
-
-@click.command(name="list")
-@on_store()
+@on_store("list")
 @finding
 def list_memories(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -> None:
     """List memories below a namespace, without their values.
@@ -191,35 +217,34 @@ def list_memories(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -
     \b
     Example:  alcove list user:alice --limit 1000
     """
-    out.table(
-        _found(store.list, 1000, prefix, **asked),
-        ["namespace", "key", "rev", "written", "expires"],
-        lambda e: [e.namespace, e.key, e.revision, e.created_at, e.expires_at or "never"],
-        empty=f"nothing found below {prefix or 'the root'}",
-    )
+    out.table(_found(store.list, 1000, prefix, **asked),
+              "namespace, key, rev=revision, written=created_at, expires",
+              expires=lambda e: e.expires_at or "never",
+              empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 
 def _found(
     find: Callable[..., Sequence[T]], most: int, prefix: Namespace, conditions: Sequence[str],
-    limit: int, offset: int, as_of: str | None,
+    limit: int, offset: int, **asked: Any,
 ) -> Iterator[T]:  # fmt: skip
-    """As many as are wanted, asked for page by page."""
     filter = given(conditions, "--filter") if conditions else None
-    while limit > 0:
-        page = find(prefix, filter=filter, limit=min(limit, most), offset=offset, as_of=as_of)
-        yield from page
-        if len(page) < min(limit, most) and not getattr(page, "next_offset", None):
-            return
-        limit, offset = limit - len(page), offset + len(page)
+
+    def ask(limit: int, offset: int) -> tuple[Sequence[T], int | None]:
+        page = find(prefix, filter=filter, limit=limit, offset=offset, **asked)
+        if degraded := getattr(page, "degraded", None):
+            click.echo(f"alcove: {degraded}", err=True)
+        more = len(page) == limit or getattr(page, "next_offset", None)
+        return page, offset + len(page) if more else None
+
+    return paged(ask, offset, limit=limit, most=most)
 
 
-@click.command()
 @on_store()
 @prefix_argument
 @click.option("--suffix", type=NamespaceType(), default="", help="Only those that end so.")
 @click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many.")
+@_offset_option
 def namespaces(store: Alcove, out: Output, prefix: Namespace, suffix: Namespace, **bounds: Any) -> None:
     """List the namespaces that hold something, one a line.
 
@@ -237,14 +262,11 @@ def given(words: Sequence[str], where: str) -> dict[str, Any]:
     """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several."""
     content: dict[str, Any] = {}
     for word in words:
-        if word != "-" and not word.lstrip().startswith("{"):
+        if word == "-" or word.lstrip().startswith("{"):
+            content |= _object(sys.stdin.read() if word == "-" else word, where)
+        else:
             name, text = pair(word, where)
             content[name] = _json(text, otherwise=text)
-            continue
-        found = _json(sys.stdin.read() if word == "-" else word, otherwise=None)
-        if not isinstance(found, dict):
-            raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
-        content |= found
     return content
 
 
@@ -258,11 +280,17 @@ def pair(word: str, where: str) -> tuple[str, str]:
     return name, text
 
 
-def _json(text: str, *, otherwise: object) -> object:
+def _object(text: str | bytes, where: str) -> dict[str, Any]:
+    if not isinstance(found := _json(text, otherwise=None), dict):
+        raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
+    return found
+
+
+def _json(text: str | bytes, *, otherwise: object) -> object:
     try:
         return json.loads(text)
     except ValueError:
         return otherwise
 
 
-COMMANDS = [put, get, delete, search, list_memories, namespaces]
+COMMANDS = [put, touch, get, delete, batch, search, list_memories, namespaces]

@@ -8,16 +8,16 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from alcove.core.errors import AlcoveError
-from alcove.upkeep.atomic_file import Partial
 
 if TYPE_CHECKING:
     from alcove.upkeep.backup import Progress
@@ -38,28 +38,50 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
-    def record(self, record: object, text: str) -> None:
-        """One answer."""
-        click.echo(compact(record) if self.as_json else text)
+    def record(self, record: object, text: str | None = None) -> None:
+        """One answer; without a text of its own, its fields by name, one a line."""
+        if self.as_json:
+            click.echo(compact(record))
+        elif text is not None:
+            click.echo(text)
+        else:
+            fields: dict[str, object] = msgspec.to_builtins(record, builtin_types=[datetime])
+            for line in aligned([[name, shown(value)] for name, value in fields.items()], _width()):
+                click.echo(line)
 
     def table(
         self,
         records: Iterable[T],
-        columns: Sequence[str],
-        cells: Callable[[T], Sequence[object]],
+        columns: str,
         *,
         empty: str,
+        whole: object = None,
+        **made: Callable[[T], object],
     ) -> None:
-        """Many answers; `cells` gives a record's row."""
+        """Many answers, one a row, or one a line of JSON.
+
+        `columns` are the records' fields, such as `key, rev=revision` where a column's name is another;
+        `made` has those that are no field. `empty` is said where there are no records. `whole` is what
+        is printed as JSON in their place.
+        """
         if self.as_json:
-            for record in records:
+            for record in records if whole is None else (whole,):
                 click.echo(compact(record))
             return
-        rows = [cells(record) for record in records]
-        for number, line in enumerate(aligned([columns, *rows], _width())):
+        names = [column.rpartition("=") for column in columns.split(", ")]
+        cells = [made.get(field) or partial(_field, path=field) for _, _, field in names]
+        rows = [[cell(record) for cell in cells] for record in records]
+        titles = [title or field for title, _, field in names]
+        for number, line in enumerate(aligned([titles, *rows], _width())):
             click.echo(click.style(line, bold=True) if number == 0 else line)
         if not rows:
             click.echo(empty, err=True)
+
+
+def _field(record: Any, path: str) -> object:
+    for name in path.split("."):
+        record = record[name] if isinstance(record, dict) else getattr(record, name)
+    return record
 
 
 def compact(record: object) -> str:
@@ -73,10 +95,14 @@ def shown(cell: object) -> str:
         return ""
     if isinstance(cell, datetime):
         return f"{cell:%Y-%m-%d %H:%M:%SZ}"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
-    if isinstance(cell, dict | list):
+    if isinstance(cell, dict):
         return plain(compact(cell))
+    if isinstance(cell, list):
+        return ", ".join(map(shown, cell))
     return plain(str(cell))
 
 
@@ -97,12 +123,13 @@ def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[st
     """Lines with their columns under one another, numbers to the right; the widest columns give way."""
     rows = [[shown(cell) for cell in row] for row in table]
     widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
-    while width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widest = max(range(len(widths)), key=widths.__getitem__)
+    may_give = [number for number, title in enumerate(rows[0]) if title != "id"]  # one is there to be copied
+    while width is not None and may_give and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widest = max(may_give, key=widths.__getitem__)
         if widths[widest] <= _LEAST:
             break
         widths[widest] -= 1
-    numbers = [all(isinstance(cell, int) for cell in column[1:]) for column in zip(*table, strict=True)]
+    numbers = [all(type(cell) is int for cell in column[1:]) for column in zip(*table, strict=True)]
     for row in rows:
         cells = [_cut(cell, most) for cell, most in zip(row, widths, strict=True)]
         filled = [
@@ -150,35 +177,32 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def progress(
-    label: str, length: int | None = None, *, hidden: bool = False
-) -> Iterator[Callable[[int], None]]:
+def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar on the error stream, where that is a terminal; the value is called with each step's size."""
-    if hidden or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda step: None
         return
     steps = range(length) if length else itertools.count()
-    often = max(1, length // 200) if length else 100
-    with click.progressbar(
-        steps, label=label, file=sys.stderr, show_pos=not length, update_min_steps=often
-    ) as bar:
+    with click.progressbar(steps, label=label, file=sys.stderr, show_pos=not length) as bar:
+        bar.update_min_steps = max(1, length // 200) if length else 100
         yield bar.update
+        bar.finish()  # what is done is shown as done, whatever was counted
+        bar.update_min_steps = 0
+        bar.update(0)
 
 
 def finished(steps: Iterable[Progress[T]]) -> T:
     """What a long job gives in the end, with a bar for each of its steps."""
-    result = None
     for name, group in itertools.groupby(steps, key=lambda each: each.step):
-        bar, done, total = None, 0, 0
-        with ExitStack() as stack:
-            for each in group:
-                bar = bar or stack.enter_context(progress(name, each.total, hidden=name == "done"))
+        first = next(group)
+        if first.result is not None:
+            return first.result
+        with progress(name, first.total) as bar:
+            done = 0
+            for each in itertools.chain([first], group):
                 bar(each.done - done)
-                done, total, result = each.done, each.total, each.result
-            if bar:
-                bar(total - done)
-    assert result is not None
-    return result
+                done = each.done
+    raise AssertionError("the last step has the result")
 
 
 @contextmanager
@@ -189,14 +213,8 @@ def writing(path: str | None) -> Iterator[Callable[[bytes], object]]:
     elif path == "-":
         yield sys.stdout.buffer.write
     else:
+        from alcove.upkeep.atomic_file import Partial  # noqa: PLC0415  --help does without
+
         with Partial(Path(path)) as partial:
             yield partial.write
             partial.complete()
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Says what takes a while and cannot be measured, at a terminal."""
-    if sys.stderr.isatty():
-        click.echo(f"{what} …", err=True)
-    yield

@@ -1,23 +1,24 @@
-"""What a privacy officer does: what is held of a person, and forgetting them."""
+"""What a privacy officer does: what is held of a person, looking through it, and forgetting them."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, working, writing
-from alcove.cli.store import on_store
-from alcove.core.records import HeldNamespace, Receipt, Shared
+from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, writing
+from alcove.cli.store import limit_option, on_store, paged, yes_option
+from alcove.core.records import HeldNamespace, Memory, Receipt
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove import Alcove
     from alcove.store.reports import Held
 
 
-@click.command()
 @on_store()
 @click.argument("user")
 def held(store: Alcove, out: Output, user: str) -> None:
@@ -49,34 +50,56 @@ def _tell(out: Output, user: str, found: Held) -> None:
 
 def _rooms(out: Output, what: str, rooms: list[HeldNamespace]) -> None:
     if rooms:
-        columns = [what, "memories", "versions", "bytes"]
-        out.table(rooms, columns, lambda n: [n.namespace, n.memories, n.versions, n.bytes], empty="")
+        out.table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
 
 
-@click.command()
 @on_store()
 @click.argument("user")
-@click.option(
-    "--shared",
-    type=click.Choice(["keep", "anonymise", "remove"]),
-    default="anonymise",
-    show_default=True,
-    help="What becomes of what they wrote into rooms of others.",
-)
+@limit_option(100)
+def review(store: Alcove, out: Output, user: str, limit: int) -> None:
+    """Look through the memories of a user; audited.
+
+    \b
+    What is in their rooms, and what they wrote into rooms of others, in the order it was written.
+    Example:  alcove review alice
+    """
+
+    def ask(most: int, after: str | None) -> tuple[Sequence[Memory], str | None]:
+        page = store.admin.memories_of(user, limit=most, after_cursor=after)
+        return page.items, page.after_cursor if page.items else None
+
+    found = paged(ask, None, limit=limit, most=1000)
+    out.table(
+        found, "id, written=created_at, namespace, key, value", empty=f"nothing of {plain(user)} is held"
+    )
+
+
+@on_store()
+@click.argument("user")
+@click.argument("id")
+@yes_option
+def remove(store: Alcove, out: Output, user: str, id: str, *, yes: bool) -> None:
+    """Take one memory of a user away for good; audited.
+
+    \b
+    Every version of it goes, and a restored backup does not bring it back. ID is what `alcove review` shows.
+    Example:  alcove remove alice 5d0c8a52-7a3e-4f5b-9c1d-2e6f7a8b9c0d --yes
+    """
+    confirm(f"Take the memory {plain(id)} of {plain(user)} away, for good?", yes=yes)
+    store.admin.remove(user, id)
+    out.record({"removed": id}, f"removed {plain(id)}")
+
+
+@on_store()
+@click.argument("user")
+@click.option("--shared", type=click.Choice(["keep", "anonymise", "remove"]), default="anonymise",
+              show_default=True, help="What becomes of what they wrote into rooms of others.")  # fmt: skip
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until no byte of it is left.")
 @click.option("--dry-run", is_flag=True, help="Erase nothing, and say what would be.")
 @click.option("--receipt", "file", metavar="FILE", help="A new file to keep the receipt in.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def wipe(
-    store: Alcove,
-    out: Output,
-    user: str,
-    shared: Shared,
-    *,
-    wait: bool,
-    dry_run: bool,
-    file: str | None,
-    yes: bool,
+    store: Alcove, out: Output, user: str, *, dry_run: bool, file: str | None, yes: bool, **how: Any
 ) -> None:
     """Erase a user for good, and print the receipt.
 
@@ -91,13 +114,14 @@ def wipe(
     if dry_run and file:
         raise click.UsageError("a dry run gives no receipt to keep")
     if dry_run:
-        receipt = store.wipe(user, shared=shared, dry_run=True)
+        receipt = store.wipe(user, dry_run=True, shared=how["shared"])
         out.record(receipt, _told(receipt, "Nothing was erased. This would be:"))
         return
     confirm(f"Erase everything that belongs to {plain(user)}, for good?", yes=yes)
     with writing(file) as write:
-        with working("erasing, and rebuilding the file"):
-            receipt = store.wipe(user, shared=shared, wait=wait)
+        if sys.stderr.isatty():
+            click.echo("erasing, and rebuilding the file …", err=True)
+        receipt = store.wipe(user, **how)
         stays = "erased, but for what stays in rooms of others" if receipt.shared_left else "forgotten"
         out.record(receipt, _told(receipt, f"{plain(user)} is {stays}."))
         write(compact(receipt).encode() + b"\n")
@@ -127,8 +151,7 @@ def receipt() -> None:
     """Check the receipts of wipes."""
 
 
-@receipt.command()
-@on_store()
+@on_store(group=receipt)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def verify(store: Alcove, out: Output, file: Path) -> None:
     """Compare a receipt with the ledger of wipes.
@@ -152,4 +175,4 @@ def verify(store: Alcove, out: Output, file: Path) -> None:
         click.get_current_context().exit(1)
 
 
-COMMANDS: list[click.Command] = [held, wipe, receipt]
+COMMANDS: list[click.Command] = [held, review, remove, wipe, receipt]

@@ -1,26 +1,35 @@
-"""Serving a store: the server, its configuration, tokens and API keys, and the command itself."""
+"""Serving a store, and its rules: server, tokens, API keys, policies, settings, and the command itself."""
 
 from __future__ import annotations
 
 import json
 import platform
+import sys
 import time
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
+from msgspec import structs
 
 from alcove import __version__
-from alcove.cli.output import Output
-from alcove.cli.store import is_url, json_option, on_store
-from alcove.core.clock import system_clock, to_datetime
+from alcove.cli.memories import given
+from alcove.cli.output import Output, compact
+from alcove.cli.store import Duration, is_url, json_option, on_store
+from alcove.core.clock import parse_duration, system_clock, to_datetime
 from alcove.core.errors import needed_by
 from alcove.server import config as configuration
 from alcove.server.config import ServeConfig
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
-    from alcove.store.api_keys import ApiKey
+    from alcove import Alcove
+
+TEXTS = ("authz", "attributes", "filter")
+
+_roles_option = click.option("--role", "roles", multiple=True,
+                             help="A role, such as admin; may be repeated.")  # fmt: skip
 
 
 @click.command()
@@ -62,9 +71,10 @@ def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @click.option("--user", required=True, help="Whom the token names.")
-@click.option("--role", "roles", multiple=True, help="A role, such as admin; may be repeated.")
+@_roles_option
 @click.option("--jwt-secret", envvar="ALCOVE_JWT_SECRET", required=True, help="The server's shared secret.")
-@click.option("--seconds", default=3600, show_default=True, help="How long it is valid.")
+@click.option("--seconds", "--ttl", "seconds", type=Duration(), default=3600, show_default=True,
+              metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
 @json_option
 def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, as_json: bool) -> None:
     """Make a token, for trying things out.
@@ -83,52 +93,133 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, a
 
 
 @click.group()
+def policy() -> None:
+    """Show policies, try what they would decide, and put them in force."""
+
+
+_folder_option = partial(
+    click.option, "--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+
+
+def _texts(folder: Path | None) -> dict[str, str | None]:
+    """The policies of a folder, by name."""
+    files = {name: folder / f"{name}.rego" for name in TEXTS} if folder else {}
+    return {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
+
+
+@on_store(group=policy)
+@click.argument("name", type=click.Choice(TEXTS), required=False)
+def show(store: Alcove, out: Output, name: str | None) -> None:
+    """Print the policies in force, or one of them.
+
+    \b
+    Example:  alcove policy show authz > authz.rego
+    """
+    found = store.admin.policies()
+    if out.as_json:
+        out.record(found)
+    elif name:
+        click.echo(getattr(found, name), nl=False)
+    else:
+        for each in TEXTS:
+            whence = "put by an admin" if each in found.stored else "from the folder, or built in"
+            click.echo(click.style(f"# {each}.rego ({whence})", bold=True))
+            click.echo(getattr(found, each).rstrip("\n") + "\n")
+
+
+@on_store(group=policy)
+@click.argument("input", nargs=-1, required=True)
+@_folder_option(help="Try the *.rego files of this folder instead of those in force.")
+def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
+    """Show what the policies would say to an input.
+
+    \b
+    INPUT is a JSON object, or '-' for one on stdin. Nothing is changed.
+    Exit code 1 if authz would deny it.
+    Example:
+      alcove policy test '{"operation": "read", "namespace": ["user", "bob"], "key": "k",
+                           "context": {"user_id": "alice", "jwt_claims": {}, "agent": null, "grants": []}}'
+    """
+    said = store.admin.test_policies(given(input, "INPUT"), _texts(folder))
+    out.record(said, "\n".join(f"{rule:<18}{compact(answer)}" for rule, answer in said.items()))
+    decision = said.get("decision")
+    if not isinstance(decision, dict) or decision.get("allow") is not True:
+        sys.exit(1)
+
+
+@on_store("put", group=policy)
+@_folder_option(help="Where the *.rego files are: authz, attributes, filter, or some of them.")
+@click.option("--reset", is_flag=True, help="Take back what was put.")
+def put_policies(store: Alcove, out: Output, folder: Path | None, *, reset: bool) -> None:
+    """Put policies in force, at once and in every process.
+
+    \b
+    All that was put before is replaced; one that the folder does not have is the server's own or the built-in
+    one. Try them first: alcove policy test --dir FOLDER.
+    Example:  alcove policy put --dir policies
+    """
+    texts = _texts(folder)
+    if bool(texts) == reset:
+        raise click.UsageError("say which: --dir with authz.rego, attributes.rego or filter.rego, "
+                               "or --reset")  # fmt: skip
+    found = store.admin.put_policies(texts)
+    stored = ", ".join(found.stored) or "none"
+    out.record(found, f"put by an admin: {stored}; the others are from the folder, or built in")
+
+
+@on_store()
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
+def settings(store: Alcove, out: Output, changes: tuple[str, ...]) -> None:
+    """Show the limits and retention in force, or change some of them.
+
+    \b
+    Changes hold at once and in every process; null takes one back. Days may be typed 30d or 12h.
+    Examples:
+      alcove settings
+      alcove settings retention_days=30d max_batch=500
+      alcove settings retention_days=null
+    """
+    wanted = given(changes, "CHANGES")
+    for name, value in wanted.items():
+        if name.endswith("_days") and isinstance(value, str):
+            wanted[name] = parse_duration(value, unit="d") or value
+    out.record(store.admin.put_settings(wanted) if wanted else store.admin.settings())
+
+
+@click.group()
 def apikey() -> None:
     """Make, list and revoke the API keys of a store."""
 
 
-@apikey.command()
-@on_store()
+@on_store(group=apikey)
 @click.option("--client", required=True, help="The program that will use it.")
 @click.option("--user", help="Whom it acts for.")
 @click.option("--trusted", is_flag=True, help="It may name the user of each request with X-User-ID.")
-@click.option("--role", "roles", multiple=True, help="A role, such as admin; may be repeated.")
-def create(
-    store: Alcove, out: Output, client: str, user: str | None, *, trusted: bool, roles: tuple[str, ...]
-) -> None:
+@_roles_option
+def create(store: Alcove, out: Output, roles: tuple[str, ...], **whom: Any) -> None:
     """Make a key; it is shown once.
 
     \b
     Example:  alcove apikey create --client phone-app --user alice
     """
-    if not trusted and not user:
+    if not whom["trusted"] and not whom["user"]:
         raise click.UsageError("--user is needed unless the key is --trusted to name the user itself")
-    key = store.api_keys.create(
-        client=client, user=user, roles=list(roles), trusted=trusted, now=system_clock()
-    )
+    key = store.api_keys.create(roles=[*roles], now=system_clock(), **whom)
     out.record({"key": key}, key)
 
 
-@apikey.command(name="list")
-@on_store()
+@on_store("list", group=apikey)
 def list_keys(store: Alcove, out: Output) -> None:
     """List the keys that have not been revoked."""
-    out.table(
-        [_known(key) for key in store.api_keys.list()],
-        ["id", "client", "user", "roles", "trusted", "made"],
-        lambda key: [*key.values()],
-        empty="there are no API keys",
-    )
+    known = [{**structs.asdict(key), "roles": [*key.roles], "created_at": to_datetime(key.created_at)}
+             for key in store.api_keys.list()]  # fmt: skip
+    for each in known:
+        del each["digest"]
+    out.table(known, "id, client, user, roles, trusted, made=created_at", empty="there are no API keys")
 
 
-def _known(key: ApiKey) -> dict[str, object]:
-    """What may be shown of a key: not its digest."""
-    known = {"id": key.id, "client": key.client, "user": key.user, "roles": " ".join(key.roles)}
-    return {**known, "trusted": "yes" if key.trusted else "no", "created_at": to_datetime(key.created_at)}
-
-
-@apikey.command()
-@on_store()
+@on_store(group=apikey)
 @click.argument("id")
 def revoke(store: Alcove, out: Output, id: str) -> None:
     """Make a key useless, from now on and in every worker."""
@@ -160,4 +251,5 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(maker(context.find_root().command, {}, "alcove", "_ALCOVE_COMPLETE").source())
 
 
-COMMANDS: list[click.Command] = [serve, config, token, apikey, version, completion]
+RULES: list[click.Command] = [policy, settings, apikey]
+COMMANDS: list[click.Command] = [serve, config, token, version, completion]

@@ -1,73 +1,73 @@
-"""Which store a command works on, and as whom."""
+"""Commands that work on a store: which one, as whom, and the kinds of arguments they share."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from alcove.cli.output import Output
 from alcove.client import SCHEMES, connect
+from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove import Alcove
     from alcove.search.embedders import Embedder
+
+T = TypeVar("T")
+Function = Callable[..., Any]
 
 OPERATOR = Settings(sweep_interval=0)
 """A command does its work and ends; it sweeps nothing on the side."""
 
-Command = Callable[..., Any]
-
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+key_argument = click.argument("key")
 
 _OPTIONS = [
-    click.option(
-        "--at",
-        envvar="ALCOVE_AT",
-        show_envvar=True,
-        default="memory.db",
-        show_default=True,
-        metavar="FILE|URL",
-        help="The store: its file, or the address of its server.",
-    ),
+    click.option("--at", envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
+                 metavar="FILE|URL", help="The store: its file, or the address of its server."),
     click.option("--token", envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
     click.option("--api-key", envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
     click.option("--as-user", metavar="USER", help="Act as this user: on a file, or with a trusted API key."),
     json_option,
-]
+]  # fmt: skip
 
 
-def on_store(*, make: bool = False) -> Callable[[Command], Command]:
-    """Gives a command its store and its output; only with `make` may the file be new."""
+def on_store(
+    name: str | None = None, cls: type[click.Command] = click.Command, *, group: click.Group | None = None,
+    make: bool = False, **attributes: Any,
+) -> Callable[[Function], click.Command]:  # fmt: skip
+    """Makes a command of a function, which is called with the store and where the output goes.
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def run(
-            at: str,
-            token: str | None,
-            api_key: str | None,
-            as_user: str | None,
-            *,
-            as_json: bool,
-            **arguments: Any,
-        ) -> None:
+    `group` is the command that this one is a part of; only with `make` may the store's file be new. The
+    other arguments are those of `click.command`.
+    """
+
+    def decorate(function: Function) -> click.Command:
+        @functools.wraps(function)
+        def run(at: str, *, as_json: bool, **arguments: Any) -> None:
             if click.get_current_context().invoked_subcommand:
                 return  # a group's own work is what it does without one
-            with opened(at, token=token, api_key=api_key, as_user=as_user, make=make) as store:
-                command(store, Output(as_json=as_json), **arguments)
+            who = {name: arguments.pop(name) for name in ("token", "api_key", "as_user")}
+            with opened(at, make=make, **who) as store:
+                function(store, Output(as_json=as_json), **arguments)
 
         for option in reversed(_OPTIONS):
             run = option(run)
-        return run
+        command = click.command(name, cls, **attributes)(run)
+        if group:
+            group.add_command(command)
+        return command
 
     return decorate
 
@@ -122,6 +122,21 @@ def _check_file(at: str, *, make: bool) -> None:
         click.echo(f"A new store: {at}, with {where}", err=True)
 
 
+def paged(
+    ask: Callable[[int, Any], tuple[Sequence[T], Any]], start: Any, *, limit: int, most: int
+) -> Iterator[T]:
+    """As many records as are wanted, asked for page by page, at most `most` at a time.
+
+    `ask` is called with how many and from where on; it gives them, and where the next ones begin or None.
+    """
+    while limit > 0:
+        found, start = ask(min(limit, most), start)
+        yield from found
+        limit -= len(found)
+        if start is None:
+            return
+
+
 class NamespaceType(click.ParamType):  # type: ignore[type-arg]
     """A namespace as it is typed: user:alice:notes."""
 
@@ -134,5 +149,25 @@ class NamespaceType(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"expected {error.expected}", param, ctx)
 
 
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """Whole seconds, as they are typed: 90, 90s, 15m, 1h, 7d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        seconds = parse_duration(str(value))
+        if seconds is None or not seconds.is_integer():
+            self.fail(f"expected whole seconds, or such as 15m, 1h, 7d, not {value!r}", param, ctx)
+        return int(seconds)
+
+
 namespace_argument = click.argument("namespace", type=NamespaceType())
 prefix_argument = click.argument("prefix", type=NamespaceType(), default="")
+ttl_option = click.option("--ttl", type=Duration(), metavar="DURATION",
+                          help="Forget it after so many seconds, or 15m, 1h, 7d.")  # fmt: skip
+as_of_option = click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z.")
+
+
+def limit_option(default: int) -> Callable[[Function], Function]:
+    return click.option("--limit", type=click.IntRange(1), default=default, show_default=True,
+                        help="At most so many.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What happened: events, the history of one memory, and what changed in it."""
+"""What happened: events, the history of one memory, what changed in it, and the audit log."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alcove.cli.output import Output, compact, plain, shown
-from alcove.cli.store import namespace_argument, on_store, prefix_argument
+from alcove.cli.store import (
+    key_argument,
+    limit_option,
+    namespace_argument,
+    on_store,
+    paged,
+    prefix_argument,
+)
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import KINDS, Event, EventPage, Version
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove import Alcove
+    from alcove.store.reports import AuditEntry
 
 _PAGE = 200
 _BETWEEN_LOOKS = 0.5
 _MISSING = object()
 
 
-@click.command()
 @on_store()
 @prefix_argument
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; may be repeated.")
 @click.option("--after", metavar="TIME", help="Only what happened later, such as 2026-01-31T12:00:00Z.")
 @click.option("--before", metavar="TIME", help="Only what happened earlier.")
 @click.option("--after-cursor", metavar="CURSOR", help="Go on after this event.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@limit_option(50)
 @click.option("--follow", "-f", is_flag=True, help="Wait for what happens next, until interrupted.")
 def events(
     store: Alcove, out: Output, prefix: Namespace, kinds: Sequence[Any], after_cursor: str | None, limit: int,
@@ -49,40 +56,38 @@ def events(
     if follow:
         if any(times.values()):
             raise click.UsageError("--follow starts now, or with --after-cursor")
-        _follow(store, out, prefix, kinds or None, after_cursor)
+        coming = getattr(store, "follow", partial(_looked_for, store))  # a server tells, a file is looked at
+        show_coming(out, coming(prefix, kinds=kinds or None, after_cursor=after_cursor))
         return
-    asked = {"kinds": kinds or None, "after_cursor": after_cursor, **times}
-    pages = _pages(store, prefix, limit, asked, hint=not out.as_json)
     out.table(
-        (event for page in pages for event in page.events),
-        ["when", "kind", "namespace", "key", "rev", "by", "value"],
-        lambda e: [e.occurred_at, e.kind, e.namespace, e.key, e.revision, e.written_by.user, e.value],
+        _events(store, out, prefix, limit, after_cursor, kinds=kinds or None, **times),
+        "when=occurred_at, kind, namespace, key, rev=revision, by=written_by.user, value",
         empty=f"nothing happened below {prefix or 'the root'}",
     )
 
 
-def _pages(
-    store: Alcove, prefix: Namespace, limit: int, asked: dict[str, Any], *, hint: bool
-) -> Iterator[EventPage]:
-    """As many events as are wanted, asked for page by page; with a hint, where to go on in the end."""
-    first = True
-    while True:
-        page = store.events(prefix, limit=min(_PAGE, limit), **asked)
-        if page.truncated_before and first:
+def _events(
+    store: Alcove, out: Output, prefix: Namespace, limit: int, cursor: str | None, **asked: Any
+) -> Iterator[Event]:
+    """As many events as are wanted; at a terminal it says where to go on in the end."""
+    page: EventPage
+
+    def ask(most: int, after: str | None) -> tuple[Sequence[Event], str | None]:
+        nonlocal page
+        page = store.events(prefix, limit=most, after_cursor=after, **asked)
+        if page.truncated_before and after == cursor:
             click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
-        yield page
-        asked["after_cursor"], limit, first = page.after_cursor, limit - len(page.events), False
-        if not page.more or not limit:
-            break
-    if page.more and hint:
+        return page.events, page.after_cursor if page.more else None
+
+    yield from paged(ask, cursor, limit=limit, most=_PAGE)
+    if page.more and not out.as_json:
         click.echo(f"there is more: --after-cursor {page.after_cursor}", err=True)
 
 
-def _follow(store: Alcove, out: Output, prefix: Namespace, kinds: Any, cursor: str | None) -> None:
-    """Prints each event as it comes, and once."""
-    coming = getattr(store, "follow", partial(_looked_for, store))  # a server tells, a file is looked at
+def show_coming(out: Output, events: Iterator[Event]) -> None:
+    """Prints each event as it comes, and once, until interrupted."""
     try:
-        for event in coming(prefix, kinds=kinds, after_cursor=cursor):
+        for event in events:
             words = [event.occurred_at, f"{event.kind:<7}", event.namespace, event.key, event.value]
             out.record(event, "  ".join(shown(word) for word in words))
             sys.stdout.flush()
@@ -100,22 +105,17 @@ def _looked_for(store: Alcove, prefix: Namespace, *, kinds: Any, after_cursor: s
             time.sleep(_BETWEEN_LOOKS)
 
 
-@click.command()
 @on_store()
 @namespace_argument
-@click.argument("key")
+@key_argument
 def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
     """Show every kept version of one memory.
 
     \b
     Example:  alcove history user:noop:notes tea
     """
-    out.table(
-        _versions(store, namespace, key),
-        ["rev", "kind", "when", "by", "value"],
-        lambda v: [v.revision, v.kind, v.created_at, v.written_by.user, v.value],
-        empty="",
-    )
+    columns = "rev=revision, kind, when=created_at, by=written_by.user, value"
+    out.table(_versions(store, namespace, key), columns, empty="")
 
 
 def _versions(store: Alcove, namespace: Namespace, key: str) -> Iterator[Version]:
@@ -129,10 +129,9 @@ def _versions(store: Alcove, namespace: Namespace, key: str) -> Iterator[Version
         yield from versions
 
 
-@click.command()
 @on_store()
 @namespace_argument
-@click.argument("key")
+@key_argument
 @click.argument("before", required=False)
 @click.argument("after", required=False)
 def diff(
@@ -202,4 +201,26 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
         yield path or "value", old, new
 
 
-COMMANDS = [events, history, diff]
+@on_store()
+@click.option("--user", help="Only what this user did, or what was done about them.")
+@click.option("--action", help="Only this action, such as user.wipe.")
+@limit_option(100)
+def audit(store: Alcove, out: Output, limit: int, **asked: str | None) -> None:
+    """Show who operated on what, newest first.
+
+    \b
+    Whom something was done to is shown by a pseudonym, the same for the same user.
+    Examples:
+      alcove audit --user alice
+      alcove audit --action policies.put --json
+    """
+
+    def ask(most: int, after: str | None) -> tuple[Sequence[AuditEntry], str | None]:
+        page = store.admin.audit(limit=most, after_cursor=after, **asked)
+        return page.entries, page.after_cursor
+
+    entries = paged(ask, None, limit=limit, most=1000)
+    out.table(entries, "when=at, actor, action, subject, details", empty="nothing was noted")
+
+
+COMMANDS = [events, history, diff, audit]

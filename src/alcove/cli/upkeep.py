@@ -1,30 +1,43 @@
-"""Looking after a store: its health, its keys, its policies."""
+"""Looking after a store and moving it: figures, health, index, keys; backup, restore, export, import."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from alcove.cli.memories import given
-from alcove.cli.output import Output, compact, count, plain, progress
-from alcove.cli.store import on_store
+from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress, writing
+from alcove.cli.store import is_url, json_option, on_store, prefix_argument
+from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove import Alcove
     from alcove.store.reports import Index
+    from alcove.upkeep.backup import BackedUp, Restored
     from alcove.upkeep.doctor import Examination
+    from alcove.upkeep.transfer import File
 
 _BETWEEN_LOOKS = 0.1
 _PATIENCE = 120.0
 """Seconds without any progress; an embedder that fails is tried again within one minute."""
-TEXTS = ("authz", "attributes", "filter")
 
 
-@click.command()
+@on_store()
+def stats(store: Alcove, out: Output) -> None:
+    """Show how much there is, in all and below each root segment.
+
+    \b
+    Example:  alcove stats
+    """
+    found = store.admin.stats()
+    out.table([*found.roots, found], "root, memories, versions, bytes", whole=found, empty="",
+              root=lambda row: getattr(row, "root", "in all"))  # fmt: skip
+
+
 @on_store()
 @click.option("--strict", is_flag=True, help="Exit code 1 also where something was only noticed.")
 def doctor(store: Alcove, out: Output, *, strict: bool) -> None:
@@ -61,7 +74,6 @@ def _tell(each: Examination) -> None:
         click.echo(f"                 → {each.advice}")
 
 
-@click.command()
 @on_store()
 def reindex(store: Alcove, out: Output) -> None:
     """Make every vector anew, as after a change of the embedder.
@@ -80,7 +92,6 @@ def reindex(store: Alcove, out: Output) -> None:
     out.record(store.admin.index(), f"{count(done, 'memory')} indexed")
 
 
-@click.command()
 @on_store()
 @click.option("--retry", is_flag=True, help="Try again what was parked.")
 @click.option("--wait", is_flag=True, help="The same, until nothing waits; exit code 1 if it cannot be.")
@@ -116,8 +127,18 @@ def _waited(store: Alcove, status: Index) -> Index:
     return status
 
 
-@click.command(name="rotate-keys")
 @on_store()
+def keys(store: Alcove, out: Output) -> None:
+    """Show which keys encrypt the data keys, and how many each has wrapped.
+
+    \b
+    Example:  alcove keys
+    """
+    found = store.admin.keys()
+    out.table(found.keys, "key=id, active, data keys=data_keys", whole=found, empty="")
+
+
+@on_store("rotate-keys")
 def rotate_keys(store: Alcove, out: Output) -> None:
     """Wrap every data key with a new key.
 
@@ -136,58 +157,124 @@ def rotate_keys(store: Alcove, out: Output) -> None:
     out.record({"active": active, "rewrapped": done}, f"{count(done, 'data key')} wrapped anew by {active}")
 
 
-@click.group()
-def policy() -> None:
-    """Show policies, and try what they would decide."""
-
-
-@policy.command()
 @on_store()
-@click.argument("name", type=click.Choice(TEXTS), required=False)
-def show(store: Alcove, out: Output, name: str | None) -> None:
-    """Print the policies in force, or one of them.
-
-    \b
-    Example:  alcove policy show authz > authz.rego
-    """
-    found = store.admin.policies()
-    if out.as_json:
-        out.record(found, "")
-    elif name:
-        click.echo(getattr(found, name), nl=False)
-    else:
-        for each in TEXTS:
-            whence = "put by an admin" if each in found.stored else "from the folder, or built in"
-            click.echo(click.style(f"# {each}.rego ({whence})", bold=True))
-            click.echo(getattr(found, each).rstrip("\n") + "\n")
-
-
-@policy.command()
-@on_store()
-@click.argument("input", nargs=-1, required=True)
+@prefix_argument
 @click.option(
-    "--dir",
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Try the *.rego files of this folder instead of those in force.",
+    "--of-user",
+    metavar="USER",
+    help="Everything held of this user instead, with its history (an access request).",
 )
-def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
-    """Show what the policies would say to an input.
+@click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
+def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
+    """Write memories as JSON Lines.
 
     \b
-    INPUT is a JSON object, or '-' for one on stdin. Nothing is changed.
-    Exit code 1 if authz would deny it.
-    Example:
-      alcove policy test '{"operation": "read", "namespace": ["user", "bob"], "key": "k",
-                           "context": {"user_id": "alice", "jwt_claims": {}, "agent": null, "grants": []}}'
+    One a line, as `alcove import` takes them.
+    Examples:
+      alcove export user:alice -o alice.jsonl
+      alcove export --of-user alice | gzip > access-request.jsonl.gz
     """
-    texts = {name: (folder / f"{name}.rego").read_text(encoding="utf-8")
-             for name in TEXTS if folder and (folder / f"{name}.rego").exists()}  # fmt: skip
-    said = store.admin.test_policies(given(input, "INPUT"), texts)
-    out.record(said, "\n".join(f"{rule:<18}{compact(answer)}" for rule, answer in said.items()))
-    decision = said.get("decision")
-    if not isinstance(decision, dict) or decision.get("allow") is not True:
+    found = store.export_memories(prefix) if of_user is None else store.admin.export(of_user)
+    done = 0
+    with writing(output) as write, progress("exporting") as step:
+        for memory in found:
+            write(compact(memory).encode() + b"\n")
+            done += 1
+            step(1)
+    if output != "-":
+        what = "memory" if of_user is None else "version"
+        out.record({"exported": done}, f"{count(done, what)} in {output}")
+
+
+@on_store("import", make=True)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
+def import_memories(store: Alcove, out: Output, file: str, *, wait: bool) -> None:
+    """Take memories from JSON Lines.
+
+    \b
+    FILE is '-' for stdin. What is there already is left as it is.
+    A broken line is named and left out, and the exit code is 1; the others are taken.
+    Example:  alcove import alice.jsonl
+    """
+    size = None if file == "-" else Path(file).stat().st_size
+    with click.open_file(file, "rb") as text, progress("importing", size) as step:
+        report = store.import_memories(_Watched(text, step), wait_for_index=wait)
+    told = [f"{count(report.imported, 'memory')} imported, {report.unchanged:,} unchanged"]
+    told += [f"line {each.line}: {plain(each.error)}" for each in report.failed[:20]]
+    if report.failures > 20:
+        told.append(f"and {report.failures - 20:,} more lines that were not taken")
+    out.record(report, "\n".join(told))
+    if report.waiting or (report.imported and not wait):
+        some = f"{report.waiting:,} of them" if report.waiting else "those with an index text"
+        click.echo(f"{some} wait to be indexed; to see to it: alcove index --wait", err=True)
+    if report.failures:
         sys.exit(1)
 
 
-COMMANDS: list[click.Command] = [doctor, index, reindex, rotate_keys, policy]
+class _Watched:
+    """A file that tells how much of it was read."""
+
+    def __init__(self, file: File, step: Callable[[int], None]) -> None:
+        self._file = file
+        self._step = step
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._file.read(size)
+        self._step(len(piece))
+        return piece
+
+
+@on_store()
+@click.argument("file", type=click.Path(path_type=Path))
+def backup(store: Alcove, out: Output, file: Path) -> None:
+    """Copy a store in use into one file, verified.
+
+    \b
+    The key (memory.db.key) and the ledger of wipes (memory.db.wipes) are not in it: keep copies of both
+    elsewhere, since a restore needs them.
+    Example:  alcove backup /backups/monday.db
+    """
+    done = finished(store.backup(file))
+    _told(out, done, f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}, "
+                     f"{done.bytes:,} bytes, verified")  # fmt: skip
+    if done.unreadable:
+        click.echo(f"{done.unreadable:,} of them do not open in the store either: alcove doctor", err=True)
+
+
+@click.command()
+@click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--at", envvar="ALCOVE_AT", default="memory.db", show_default=True, help="The file to make.")
+@click.option("--ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A ledger of wipes besides the one at FILE.wipes.")  # fmt: skip
+@click.option("--without-ledger", is_flag=True, help="Accept that who was wiped since may come back.")
+@json_option
+def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool, as_json: bool) -> None:
+    """Make a store of a backup.
+
+    \b
+    It forgets again whoever was wiped since the backup.
+    Nothing is written over: move a store that is there away. The key must be at FILE.key.
+    Example:  alcove restore /backups/monday.db --at memory.db
+    """
+    if is_url(at):
+        raise Refused(f"{at} is a server: stop it, restore its file, start it again")
+    from alcove.upkeep.backup import restore as restored  # noqa: PLC0415  --help does without
+    from alcove.upkeep.wipe_ledger import Ledger  # noqa: PLC0415
+
+    if not (ledger or Ledger.beside(Path(at)).path).exists():
+        click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
+                   "revoked since are valid", err=True)  # fmt: skip
+    done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
+    _told(Output(as_json=as_json), done,
+          f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"
+          f"forgotten again: {count(done.users_forgotten, 'user')}, "
+          f"{count(done.memories_forgotten, 'single memory')}")  # fmt: skip
+
+
+def _told(out: Output, done: BackedUp | Restored, text: str) -> None:
+    out.record({**done._asdict(), "path": str(done.path)}, text)
+
+
+COMMANDS = [stats, doctor, index, reindex, keys, rotate_keys]
+MOVING = [export, import_memories, backup, restore]

@@ -92,7 +92,7 @@ class Wire:
             at,
             operation.answer or type(None),
             params=rest if operation.in_query else None,
-            body=None if operation.in_query else encoded(**rest),
+            body=None if operation.in_query else whole(rest),  # null takes a setting back
             patient=operation.unhurried,
         )
         return operation.meant(answer)
@@ -252,11 +252,15 @@ def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
 
 def encoded(**fields: object) -> bytes:
     """A body of the fields that are given; what JSON cannot carry is refused here, by its name."""
+    return whole({name: field for name, field in fields.items() if field is not None})
+
+
+def whole(fields: Mapping[str, object]) -> bytes:
+    """The same with those that are null."""
     return msgspec.json.encode(
         {
             name: msgspec.Raw(validation.json(dict(field) if isinstance(field, Mapping) else field, name))
             for name, field in fields.items()
-            if field is not None
         }
     )
 

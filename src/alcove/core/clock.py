@@ -16,6 +16,8 @@ DAY = 86_400 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _CALENDAR = [(end.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for end in (datetime.min, datetime.max)]
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -39,6 +41,16 @@ def parse_instant(text: str) -> int | None:
         return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError):
         return None
+
+
+def parse_duration(text: str, unit: str = "s") -> float | None:
+    """How many units a text such as `90`, `90s`, `15m`, `1h` or `7d` is, or None where it is no duration.
+
+    A number without a letter is of the unit, which is one of the letters.
+    """
+    if not (found := _DURATION.fullmatch(text)):
+        return None
+    return float(found[1]) * _UNITS[found[2] or unit] / _UNITS[unit]
 
 
 def checked_moment(value: object, field: str) -> int | None:
