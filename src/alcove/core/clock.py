@@ -30,7 +30,7 @@ def system_clock() -> int:
 
 def to_datetime(moment: int) -> datetime:
     """The moment as an aware `datetime` in UTC."""
-    return _EPOCH + timedelta(microseconds=moment)
+    return _EPOCH + timedelta(0, 0, moment)  # by position: the names cost twice as much as the sum
 
 
 def parse_instant(text: str) -> int | None:

@@ -29,21 +29,14 @@ class Namespace(tuple[str, ...]):
     @classmethod
     def encoded(cls, value: object, field: str = "namespace") -> tuple[Namespace, bytes]:
         """The same, with its encoding."""
-        if type(value) is str:
-            return _spelled(value, field)
-        if isinstance(value, str):
-            namespace = cls.parse(value, field)
-        elif isinstance(value, list | tuple):
-            namespace = cls(value)
-        else:
+        if isinstance(value, list):
+            value = tuple(value)
+        if not isinstance(value, str | tuple):
             raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
-        for position, segment in enumerate(namespace):
-            if type(segment) is not str or not segment:
-                raise InvalidRequest(f"{field}[{position}]", "a non-empty plain string")
-        encoded = namespace.encode(field)
-        if len(encoded) > MAX_ENCODED_BYTES:
-            raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")
-        return namespace, encoded
+        try:
+            return _encoded(value, field)
+        except TypeError:  # a segment that cannot be looked up is none
+            return _encoded.__wrapped__(value, field)
 
     @classmethod
     def parse(cls, text: str, field: str = "namespace") -> Namespace:
@@ -98,10 +91,7 @@ class Namespace(tuple[str, ...]):
     @classmethod
     def decode(cls, encoded: bytes) -> Namespace:
         """The inverse of `encode`."""
-        parts = encoded.decode().split("\0")[:-1]
-        if 1 in encoded:
-            parts = [part.replace("\1\1", "\0").replace("\1\2", "\1") for part in parts]
-        return super().__new__(cls, parts)
+        return _decoded(encoded)
 
     def subtree(self) -> tuple[bytes, bytes]:
         """The half-open range of encodings of this namespace and everything below it."""
@@ -114,10 +104,25 @@ class Namespace(tuple[str, ...]):
         return encoded, encoded + b"\0"
 
 
+# The same few namespaces come again and again; each of these has at most `MAX_ENCODED_BYTES`.
 @functools.lru_cache(10_000)
-def _spelled(text: str, field: str) -> tuple[Namespace, bytes]:
-    """What a spelling means: callers use the same few again and again."""
-    return Namespace.encoded(Namespace.parse(text, field), field)
+def _encoded(value: str | Iterable[str], field: str) -> tuple[Namespace, bytes]:
+    namespace = Namespace.parse(value, field) if isinstance(value, str) else Namespace(value)
+    for position, segment in enumerate(namespace):
+        if type(segment) is not str or not segment:
+            raise InvalidRequest(f"{field}[{position}]", "a non-empty plain string")
+    encoded = namespace.encode(field)
+    if len(encoded) > MAX_ENCODED_BYTES:
+        raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")
+    return namespace, encoded
+
+
+@functools.lru_cache(10_000)
+def _decoded(encoded: bytes) -> Namespace:
+    parts = encoded.decode().split("\0")[:-1]
+    if 1 in encoded:
+        parts = [part.replace("\1\1", "\0").replace("\1\2", "\1") for part in parts]
+    return Namespace(parts)
 
 
 def _escape(segment: str) -> str:

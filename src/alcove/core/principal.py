@@ -65,24 +65,15 @@ class Principal:
         return roles if isinstance(roles, list) and all(isinstance(r, str) for r in roles) else []  # type: ignore[return-value]
 
     @functools.cached_property
-    def context(self) -> msgspec.Raw:
+    def context(self) -> bytes:
         """`input.context` of every policy decision, as JSON."""
         grants = [
             {"namespace": list(g.namespace), "operations": g.operations}
             | ({} if g.written_by is None else {"written_by": g.written_by})
             for g in self.grants
         ]
-        return msgspec.Raw(
-            msgspec.json.encode(
-                {
-                    "user_id": self.user_id,
-                    "client_id": self.client_id or "",
-                    "jwt_claims": self.claims,
-                    "agent": self.agent,
-                    "grants": grants,
-                }
-            )
-        )
+        caller = {"user_id": self.user_id, "client_id": self.client_id or "", "jwt_claims": self.claims}
+        return msgspec.json.encode({**caller, "agent": self.agent, "grants": grants})
 
 
 def checked_user(user: object, field: str) -> str:

@@ -38,9 +38,10 @@ class Row(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes of what it holds."""
-        texts = (self.index_text or "", self.attributes)
-        plain = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
-        return len(self.sealed or b"") + plain
+        size = len(self.sealed or b"")
+        for text in (self.attributes, self.index_text or ""):
+            size += len(text) if text.isascii() else len(text.encode())
+        return size
 
     @property
     def written_at(self) -> int:

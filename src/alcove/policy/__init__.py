@@ -1,6 +1,6 @@
 """Rego policies, evaluated in process on every call."""
 
-from alcove.policy.bundle import Bundle
 from alcove.policy.rego import Narrowed, Policy
+from alcove.policy.rules import Bundle
 
 __all__ = ["Bundle", "Narrowed", "Policy"]

@@ -8,32 +8,21 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
+import msgspec
 import regorus
-from msgspec import Raw, Struct
 
 from alcove.core.errors import InvalidRequest, PermissionDenied, PolicyError, PolicyFailed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.policy.bundle import Bundle
-from alcove.policy.rules import (
-    ATTRIBUTES,
-    CONDITIONS,
-    DECISION,
-    OWNER,
-    PREFIX,
-    WRITTEN_BY,
-    Rules,
-    exact_value,
-    value,
-)
+from alcove.policy.rules import Answer, Bundle, Question, Rules, value
 from alcove.store import validation
 from alcove.store.filters import Filter
 
 log = logging.getLogger("alcove")
-Answer = TypeVar("Answer")
 _PLACE = re.compile(r"--> ((?:authz|attributes|filter)\.rego:\d+:\d+)\n")
+_FILES = {"_attributes": "attributes.rego", "_narrowed": "filter.rego"}
 
 
 class Narrowed(NamedTuple):
@@ -43,40 +32,6 @@ class Narrowed(NamedTuple):
     conditions: Filter
     owner: str | None
     written_by: tuple[str | None, ...] | None = None
-
-
-class AuthzInput(Struct, frozen=True, gc=False):
-    """What `authz.rego` is asked about a read or a delete."""
-
-    operation: Literal["read", "write", "import", "delete"]
-    namespace: Namespace
-    key: str
-    context: Raw
-
-
-class WriteInput(AuthzInput, frozen=True, gc=False):
-    """What `authz.rego` is asked about a write or an import: the content, too."""
-
-    value: Raw
-    index: Raw
-
-
-class AttributesInput(Struct, frozen=True, gc=False):
-    """What `attributes.rego` is asked."""
-
-    namespace: Namespace
-    key: str
-    value: Raw
-    index: Raw
-    context: Raw
-
-
-class FilterInput(Struct, frozen=True, gc=False):
-    """What `filter.rego` is asked."""
-
-    namespace_prefix: Namespace
-    filter: Mapping[str, object]
-    context: Raw
 
 
 class Policy:
@@ -120,7 +75,8 @@ class Policy:
         self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:
         """Raises `PermissionDenied` with the policy's reason unless it allows this operation."""
-        self._decide(principal, AuthzInput(operation, namespace, key, principal.context))
+        asked = {"operation": operation, "namespace": namespace, "key": key, "context": principal.context}
+        self._decide(principal, operation, asked)
 
     def authorise_write(
         self,
@@ -132,46 +88,57 @@ class Policy:
         operation: Literal["write", "import"] = "write",
     ) -> None:
         """The same for a write or an import, which the policy may judge by its content."""
-        content = Raw(value), Raw(index or b"{}")
-        self._decide(principal, WriteInput(operation, namespace, key, principal.context, *content))
+        content = _content(principal, namespace, key, value, index)
+        self._decide(principal, operation, {**content, "operation": operation})
 
-    def _decide(self, principal: Principal, question: AuthzInput) -> None:
+    def _decide(self, principal: Principal, operation: str, question: Question) -> None:
         reason = self._answer(question, _refusal)
         if reason is not None:
-            self.on_denied(principal, question.operation)
+            self.on_denied(principal, operation)
             raise PermissionDenied(reason)
 
     def attributes(
         self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
     ) -> bytes:
         """The attributes of a memory, as compact JSON."""
-        content = Raw(value), Raw(index or b"{}")
-        question = AttributesInput(namespace, key, *content, principal.context)
-        return self._answer(question, _attributes)
+        return self._answer(_content(principal, namespace, key, value, index), _attributes)
 
     def narrow(
         self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None = None
     ) -> Narrowed:
         """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent."""
-        narrowed = self._answer(FilterInput(prefix, filter or {}, principal.context), _narrowed)
+        narrowed = self._answer(_prefix(principal, prefix, msgspec.json.encode(filter or {})), _narrowed)
         if narrowed is None:
             self.on_denied(principal, "search")
             raise PermissionDenied("the policy does not say where this caller may look")
         return narrowed
 
-    def _answer(self, question: Struct, find: Callable[[regorus.Engine], Answer]) -> Answer:
+    def _answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:
         try:
             return self._rules.answer(question, find)
         except PolicyError as error:
             place = _PLACE.match(error.message)  # and no more: the engine's words quote what it was given
-            file = {AttributesInput: "attributes.rego", FilterInput: "filter.rego"}.get(type(question))
-            log.error("the policy failed at %s", place[1] if place else file or "authz.rego")
+            file = _FILES.get(find.__name__, "authz.rego")
+            log.error("the policy failed at %s", place[1] if place else file)
             raise PolicyFailed("the policy failed to decide; the server's log says where") from None
+
+
+def _content(
+    principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
+) -> Question:
+    """What a policy is asked about something to be stored."""
+    return {"namespace": namespace, "key": key, "value": value, "index": index or b"{}",
+            "context": principal.context}  # fmt: skip
+
+
+def _prefix(principal: Principal, prefix: Namespace, filter: bytes) -> Question:
+    """What a policy is asked about somebody who looks for something."""
+    return {"namespace_prefix": prefix, "filter": filter, "context": principal.context}
 
 
 def _refusal(engine: regorus.Engine) -> str | None:
     """Why the policy does not allow it; None where it does."""
-    decision = value(engine, DECISION)
+    decision = value(engine, "authz.decision")
     if isinstance(decision, dict) and decision.get("allow") is True:
         return None
     reason = decision.get("reason") if isinstance(decision, dict) else None
@@ -179,13 +146,13 @@ def _refusal(engine: regorus.Engine) -> str | None:
 
 
 def _attributes(engine: regorus.Engine) -> bytes:
-    attributes = value(engine, ATTRIBUTES)
+    attributes = value(engine, "attributes.attributes")
     if attributes is None:
         return b"{}"
     if not isinstance(attributes, dict):
         raise PolicyError("attributes.rego: expected `attributes` to be an object")
     if not {str}.issuperset(map(type, attributes.values())):
-        attributes = exact_value(engine, ATTRIBUTES)
+        attributes = value(engine, "attributes.attributes", exact=True)
     try:
         return validation.json(attributes, "attributes")
     except InvalidRequest as error:
@@ -193,8 +160,9 @@ def _attributes(engine: regorus.Engine) -> bytes:
 
 
 def _narrowed(engine: regorus.Engine) -> Narrowed | None:
-    narrowed, owner = value(engine, PREFIX), value(engine, OWNER)
-    conditions, authors = exact_value(engine, CONDITIONS), exact_value(engine, WRITTEN_BY)
+    narrowed, owner = value(engine, "filter.namespace_prefix"), value(engine, "filter.owner")
+    conditions = value(engine, "filter.attribute_filter", exact=True)
+    authors = value(engine, "filter.written_by", exact=True)
     if narrowed is None or conditions is None:
         return None
     if not isinstance(owner, str | None):  # passed over, it would show everybody's rooms
@@ -230,8 +198,9 @@ def _refuse_a_careless_engine() -> None:
 
 def _ask_everything(bundle: Bundle) -> bool:
     """Puts each kind of question once; whether a stranger may write to somebody else's namespace."""
-    rules, somebody = Rules(bundle), Principal("somebody").context
-    elsewhere, nothing = Namespace(("user", "somebody else")), Raw(b"{}")
-    rules.answer(AttributesInput(elsewhere, "key", nothing, nothing, somebody), _attributes)
-    rules.answer(FilterInput(elsewhere, {}, somebody), _narrowed)
-    return rules.answer(WriteInput("write", elsewhere, "key", somebody, nothing, nothing), _refusal) is None
+    rules, somebody = Rules(bundle), Principal("somebody")
+    elsewhere = Namespace(("user", "somebody else"))
+    content = _content(somebody, elsewhere, "key", b"{}", b"{}")
+    rules.answer(content, _attributes)
+    rules.answer(_prefix(somebody, elsewhere, b"{}"), _narrowed)
+    return rules.answer({**content, "operation": "write"}, _refusal) is None
