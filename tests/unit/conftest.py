@@ -7,10 +7,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from alcove.agents import loading, schema
-from alcove.agents.spec_parsing import read_yaml
+from alcove.agents import loading
+from alcove.agents.spec_forms import json_schema
+from alcove.agents.spec_reading import read_yaml
 
-SCHEMA = jsonschema_rs.validator_for(schema.json_schema())
+SCHEMA = jsonschema_rs.validator_for(json_schema())
 
 
 @pytest.fixture(autouse=True)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path as FilePath
-from types import MappingProxyType
-from typing import Any
 
-import msgspec
-
-from alcove.agents import consistency, spec_aliases
-from alcove.agents.consistency import AllSpecs, Located
-from alcove.agents.spec_parsing import MAX_BYTES, objections, read_yaml
-from alcove.agents.specs import Agent, Catalogue, InvalidSpecs, Knowledge, Path, Specs, Team, Trouble, dotted
+from alcove.agents import consistency
+from alcove.agents.spec_reading import MAX_BYTES, AllSpecs, SpecFile
+from alcove.agents.specs import Catalogue, InvalidSpecs, Trouble
 
 logger = logging.getLogger(__name__)
 RECENT = 2.0
@@ -43,9 +37,8 @@ class Watched:
         self._interval, self._clock = interval, clock
         self._lock = threading.Lock()
         self._stamp = _stamp(self._path)
-        contents = _contents(self._path)
-        self._digest = _digest(contents)
-        self._catalogue = _load(self._path, contents, max_depth)
+        self._contents = _contents(self._path)
+        self._catalogue = _load(self._path, self._contents, max_depth)
         self._troubles: tuple[Trouble, ...] = ()
         self._next = clock() + interval
 
@@ -73,14 +66,11 @@ class Watched:
         stamp = _stamp(self._path)
         if stamp == self._stamp and not _recent(stamp):
             return
-        contents = _contents(self._path)
-        digest = _digest(contents)
-        self._stamp = stamp
-        if digest == self._digest:
+        before, self._contents, self._stamp = self._contents, _contents(self._path), stamp
+        if self._contents == before:
             return
-        self._digest = digest
         try:
-            self._catalogue = _load(self._path, contents, self._max_depth)
+            self._catalogue = _load(self._path, self._contents, self._max_depth)
         except InvalidSpecs as error:
             self._troubles = error.troubles
             logger.error("agent specs are broken, the last good ones stay in force: %s", error.message)
@@ -135,72 +125,25 @@ def _recent(stamp: tuple[tuple[str, int, int, int, int], ...]) -> bool:
     return any(abs(time.time() - max(each[1:3]) / 1e9) < RECENT for each in stamp)
 
 
-def _digest(contents: dict[FilePath, bytes | str]) -> bytes:
-    digest = hashlib.sha256()
-    for file, content in contents.items():
-        data = content.encode() if isinstance(content, str) else content
-        digest.update(repr((str(file), type(content).__name__, len(data))).encode() + data)
-    return digest.digest()
-
-
 def _load(path: FilePath, contents: dict[FilePath, bytes | str], max_depth: int) -> Catalogue:
     specs = AllSpecs()
     for file, content in contents.items():
         if isinstance(content, str):
             specs.troubles.append(Trouble(str(file), "", content))
         else:
-            _read(file, content, specs)
-    if wrong := [*specs.troubles, *consistency.troubles(specs, max_depth)]:
-        raise InvalidSpecs(wrong)
+            SpecFile(specs, file).read(content)
+    for each, place, expected in consistency.troubles(specs, max_depth):
+        specs.troubles.append(Trouble(each.file, each.place(place), expected))
+    if specs.troubles:
+        raise InvalidSpecs(specs.troubles)
     if not (specs.agents or specs.teams or specs.knowledge):
         why = "no file says anything" if contents else "it has no .yaml or .yml file"
         specs.warnings.append(f"{path}: {why}, so there are no agents")
+    found = consistency.warnings(specs)
+    surprises = (f"{each.file}: {each.place(place)}: {text}" for each, place, text in found)
     return Catalogue(
-        MappingProxyType({each.spec.name: each.spec for each in specs.agents}),
-        MappingProxyType({each.spec.name: each.spec for each in specs.teams}),
-        MappingProxyType({each.spec.name: each.spec for each in specs.knowledge}),
-        (*specs.warnings, *consistency.warnings(specs)),
+        {each.spec.name: each.spec for each in specs.agents},
+        {each.spec.name: each.spec for each in specs.teams},
+        {each.spec.name: each.spec for each in specs.knowledge},
+        (*sorted(specs.warnings), *surprises),
     )
-
-
-def _read(file: FilePath, content: bytes, specs: AllSpecs) -> None:
-    """Adds the specs of a file, and what is wrong with it."""
-    documents, wrong = read_yaml(content)
-    specs.troubles += (Trouble(str(file), dotted(path), expected) for path, expected in wrong)
-    for number, document in enumerate(documents, 1):
-        before = f"document {number}: " if len(documents) > 1 else ""
-        _read_document(file, before, spec_aliases.normalise(document), specs)
-
-
-def _read_document(file: FilePath, before: str, found: spec_aliases.Normalised, specs: AllSpecs) -> None:
-    def place(path: Path) -> str:
-        return (before + dotted(found.written(path))).removesuffix(": ")
-
-    def troubles(wrong: Iterable[tuple[Path, str]]) -> list[Trouble]:
-        return [Trouble(str(file), place(path), expected) for path, expected in wrong]
-
-    specs.troubles += (Trouble(str(file), before + dotted(path), what) for path, what in found.wrong)
-    specs.warnings += (f"{file}: {before}{dotted(path)}: {text}" for path, text in found.warnings)
-    tree = dict(found.tree)
-    lists: dict[str, Any] = {
-        name: tree.pop(name) for name in spec_aliases.LISTS if isinstance(tree.get(name), list)
-    }
-    specs.troubles += troubles(objections(tree, Specs))
-    if "knowledge" in lists:
-        specs.configuring.add(str(file))
-    for name, kind in (("agents", Agent), ("teams", Team), ("knowledge", Knowledge)):
-        for number, item in enumerate(lists.get(name, ())):
-            path = (name, number)
-            if wrong := troubles(objections(item, kind, path)):
-                specs.troubles += wrong
-                if isinstance(item, dict) and isinstance(item.get("name"), str) and name == "agents":
-                    specs.broken.add(item["name"])
-                continue
-            spec: Any = msgspec.convert(item, kind)
-            if isinstance(spec, Knowledge):
-                spec = msgspec.structs.replace(spec, path=str((file.parent / spec.path).absolute()))
-            getattr(specs, name).append(Located(spec, str(file), _within(place, path)))
-
-
-def _within(place: Callable[[Path], str], above: Path) -> Callable[[Path], str]:
-    return lambda path: place((*above, *path))

@@ -150,23 +150,17 @@ class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     writers: Annotated[tuple[Name, ...], _about("Who may change documents, besides admins.")] = ()
 
 
-class Specs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file."""
-
-    agents: tuple[Agent, ...] = ()
-    teams: tuple[Team, ...] = ()
-    knowledge: tuple[Knowledge, ...] | None = None
-
-
-msgspec.json.Decoder(Specs)  # two threads that are the first to convert to a record crash msgspec 0.22
+for _record in (Agent, Team, Knowledge):
+    msgspec.json.Decoder(_record)  # two threads that are the first to convert to a record crash msgspec 0.22
 
 
 def dotted(path: Path) -> str:
-    """A path as text: `agents[0].memory.pools[1]`."""
+    """A path as text: `agents[0].memory.pools[1]`, or `document 2: name` where a step ends with a colon."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+        dot = "." if text and not text.endswith(": ") else ""
+        text += f"[{step}]" if isinstance(step, int) else f"{dot}{step}"
+    return text.removesuffix(": ")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,366 @@
+"""Spec files read: all that is wrong with one at once, where a decoder stops at the first.
+
+YAML is taken as UTF-8, with no key twice, and bounded in bytes, levels and values. What it says is checked
+against the forms of `spec_forms` and becomes our own records, with a note of where each part was written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct, structs
+
+from alcove.agents.spec_forms import LISTS, RESOURCES, At, Unused, agent_form
+from alcove.agents.specs import Agent, Knowledge, Path, Team, Trouble, dotted
+
+T = TypeVar("T", Agent, Team, Knowledge)
+MAX_BYTES = 1024 * 1024
+MAX_NODES = 50_000
+"""Values in a file once its aliases are followed: ten lines of aliases can stand for a billion."""
+MAX_DEPTH = 24
+MERGE = "tag:yaml.org,2002:merge"
+TEXT = "tag:yaml.org,2002:str"
+KINDS: dict[str, Any] = {"agents": Agent, "teams": Team, "knowledge": Knowledge}
+
+
+@dataclass(frozen=True)
+class Located(Generic[T]):
+    """A spec and where it was written."""
+
+    spec: T
+    file: str
+    origins: dict[Path, Path]
+    """Where in the file stands what our records have at a path."""
+
+    def place(self, path: Path) -> str:
+        """A path inside the spec as one in the file."""
+        known: int = next(n for n in range(len(path), -1, -1) if path[:n] in self.origins)
+        return dotted((*self.origins[path[:known]], *path[known:]))
+
+
+@dataclass
+class AllSpecs:
+    """What all files say: the specs that are well formed, and what is wrong with the others."""
+
+    agents: list[Located[Agent]] = field(default_factory=list)
+    teams: list[Located[Team]] = field(default_factory=list)
+    knowledge: list[Located[Knowledge]] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    """Agents that are not well formed; a team may still name them."""
+    configuring: set[str] = field(default_factory=set)
+    """Files with a `knowledge` block."""
+    troubles: list[Trouble] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+class SpecFile:
+    """One file, whose specs are added to those of all, with what is wrong in it."""
+
+    def __init__(self, specs: AllSpecs, file: FilePath) -> None:
+        self._specs, self._file = specs, file
+
+    def read(self, content: bytes) -> None:
+        """Reads every document."""
+        documents, wrong = read_yaml(content)
+        for path, expected in wrong:
+            self.refuse(path, expected)
+        for number, document in enumerate(documents, 1):
+            self._document(document, (f"document {number}: ",) if len(documents) > 1 else ())
+
+    def _document(self, document: object, root: Path) -> None:
+        if document is None:
+            return
+        if not isinstance(document, dict):
+            self.refuse(root, f"a block with {', '.join(KINDS)}")
+        elif "kind" in document or "apiVersion" in document:
+            if (kind := document.get("kind")) in (*RESOURCES,):
+                self._add(f"{kind.lower()}s", document, RESOURCES[kind], root, (*root, "spec"))
+            else:
+                self.refuse((*root, "kind"), f"one of {', '.join(RESOURCES)}")
+        elif "name" in document and not any(name in document for name in KINDS):
+            self._item("teams" if "workers" in document else "agents", document, root)
+        else:
+            self._lists(document, root)
+
+    def _lists(self, document: dict[str, Any], root: Path) -> None:
+        others = {name: each for name, each in document.items() if name not in KINDS}
+        _Form(self, others, LISTS, root)
+        for name in KINDS:
+            listed = document.get(name)
+            if isinstance(listed, list):
+                for place, item in enumerate(listed):
+                    self._item(name, item, (*root, name, place))
+            elif listed is not None:
+                self.refuse((*root, name), "a list or nothing")
+        if isinstance(document.get("knowledge"), list):
+            self._specs.configuring.add(str(self._file))
+
+    def _item(self, name: str, item: object, path: Path) -> None:
+        form = KINDS[name]
+        if name == "agents":
+            block = item if isinstance(item, dict) else {}
+            form = agent_form({*map(snake, block)}, block.get("memory"))
+        self._add(name, item, form, path, path)
+
+    def _add(self, name: str, item: object, form: type[Struct], path: Path, root: Path) -> None:
+        """Adds an agent, team or source if nothing is wrong with it."""
+        before = len(self._specs.troubles)
+        found = _Form(self, item, form, path)
+        if len(self._specs.troubles) > before:
+            if name == "agents" and "name" in found.tree:
+                self._specs.broken.add(found.tree["name"])
+            return
+        spec = msgspec.convert(found.tree, KINDS[name])
+        if isinstance(spec, Knowledge):
+            spec = structs.replace(spec, path=str((self._file.parent / spec.path).absolute()))
+        located: Any = Located(spec, str(self._file), {**found.origins, (): root})
+        getattr(self._specs, name).append(located)
+
+    def refuse(self, path: Path, expected: str) -> None:
+        """Notes that something else was expected at a path."""
+        self._specs.troubles.append(Trouble(str(self._file), dotted(path), expected))
+
+    def unused(self, path: Path) -> None:
+        """Warns that what is at a path has no effect."""
+        self._specs.warnings.append(f"{self._file}: {dotted(path)}: not used here")
+
+
+class _Form:
+    """What is written in some form, checked and laid out as our own records have it."""
+
+    def __init__(self, file: SpecFile, value: object, form: type[Struct], path: Path) -> None:
+        """Reads what stands at `path`."""
+        self._file = file
+        self.tree: dict[str, Any] = {}
+        self.origins: dict[Path, Path] = {(): path}
+        """Where in the file stands what is at a path of the tree."""
+        self._read(value, form, path, ())
+
+    def _read(self, value: object, kind: Any, origin: Path, target: Path) -> None:
+        """Reads a value of a type; it goes to `target`, unless the type says where it belongs."""
+        at, options = _at(kind), _options(kind)
+        place = at.path if at else target
+        forms = [each for each in options if _is_form(each)]
+        item = next((get_args(each)[0] for each in options if get_origin(each) is tuple), None)
+        if kind == Unused:
+            self._file.unused(origin)
+        elif len(forms) > 1:
+            self._tagged(value, forms, origin, target)
+        elif forms:
+            value = {"enabled": value} if isinstance(value, bool) and bool in options else value
+            if isinstance(value, dict):
+                if place == target[:-1] or self._put(place, {}, origin):
+                    self._block(value, _bare(forms[0]), origin, place)
+            elif value is not None or type(None) not in options:
+                self._file.refuse(origin, expectation(kind))
+        elif item is not None and isinstance(value, list):
+            self._list(value, kind, item, origin, place)
+        elif not _fits(value, kind):
+            self._file.refuse(origin, expectation(kind))
+        elif place:
+            self._put(place, at.means(value) if at else value, origin)
+
+    def _list(self, value: list[Any], kind: Any, item: Any, origin: Path, target: Path) -> None:
+        if any(map(_is_form, _options(item))):
+            for place, each in enumerate(value):
+                self._read(each, item, (*origin, place), target)
+            return
+        for place, each in enumerate(value):
+            if not _fits(each, item):
+                self._file.refuse((*origin, place), expectation(item))
+        if not value and not _fits(value, kind):
+            self._file.refuse(origin, "a list that is not empty")
+        self._put(target, value, origin)
+
+    def _tagged(self, value: object, forms: list[Any], origin: Path, target: Path) -> None:
+        """Reads a block that says itself which of several forms it has."""
+        known = {_bare(form).__struct_config__.tag: form for form in forms}
+        name = _bare(forms[0]).__struct_config__.tag_field
+        tag = value.get(name) if isinstance(value, dict) else None
+        if tag in [*known]:
+            self._read(value, known[tag], origin, target)
+        else:
+            self._file.refuse((*origin, name), f"one of {', '.join(known)}")
+
+    def _block(self, value: dict[str, Any], form: type[Struct], origin: Path, target: Path) -> None:
+        fields, config = structs.fields(form), form.__struct_config__
+        known = {each.name for each in fields} | {config.tag_field}
+        written: dict[str, str] = {}
+        for name in sorted(value, key=lambda name: name != snake(name)):
+            if snake(name) in written:
+                self._file.refuse((*origin, name), f"this once, not also as {written[snake(name)]}")
+            elif snake(name) in known:
+                written[snake(name)] = name
+            elif config.forbid_unknown_fields:
+                close = difflib.get_close_matches(snake(name), names := _used(form), 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                self._file.refuse((*origin, name), f"no such field{hint}; there are {', '.join(names)}")
+            else:
+                self._file.unused((*origin, name))
+        for each in fields:
+            at = _at(each.type)
+            if at and at.unless_off and value.get("enabled") is False:
+                continue
+            if each.name in written:
+                name = written[each.name]
+                self._read(value[name], each.type, (*origin, name), (*target, each.name))
+            elif each.required:
+                self._file.refuse((*origin, each.name), f"{expectation(each.type)}; it is required")
+
+    def _put(self, target: Path, value: object, origin: Path) -> bool:
+        """Lays out a value at its place, unless something else in the document says what is there."""
+        if (other := self.origins.get(target)) is not None:
+            self._file.refuse(origin, f"this once, not also as {dotted(other)}")
+            return False
+        self.origins[target] = origin
+        block: Any = self.tree
+        for step in target[:-1]:
+            block = block.setdefault(step, {})
+        block[target[-1]] = value
+        return True
+
+
+def expectation(kind: Any) -> str:
+    """What a field takes, in words."""
+    bare, at, options = _bare(kind), _at(kind), _options(kind)
+    metas = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta)]
+    if at and at.expected:
+        return at.expected
+    if len(options) > 1:
+        return " or ".join(map(expectation, options))
+    if _is_form(bare):
+        return f"a block with {', '.join(_used(bare))}"
+    if get_origin(bare) is Literal:
+        return "one of " + ", ".join(get_args(bare))
+    if get_origin(bare) is tuple:
+        return "a list"
+    low = next((meta.ge for meta in metas if meta.ge is not None), None)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
+    between = "" if low is None else f" from {low} to {high}"
+    longest = next((meta.max_length for meta in metas if meta.max_length), None)
+    names = {bool: "true or false", int: f"a whole number{between}", float: f"a number{between}"}
+    names |= {type(None): "nothing", str: f"text of 1 to {longest} characters" if longest else "text"}
+    return names[bare]
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return True
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its annotations."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The types that a value may have, one of which is enough."""
+    bare = _bare(kind)
+    return get_args(bare) if get_origin(bare) in (Union, types.UnionType) else (bare,)
+
+
+def _at(kind: Any) -> At | None:
+    return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, At)), None)
+
+
+def _is_form(kind: Any) -> bool:
+    return isinstance(_bare(kind), type(Struct))
+
+
+def _used(form: type[Struct]) -> list[str]:
+    """The names of the fields that have an effect."""
+    tag = form.__struct_config__.tag_field
+    return [*filter(None, (tag,)), *(each.name for each in structs.fields(form) if each.type != Unused)]
+
+
+@functools.lru_cache(4096)
+def snake(name: str) -> str:
+    """A name in snake_case, however it is written."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m[1].lower(), name)
+
+
+class _Loader(yaml.SafeLoader):
+    """Without dates: `2024-01-01` is a version or a name here."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(content: bytes) -> tuple[list[object], list[tuple[Path, str]]]:
+    """The documents of a file, or what is wrong with it."""
+    if len(content) > MAX_BYTES:
+        return [], [((), f"at most {MAX_BYTES} bytes")]
+    try:
+        nodes = [*filter(None, yaml.compose_all(content.decode("utf-8-sig"), _Loader))]
+        if max((_size(node, {}, ()) for node in nodes), default=0) > MAX_NODES:
+            return [], [((), f"at most {MAX_NODES} values once aliases are followed")]
+        wrong = [each for node in nodes for each in _refused_nodes(node, (), set())]
+        loader = _Loader("")
+        return [loader.construct_document(node) for node in nodes if not wrong], wrong
+    except UnicodeDecodeError as error:
+        return [], [((), f"UTF-8 (byte {error.start} is not)")]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        return [], [((), f"YAML: {error.problem or error.context}{where}")]
+    except RecursionError:
+        return [], [((), f"at most {MAX_DEPTH} levels")]
+    except (yaml.YAMLError, ValueError) as error:  # a character YAML refuses, a number of 5,000 digits
+        return [], [((), f"YAML: {' '.join(str(error).split())}")]
+
+
+def _size(node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int:
+    """Values under a node with aliases followed, each node looked at once."""
+    if id(node) in above:
+        problem = "an alias that stands inside what it names"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    if len(above) >= MAX_DEPTH:
+        raise RecursionError
+    if id(node) not in known:
+        children = node.value if isinstance(node, yaml.CollectionNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            children = chain.from_iterable(children)
+        below = (*above, id(node))
+        known[id(node)] = 1 + sum(_size(child, known, below) for child in children)
+    return known[id(node)]
+
+
+def _refused_nodes(node: yaml.Node, path: Path, seen: set[int]) -> Iterator[tuple[Path, str]]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for position, child in enumerate(node.value):
+            yield from _refused_nodes(child, (*path, position), seen)
+    elif isinstance(node, yaml.MappingNode):
+        names: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == MERGE:
+                yield from _refused_nodes(value, path, seen)
+                continue
+            if key.tag != TEXT:
+                yield path, f"fields named by text (line {line}; quote {key.value!r} if it is a name)"
+                continue
+            if key.value in names:
+                yield (*path, key.value), f"each field once (lines {names[key.value]} and {line})"
+            names[key.value] = line
+            yield from _refused_nodes(value, (*path, key.value), seen)
+    elif re.search("[\ud800-\udfff]", node.value):
+        yield path, "text without lone surrogates"
