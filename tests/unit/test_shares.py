@@ -13,13 +13,14 @@ from msgspec import Struct
 from alcove import Unavailable
 from alcove.core.cancellation import Cancelled, check
 from alcove.core.principal import Principal
-from alcove.server.application import Page, application
+from alcove.server.application import Application, Page
 from alcove.server.auth import Headers
-from alcove.server.limits import Held, Limits, Shares, asking
+from alcove.server.config import ServeConfig
+from alcove.server.limits import Reservations, Shares, current_user
 from alcove.server.logs import AccessLog
 from alcove.server.resource import Call, Resource
 from alcove.server.streaming import Stream
-from alcove.server.thread_pool import Offload
+from alcove.server.thread_pool import ThreadPool
 
 
 def greedy(shares: Shares, user: str) -> int:
@@ -54,11 +55,11 @@ def test_the_only_place_goes_to_whoever_comes_first_and_comes_back() -> None:
 
 def test_a_request_holds_places_of_several_kinds_until_it_gives_them_back() -> None:
     few, bytes_ = Shares(1), Shares(100)
-    held = Held()
+    held = Reservations()
     held.take(few, "alice")
     held.take(bytes_, "alice", 60)
     with pytest.raises(Unavailable):
-        Held().take(bytes_, "bob", 41)
+        Reservations().take(bytes_, "bob", 41)
     held.give_back()
     assert few.take("bob")
     assert bytes_.take("bob", 100)
@@ -86,9 +87,9 @@ class Gate:
         self._open[name].set()
 
 
-def run(main: Callable[[Offload, Gate], Coroutine[Any, Any, None]], *, threads: int, stops: bool) -> None:
+def run(main: Callable[[ThreadPool, Gate], Coroutine[Any, Any, None]], *, threads: int, stops: bool) -> None:
     async def running() -> None:
-        offload, gate = Offload(threads=threads, stops=stops), Gate()
+        offload, gate = ThreadPool(threads=threads, stops=stops), Gate()
         try:
             await main(offload, gate)
         finally:
@@ -99,11 +100,11 @@ def run(main: Callable[[Offload, Gate], Coroutine[Any, Any, None]], *, threads: 
     asyncio.run(running())
 
 
-def asked(offload: Offload, user: str, call: Callable[[], str]) -> asyncio.Task[str]:
+def asked(offload: ThreadPool, user: str, call: Callable[[], str]) -> asyncio.Task[str]:
     """A request of a user's, under way."""
 
     async def request() -> str:
-        asking.set(user)
+        current_user.set(user)
         return await offload(call)
 
     return asyncio.create_task(request())
@@ -116,7 +117,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_user_with_a_flood_of_calls_leaves_threads_for_others() -> None:
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         flood = [asked(offload, "alice", gate.call(f"alice {n}")) for n in range(50)]
         await until(lambda: len(gate.began) == 3)
         bob = asked(offload, "bob", gate.call("bob"))
@@ -131,7 +132,7 @@ def test_a_user_with_a_flood_of_calls_leaves_threads_for_others() -> None:
 
 
 def test_whoever_waits_gets_a_turn_user_by_user() -> None:
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         tasks = [asked(offload, "alice", gate.call("alice 0"))]
         await until(lambda: gate.began == ["alice 0"])
         for name in ("alice 1", "alice 2", "bob 1", "carol 1", "bob 2"):
@@ -147,7 +148,7 @@ def test_whoever_waits_gets_a_turn_user_by_user() -> None:
 
 
 def test_a_call_whose_caller_is_gone_stops_and_gives_its_thread_to_the_next() -> None:
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         gone, waiting = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
         await until(lambda: gate.began == ["alice"])
         gone.cancel()
@@ -159,7 +160,7 @@ def test_a_call_whose_caller_is_gone_stops_and_gives_its_thread_to_the_next() ->
 
 
 def test_a_change_whose_caller_is_gone_keeps_its_thread_until_it_is_made() -> None:
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         gone = asked(offload, "alice", gate.call("alice"))
         await until(lambda: gate.began == ["alice"])
         gone.cancel()
@@ -175,7 +176,7 @@ def test_a_change_whose_caller_is_gone_keeps_its_thread_until_it_is_made() -> No
 
 
 def test_who_leaves_while_waiting_is_passed_over() -> None:
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         first, second, third, fourth = (
             asked(offload, name.split()[0], gate.call(name)) for name in ("alice", "bob 1", "bob 2", "carol")
         )
@@ -194,7 +195,7 @@ def test_who_leaves_while_waiting_is_passed_over() -> None:
 def test_a_thread_is_not_given_to_one_who_has_just_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bob leaves in the moment in which alice's thread becomes free, and comes back at once."""
 
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         first, second = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
         await until(lambda: gate.began == ["alice"])
         give, came_back = offload._give, []
@@ -218,7 +219,7 @@ def test_what_a_call_raises_reaches_its_caller() -> None:
     def fail() -> str:
         raise Cancelled
 
-    async def main(offload: Offload, gate: Gate) -> None:
+    async def main(offload: ThreadPool, gate: Gate) -> None:
         with pytest.raises(Cancelled):
             await offload(fail)
 
@@ -279,9 +280,10 @@ def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) ->
             Resource(method="GET", path="/whole", handler=large, summary="", answer=Page),
             Resource(method="GET", path="/pieces", handler=large_in_pieces, summary="", streams="text/plain"),
         ]
-        limits = Limits(most_body_bytes=1000, most_bodies_bytes=10_000)
-        offload = Offload(threads=1, stops=True)
-        app = application(resources, by_name, limits, AccessLog(None), offload)
+        config = ServeConfig(max_body_bytes=1000)
+        offload = ThreadPool(threads=1, stops=True)
+        app = Application(resources, by_name, config, AccessLog(None), offload)
+        app._bodies = Shares(10_000)
         alices = [Reader(app, "alice", path) for _ in range(20)]
         bobs = [Reader(app, "bob", path) for _ in range(20)]
         await asyncio.sleep(0.1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+
+from alcove.core.settings import AdjustableSettings
 
 Text = Annotated[str, Meta(description="A Rego module.")]
-Days = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
 
 
 class PolicyTexts(Struct, kw_only=True):
@@ -30,27 +30,22 @@ class PolicyAnswers(Struct, kw_only=True):
     written_by: Any
 
 
-class SettingsInForce(Struct, kw_only=True):
-    """The settings that can be put while a store runs."""
-
-    max_depth: int
-    max_value_bytes: int
-    max_index_fields: int
-    max_index_bytes: int
-    max_batch: int
-    retention_days: float
-    retention_max_age: dict[str, float]
-    audit_days: float
+_SETTINGS = get_type_hints(AdjustableSettings, include_extras=True)
 
 
-class SettingsChanges(Struct, kw_only=True):
-    """Changes; null goes back to what the server was started with."""
+def _about(name: str) -> Meta:
+    return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["about"])
 
-    max_depth: Count | UnsetType | None = UNSET
-    max_value_bytes: Count | UnsetType | None = UNSET
-    max_index_fields: Count | UnsetType | None = UNSET
-    max_index_bytes: Count | UnsetType | None = UNSET
-    max_batch: Count | UnsetType | None = UNSET
-    retention_days: Days | UnsetType | None = UNSET
-    retention_max_age: dict[str, Days] | UnsetType | None = UNSET
-    audit_days: Days | UnsetType | None = UNSET
+
+SettingsInForce = defstruct(
+    "SettingsInForce",
+    [(name, Annotated[kind, _about(name)]) for name, kind in _SETTINGS.items()],
+    namespace={"__doc__": "The settings that can be put while a store runs."},
+    kw_only=True,
+)
+SettingsChanges = defstruct(
+    "SettingsChanges",
+    [(name, Annotated[kind | UnsetType | None, _about(name)], UNSET) for name, kind in _SETTINGS.items()],
+    namespace={"__doc__": "Changes; null goes back to what the server was started with."},
+    kw_only=True,
+)

@@ -14,8 +14,7 @@ import click
 from alcove import __version__
 from alcove.cli import agents, memories, people, serving, timeline, upkeep
 from alcove.cli.output import plain
-from alcove.core.errors import AlcoveError, NotFound, Unavailable
-from alcove.server.errors import RateLimited
+from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
 
 
 class Explained(click.Group):

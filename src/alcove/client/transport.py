@@ -23,7 +23,9 @@ from alcove.core.errors import (
     PayloadTooLarge,
     PermissionDenied,
     PolicyError,
+    RateLimited,
     StoreError,
+    Unauthenticated,
     Unavailable,
     needed_by,
 )
@@ -32,7 +34,6 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Result
 from alcove.server import answers
 from alcove.server.answers import ErrorAnswer
-from alcove.server.errors import RateLimited, Unauthenticated
 from alcove.store import validation
 from alcove.store.reading import Address
 

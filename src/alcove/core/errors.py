@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+STATUS = {
+    "invalid_request": 400,
+    "unauthenticated": 401,
+    "permission_denied": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "rate_limited": 429,
+    "internal_error": 500,
+    "service_unavailable": 503,
+}
+"""The HTTP status of each code."""
+
 
 class AlcoveError(Exception):
     """Base of all errors; `code` is stable and meant for programs, the message for people."""
@@ -92,6 +107,30 @@ class PolicyError(AlcoveError):
     """A policy bundle does not compile or evaluate; the message has file and line."""
 
     code = "invalid_request"
+
+
+class Unauthenticated(AlcoveError):
+    """Nobody said who they are, or what they said does not hold."""
+
+    code = "unauthenticated"
+
+
+class RateLimited(AlcoveError):
+    """The caller makes more requests than the server lets them."""
+
+    code = "rate_limited"
+
+
+class MethodNotAllowed(AlcoveError):
+    """There is something at this path, but not for this method; `details["allow"]` has those it is for."""
+
+    code = "method_not_allowed"
+
+
+class UnsupportedMediaType(AlcoveError):
+    """The body is of a kind that is not taken here."""
+
+    code = "unsupported_media_type"
 
 
 class MissingExtra(AlcoveError):

@@ -1,68 +1,84 @@
-"""What an operator can set, with its defaults; checked once, when it is made."""
+"""What can be set, each declared once: its default, its bounds, what it means.
+
+Whoever lets people set something reads the declarations: the command line with its environment and file
+(`server/config.py`), and REST with its OpenAPI document (`api/forms.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
 
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 
+T = TypeVar("T")
 KIB, MIB = 1024, 1024 * 1024
+Count = Annotated[int, Meta(ge=1)]
+Days = Annotated[float, Meta(gt=0)]
+
+
+def setting(default: T, about: str, *, least: float | None = None, most: float | None = None) -> T:
+    """Declares a setting as a field of a dataclass.
+
+    `about` is one sentence for help pages. A number is positive unless `least` is 0. Any other `least`, and
+    `most`, are for who types it: a flag refuses what is beyond them as a slip.
+    """
+    return field(default=default, metadata={"about": about, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Limits, retention and timing of one store."""
+class AdjustableSettings:
+    """Limits and retention: what can be put while a store runs, for all of its processes."""
 
-    max_depth: int = 5
-    """Segments in a namespace."""
-    max_value_bytes: int = MIB
-    """A value as compact UTF-8 JSON."""
-    max_index_fields: int = 64
-    max_index_bytes: int = 64 * KIB
-    """The text of one index field, as UTF-8."""
-    max_batch: int = 1000
-    """Operations in one batch."""
-
-    sweep_interval: float = 60.0
-    """Seconds between two sweeps; 0 runs none in the background."""
-    retention_days: float = 90.0
-    """How long superseded versions and tombstones stay."""
-    retention_max_age: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Days after which live memories under a root segment expire, by root; none by default."""
-    indexing_batch: int = 100
-    """Texts embedded at a time."""
-    indexing_interval: float = 30.0
-    """Seconds between two looks for texts to index, beside those at each write; 0 indexes nothing here."""
-    search_memory_mb: int = 1024
-    """Megabytes that the subtrees searched lately may take in a process; one user's own a quarter of it."""
-    audit_days: float = 365.0
-    """How long entries of the audit log stay."""
-    busy_timeout: float = 10.0
-    """Seconds a write waits for another process before it gives up."""
+    max_depth: Count = setting(5, "Segments in a namespace.", most=100)
+    max_value_bytes: Count = setting(MIB, "Largest value, as compact JSON.", most=2048 * MIB)
+    max_index_fields: Count = setting(64, "Index fields of one memory.", most=10_000)
+    max_index_bytes: Count = setting(64 * KIB, "Largest text of one index field, as UTF-8.", most=2048 * MIB)
+    max_batch: Count = setting(1000, "Operations in one batch.", most=1_000_000)
+    retention_days: Days = setting(90.0, "Days that superseded versions and tombstones stay.", most=1_000_000)
+    retention_max_age: Mapping[str, Days] = field(
+        default_factory=lambda: MappingProxyType({}),
+        metadata={"about": "Days after which live memories expire, by the root segment of their namespace."},
+    )
+    audit_days: Days = setting(365.0, "Days that entries of the audit log stay.", most=1_000_000)
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name == "retention_max_age":
-                if not isinstance(value, Mapping):
-                    raise InvalidRequest(each.name, "days by root segment")
-                for root, days in value.items():
-                    Namespace.checked([root], each.name)
-                    _positive(f"retention_max_age.{root}", days, float)
-            elif (
-                each.name in ("sweep_interval", "indexing_interval")
-                and value == 0
-                and type(value) is not bool
-            ):
-                continue
-            else:
-                _positive(each.name, value, type(each.default))
+            if type(each.default) in (int, float):
+                zero = each.metadata["least"] == 0
+                _check(each.name, getattr(self, each.name), type(each.default), zero=zero)
+        if not isinstance(self.retention_max_age, Mapping):
+            raise InvalidRequest("retention_max_age", "days by root segment")
+        for root, days in self.retention_max_age.items():
+            Namespace.checked([root], "retention_max_age")
+            _check(f"retention_max_age.{root}", days, float)
 
 
-def _positive(name: str, value: object, kind: type) -> None:
-    numeric = isinstance(value, int) or (kind is float and isinstance(value, float))
-    if not numeric or isinstance(value, bool) or not 0 < value < float("inf"):  # type: ignore[operator]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(AdjustableSettings):
+    """Limits, retention and timing of one store; the timing is that of the process that opens it."""
+
+    sweep_interval: float = setting(60.0, "Seconds between two sweeps; 0 for none.", least=0, most=1_000_000)
+    busy_timeout: float = setting(10.0, "Seconds a write waits for another process.", most=3600)
+    indexing_batch: int = setting(100, "Texts embedded at a time.", most=10_000)
+    indexing_interval: float = setting(
+        30.0,
+        "Seconds between two looks for what to index, beside those at each write; 0 indexes nothing here.",
+        least=0,
+        most=86_400,
+    )
+    search_memory_mb: int = setting(
+        1024, "Megabytes that searched subtrees may take in a process; one user's own a quarter.", most=2**20
+    )
+
+
+def _check(name: str, value: object, kind: type, *, zero: bool = False) -> None:
+    """Refuses what is no positive number, or no whole one where `kind` is int; `zero` allows 0."""
+    numeric = isinstance(value, int | kind) and not isinstance(value, bool)
+    if not numeric or not (0 < value < float("inf") or (zero and value == 0)):  # type: ignore[operator]
         raise InvalidRequest(name, f"a positive {'number' if kind is float else 'whole number'}")

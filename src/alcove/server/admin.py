@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from alcove.api.operations import AdminOperations
 from alcove.core.clock import system_clock
-from alcove.core.errors import AlcoveError, InvalidRequest
+from alcove.core.errors import InvalidRequest
 from alcove.server import answers, forms
-from alcove.server.application import Exchange
 from alcove.server.resource import Call, Resource
 from alcove.server.serving import served
 from alcove.server.streaming import Stream
 from alcove.server.streams import NDJSON, json_lines
-from alcove.server.thread_pool import Offload
+from alcove.server.thread_pool import ThreadPool
 from alcove.store.admin import Admin
 from alcove.store.api_keys import ApiKeys
 
@@ -29,7 +27,7 @@ _PIECE_BYTES = 256 * 1024
 class AdminApi:
     """What operators do over REST; auditors may call what only reads."""
 
-    def __init__(self, admin: Admin, reads: Offload, changes: Offload) -> None:
+    def __init__(self, admin: Admin, reads: ThreadPool, changes: ThreadPool) -> None:
         self._admin = admin
         self._reads = reads
         self._changes = changes
@@ -113,21 +111,6 @@ class AdminApi:
 
     async def _do(self, method: Any, call: Call, *args: Any, **options: Any) -> Any:
         return await self._changes(partial(method, call.principal, *args, **options))
-
-
-class Denials:
-    """Tells the audit log who called here without the role; the policy tells it of its own denials."""
-
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
-
-    def began(self, exchange: Exchange) -> None:
-        pass
-
-    def ended(self, exchange: Exchange) -> None:
-        if exchange.status == 403 and exchange.principal and exchange.path.startswith(_AT):
-            with suppress(AlcoveError):  # a store that cannot take it now has still refused them
-                self._admin.denied(exchange.principal, f"{exchange.scope['method']} {exchange.path}")
 
 
 def _reads(path: str, handler: Any, summary: str, **more: Any) -> Resource:

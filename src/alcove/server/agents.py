@@ -19,7 +19,7 @@ from alcove.server.resource import Call, Resource
 
 if TYPE_CHECKING:
     from alcove.server.streams import StreamsApi
-    from alcove.server.thread_pool import Offload
+    from alcove.server.thread_pool import ThreadPool
 
 _AGENT = "/v1/agents/{agent}"
 _FOUND = (400, 401, 403, 404)
@@ -94,7 +94,7 @@ class MembersBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class AgentsApi:
     """The resources under `/v1/agents`, `/v1/teams` and `/v1/runs`."""
 
-    def __init__(self, agents: Agents, reads: Offload, changes: Offload, streams: StreamsApi) -> None:
+    def __init__(self, agents: Agents, reads: ThreadPool, changes: ThreadPool, streams: StreamsApi) -> None:
         self._agents = agents
         self._reads = reads
         self._changes = changes

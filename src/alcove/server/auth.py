@@ -12,23 +12,22 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import jwt
 
-from alcove.core.errors import InvalidRequest, PermissionDenied, Unavailable
+from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
-from alcove.server.errors import Unauthenticated
+from alcove.server.config import ServeConfig
 from alcove.store.api_keys import ApiKeys
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]
 
 _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _MOST_TOKENS = 10_000
 _MOST_REMEMBERED = 4096
@@ -47,6 +46,17 @@ class Authenticator(Protocol):
     """Says who calls, from the headers of a request and nothing else."""
 
     async def __call__(self, headers: Headers) -> Principal: ...
+
+
+def authenticator(config: ServeConfig, keys: ApiKeys) -> Authenticator:
+    """Who says who calls, as it is configured; `keys` are the API keys of the store."""
+    if config.auth == "noop":
+        return Noop(anywhere=config.insecure)
+    if config.auth == "apikey":
+        return KeyHolders(keys)
+    if config.jwt_secret is not None:
+        return Tokens(SharedSecret(config.jwt_secret), config)
+    return Tokens(PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer), config)
 
 
 class Noop:
@@ -70,29 +80,6 @@ class Noop:
         return DEFAULT_PRINCIPAL
 
 
-class WithGrants:
-    """Whoever an authenticator finds, with what the specs of agents and teams let them read."""
-
-    def __init__(self, authenticate: Authenticator, grant: Callable[[Principal], Principal]) -> None:
-        self._authenticate = authenticate
-        self._grant = grant
-
-    async def __call__(self, headers: Headers) -> Principal:
-        return self._grant(await self._authenticate(headers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenRules:
-    """What a token must say, beyond being signed."""
-
-    audience: str | None = None
-    issuer: str | None = None
-    user_claim: str = "sub"
-    roles_claim: str = "roles"
-    leeway: float = 0.0
-    require_exp: bool = True
-
-
 class Tokens:
     """JSON Web Tokens, signed with a shared secret or with a key of a published set.
 
@@ -100,9 +87,9 @@ class Tokens:
     taken for a secret. A verified token is remembered until it expires.
     """
 
-    def __init__(self, keys: Keys, rules: TokenRules) -> None:
+    def __init__(self, keys: Keys, config: ServeConfig) -> None:
         self._keys = keys
-        self._rules = rules
+        self._config = config
         self._verified: dict[bytes, tuple[float, Principal]] = {}
 
     async def __call__(self, headers: Headers) -> Principal:
@@ -120,32 +107,32 @@ class Tokens:
         return principal
 
     async def _verify(self, token: str) -> tuple[float, Principal]:
-        rules = self._rules
+        config = self._config
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key=await self._keys.key_for(token),
                 algorithms=self._keys.algorithms,
-                audience=rules.audience,
-                issuer=rules.issuer,
-                leeway=rules.leeway,
+                audience=config.jwt_audience,
+                issuer=config.jwt_issuer or config.oidc_issuer,
+                leeway=config.jwt_leeway,
                 options={
-                    "require": ["exp"] if rules.require_exp else [],
-                    "verify_aud": rules.audience is not None,
+                    "require": ["exp"] if config.jwt_require_exp else [],
+                    "verify_aud": config.jwt_audience is not None,
                     "verify_sub": False,
                 },
             )
         except jwt.PyJWTError as error:
             raise Unauthenticated(f"the token does not hold: {error}") from None
-        user = claims.get(rules.user_claim)
+        user = claims.get(config.jwt_user_claim)
         if not isinstance(user, str) or not user:
-            raise Unauthenticated(f"the token names no user in {rules.user_claim!r}")
-        checked_user(user, rules.user_claim)
-        if rules.roles_claim != "roles":
-            claims["roles"] = _claim(claims, rules.roles_claim)
+            raise Unauthenticated(f"the token names no user in {config.jwt_user_claim!r}")
+        checked_user(user, config.jwt_user_claim)
+        if config.jwt_roles_claim != "roles":
+            claims["roles"] = _claim(claims, config.jwt_roles_claim)
         client = claims.get("azp") or claims.get("client_id")
         try:
-            until = int(claims["exp"]) + rules.leeway if "exp" in claims else time.time() + 60
+            until = int(claims["exp"]) + config.jwt_leeway if "exp" in claims else time.time() + 60
             return until, Principal(user, client if isinstance(client, str) else None, claims)
         except (InvalidRequest, OverflowError) as error:
             raise Unauthenticated(f"the token does not hold: {error}") from None
@@ -275,7 +262,7 @@ def on_this_machine(address: str, headers: Headers) -> bool:
 @functools.lru_cache(1000)
 def _is_loopback(url: str) -> bool:
     try:
-        return urlsplit(url).hostname in _LOOPBACK
+        return urlsplit(url).hostname in LOOPBACK
     except ValueError:
         return False
 

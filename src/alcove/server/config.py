@@ -8,143 +8,102 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-import msgspec
 from click.core import ParameterSource
-from msgspec import Meta, Struct
 
-from alcove.core.settings import Settings
-
-
-def _about(text: str, *, least: float | None = None, most: float | None = None) -> Meta:
-    return Meta(description=text, ge=least, le=most)
+from alcove.core.settings import MIB, Settings, setting
 
 
-class ServeConfig(Struct, frozen=True, kw_only=True):
-    """Everything `alcove serve` can be told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig(Settings):
+    """Everything `alcove serve` can be told: what its store can, and what is said here."""
 
-    host: Annotated[str, _about("Address to serve on.")] = "127.0.0.1"
-    port: Annotated[int, _about("Port to serve on.", least=1, most=65535)] = 8080
-    at: Annotated[str, _about("The store's file.")] = "memory.db"
-    workers: Annotated[int, _about("Processes that serve, all on the same store.", least=1, most=256)] = 1
-    threads: Annotated[
-        int, _about("Threads a worker has for calls that read many rows.", least=1, most=256)
-    ] = 8
-    auth: Annotated[Literal["noop", "jwt", "apikey"], _about("How callers say who they are.")] = "noop"
-    insecure: Annotated[bool, _about("Serve without authentication on other addresses, too.")] = False
-    jwt_secret: Annotated[str | None, _about("Shared secret of HS256 tokens.")] = None
-    jwks_url: Annotated[str | None, _about("Where the key set of RS256 and ES256 tokens is.")] = None
-    oidc_issuer: Annotated[str | None, _about("Issuer whose key set is found by discovery.")] = None
-    jwt_issuer: Annotated[str | None, _about("`iss` that tokens must have.")] = None
-    jwt_audience: Annotated[str | None, _about("`aud` that tokens must have.")] = None
-    jwt_user_claim: Annotated[str, _about("Claim that names the user.")] = "sub"
-    jwt_roles_claim: Annotated[
-        str, _about("Claim with the list of roles; dots lead into objects, as in realm_access.roles.")
-    ] = "roles"
-    jwt_leeway: Annotated[float, _about("Seconds that clocks may differ.", least=0, most=86400)] = 0.0
-    jwt_require_exp: Annotated[bool, _about("Refuse tokens that never expire.")] = True
-    policy_dir: Annotated[str | None, _about("Folder of Rego files; the built-in ones without it.")] = None
-    agents: Annotated[str | None, _about("File or folder of agent and team specs.")] = None
-    rate_limit: Annotated[
-        float, _about("Requests a second for each principal; 0 for any number.", least=0, most=1000000000)
-    ] = 0.0
-    request_seconds: Annotated[float, _about("Longest that a request may take.", least=0.001, most=86400)] = (
-        30.0
+    host: str = setting("127.0.0.1", "Address to serve on.")
+    port: int = setting(8080, "Port to serve on.", most=65535)
+    at: str = setting("memory.db", "The store's file.")
+    workers: int = setting(1, "Processes that serve, all on the same store.", most=256)
+    threads: int = setting(8, "Threads a worker has for calls that read many rows.", most=256)
+    auth: Literal["noop", "jwt", "apikey"] = setting("noop", "How callers say who they are.")
+    insecure: bool = setting(False, "Serve without authentication on other addresses, too.")
+    cors_origins: str | None = setting(
+        None, "Origins whose pages may call from a browser, separated by commas, or *; none without it."
     )
-    head_seconds: Annotated[
-        float, _about("Longest that a request's head may take to come.", least=0.1, most=86400)
-    ] = 10.0
-    max_body_bytes: Annotated[int, _about("Largest body of a request.", least=1, most=2147483648)] = (
-        4 * 1024 * 1024
+    jwt_secret: str | None = setting(None, "Shared secret of HS256 tokens.")
+    jwks_url: str | None = setting(None, "Where the key set of RS256 and ES256 tokens is.")
+    oidc_issuer: str | None = setting(None, "Issuer whose key set is found by discovery.")
+    jwt_issuer: str | None = setting(None, "`iss` that tokens must have.")
+    jwt_audience: str | None = setting(None, "`aud` that tokens must have.")
+    jwt_user_claim: str = setting("sub", "Claim that names the user.")
+    jwt_roles_claim: str = setting(
+        "roles", "Claim with the list of roles; dots lead into objects, as in realm_access.roles."
     )
-    most_in_flight: Annotated[
-        int,
-        _about(
-            "Requests at once, and streams beside them; one user gets four fifths.", least=1, most=1000000
-        ),
-    ] = 1000
-    max_depth: Annotated[int, _about("Segments in a namespace.", least=1, most=100)] = 5
-    max_value_bytes: Annotated[int, _about("Largest value, as compact JSON.", least=1, most=2147483648)] = (
-        1024 * 1024
+    jwt_leeway: float = setting(0.0, "Seconds that clocks may differ.", least=0, most=86_400)
+    jwt_require_exp: bool = setting(True, "Refuse tokens that never expire.")
+    policy_dir: str | None = setting(None, "Folder of Rego files; the built-in ones without it.")
+    agents: str | None = setting(None, "File or folder of agent and team specs.")
+    rate_limit: float = setting(
+        0.0, "Requests a second for each principal; 0 for any number.", least=0, most=10**9
     )
-    retention_days: Annotated[
-        float, _about("Days that superseded versions and tombstones stay.", least=1e-9, most=1000000)
-    ] = 90.0
-    sweep_interval: Annotated[float, _about("Seconds between two sweeps.", least=0, most=1000000)] = 60.0
-    busy_timeout: Annotated[
-        float, _about("Seconds a write waits for another process.", least=0.001, most=3600)
-    ] = 10.0
-    embedder: Annotated[
-        str, _about("minilm, none, fastembed:MODEL, or http(s)://HOST/v1#MODEL for an OpenAI-compatible one.")
-    ] = "minilm"
-    embedder_key: Annotated[str | None, _about("Key of an embedder behind a URL.")] = None
-    model_dir: Annotated[str | None, _about("Folder with other weights for minilm.")] = None
-    indexing_batch_size: Annotated[int, _about("Texts embedded at a time.", least=1, most=10000)] = 100
-    indexing_interval: Annotated[
-        float,
-        _about(
-            "Seconds between two looks for what to index, beside those at each write.",
-            least=0.001,
-            most=86400,
-        ),
-    ] = 30.0
-    search_memory_mb: Annotated[
-        int, _about("Megabytes that searched subtrees may take in a worker.", least=1, most=1048576)
-    ] = 1024
-    tracing: Annotated[
-        bool, _about("Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
-    ] = False
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("How much is logged.")] = "info"
-    log_file: Annotated[
-        str | None, _about("File for the log instead of the standard output; opened anew at SIGHUP.")
-    ] = None
-
-    log_pseudonyms: Annotated[
-        bool, _about("Log a pseudonym for each user and client instead of their names.")
-    ] = False
+    request_seconds: float = setting(30.0, "Longest that a request may take.", least=0.001, most=86_400)
+    head_seconds: float = setting(
+        10.0, "Longest that a request's head may take to come.", least=0.1, most=86_400
+    )
+    max_body_bytes: int = setting(4 * MIB, "Largest body of a request.", most=2048 * MIB)
+    most_in_flight: int = setting(
+        1000, "Requests at once, and streams beside them; one user gets four fifths.", most=1_000_000
+    )
+    embedder: str = setting(
+        "minilm", "minilm, none, fastembed:MODEL, or http(s)://HOST/v1#MODEL for an OpenAI-compatible one."
+    )
+    embedder_key: str | None = setting(None, "Key of an embedder behind a URL.")
+    model_dir: str | None = setting(None, "Folder with other weights for minilm.")
+    tracing: bool = setting(False, "Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "How much is logged.")
+    log_file: str | None = setting(
+        None, "File for the log instead of the standard output; opened anew at SIGHUP."
+    )
+    log_pseudonyms: bool = setting(False, "Log a pseudonym for each user and client instead of their names.")
 
     def settings(self) -> Settings:
         """The part that the store is opened with."""
-        return Settings(
-            max_depth=self.max_depth,
-            max_value_bytes=self.max_value_bytes,
-            retention_days=self.retention_days,
-            sweep_interval=self.sweep_interval,
-            busy_timeout=self.busy_timeout,
-            indexing_batch=self.indexing_batch_size,
-            indexing_interval=self.indexing_interval,
-            search_memory_mb=self.search_memory_mb,
-        )
+        return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
 
 ALIASES = {
+    "indexing_batch_size": "indexing_batch",
     "memory.episodic.namespace.max_depth": "max_depth",
-    "memory.episodic.indexing.batch_size": "indexing_batch_size",
+    "memory.episodic.indexing.batch_size": "indexing_batch",
     "memory.episodic.indexing.interval": "indexing_interval",
 }
-"""Names of settings that other programs' configurations use."""
+"""Other names of options: an older one of ours, and in a file those of other programs."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
 SECRETS = ("jwt_secret", "embedder_key")
+_OPTIONS = {
+    each.name: each
+    for each in sorted(fields(ServeConfig), key=lambda each: each.name in Settings.__dataclass_fields__)
+    if each.name != "retention_max_age"  # a mapping, which no flag can say
+}
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command every option of `ServeConfig`, and `--config` for a file with some of them."""
-    hints = get_type_hints(ServeConfig, include_extras=True)
-    for field in reversed(msgspec.structs.fields(ServeConfig)):
-        kind, (about,) = hints[field.name].__origin__, hints[field.name].__metadata__
-        names = [f"ALCOVE_{field.name.upper()}", *VARIABLES.get(field.name, [])]
-        flag = f"--{field.name.replace('_', '-')}"
+    kinds = get_type_hints(ServeConfig)
+    for name, declared in reversed(_OPTIONS.items()):
+        kind, about = kinds[name], declared.metadata
+        names = [name, *(alias for alias, known in ALIASES.items() if known == name and "." not in alias)]
+        flags = [f"--{each.replace('_', '-')}" for each in names]
         command = click.option(
-            f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-            field.name,
-            type=_click_type(kind, about),
-            default=field.default,
-            show_default=field.default is not None,
-            envvar=names,
-            help=about.description,
+            *([f"{flags[0]}/--no-{flags[0][2:]}"] if kind is bool else flags),
+            name,
+            type=_click_type(kind, about["least"], about["most"]),
+            default=declared.default,
+            show_default=declared.default is not None,
+            envvar=[*(f"ALCOVE_{each.upper()}" for each in names), *VARIABLES.get(name, [])],
+            help=about["about"],
         )(command)
     return click.option(
         "--config",
@@ -165,19 +124,17 @@ def sources(context: click.Context) -> dict[str, str]:
         ParameterSource.ENVIRONMENT: "environment",
         ParameterSource.DEFAULT_MAP: "file",
     }
-    return {
-        name: words.get(context.get_parameter_source(name) or ParameterSource.DEFAULT, "default")
-        for name in ServeConfig.__struct_fields__
-    }
+    found = {name: context.get_parameter_source(name) for name in _OPTIONS}
+    return {name: words.get(source, "default") if source else "default" for name, source in found.items()}
 
 
-def _click_type(kind: Any, about: Meta) -> Any:
+def _click_type(kind: Any, least: float | None, most: float | None) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind is int:
-        return click.IntRange(about.ge, about.le)  # type: ignore[arg-type]
+        return click.IntRange(1, most)  # type: ignore[arg-type]
     if kind is float:
-        return _Number(about.ge, about.le)
+        return _Number(least or 0, most, min_open=least is None)
     return bool if kind is bool else str
 
 
@@ -200,8 +157,9 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
         raise click.UsageError(f"{path}: {error}") from None
     values: dict[str, Any] = {}
     for name, value in _flat(found if isinstance(found, dict) else {str(found): None}):
-        option = ALIASES.get(name, name.replace("-", "_"))
-        if option not in ServeConfig.__struct_fields__:
+        option = name.replace("-", "_")
+        option = ALIASES.get(option, option)
+        if option not in _OPTIONS:
             raise click.UsageError(f"{path}: {name}: there is no such option")
         if isinstance(value, list):
             raise click.UsageError(f"{path}: {name}: expected one value, not a list")

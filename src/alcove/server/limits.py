@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 
-from alcove.core.errors import Unavailable
+from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
-from alcove.server.errors import RateLimited
 
 SMALL_BYTES = 16 * 1024
 """What is larger is read, checked, opened and answered by a thread and not on the event loop."""
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4
 
-asking: ContextVar[str | None] = ContextVar("asking", default=None)
+current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
 """The user whose request the running task answers; None where nobody has said who they are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Bounds of the HTTP edge."""
-
-    most_body_bytes: int = 4 * 1024 * 1024
-    most_bodies_bytes: int = 64 * 4 * 1024 * 1024
-    """Of all large bodies together that are being read or worked on."""
-    request_seconds: float = 30.0
-    most_in_flight: int = 1000
-    """Requests at once, and as many streams and imports beside them."""
-    rate_per_second: float = 0.0
-    """Requests a principal may make in a second, with as much saved up; 0 for any number."""
 
 
 class Shares:
@@ -61,8 +45,8 @@ class Shares:
             del self._held[user]
 
 
-class Held:
-    """The places that one request holds."""
+class Reservations:
+    """The places that one request holds, of whatever is shared."""
 
     __slots__ = ("_places",)
 

@@ -6,17 +6,18 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-_KNOWN = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
-    "message",
-    "taskName",
-    "color_message",
-}
+if TYPE_CHECKING:
+    from alcove.server.application import Exchange
+
+_KNOWN = {*logging.makeLogRecord({}).__dict__, "message", "taskName", "color_message"}
 _PIPE_TAKES = 4096
 _FLUSH_SECONDS = 0.05
 
@@ -62,8 +63,19 @@ class AccessLog:
         self._lines: list[bytes] = []
         self._size = 0
 
-    def tell(self, line: AccessLine) -> None:
-        """Notes a request; called on the event loop."""
+    def tell(self, exchange: Exchange) -> None:
+        """Notes a request that has ended; called on the event loop."""
+        who = exchange.principal
+        line = AccessLine(
+            time=datetime.now(UTC),
+            request_id=exchange.id,
+            method=exchange.method,
+            path=exchange.path,
+            status=exchange.status,
+            ms=round((time.perf_counter() - exchange.started) * 1000, 3),
+            user=who.user_id if who else None,
+            client=who.client_id if who else None,
+        )
         if self._pseudonym:
             line.user = line.user and self._pseudonym(line.user)
             line.client = line.client and self._pseudonym(line.client)

@@ -17,7 +17,7 @@ from alcove.server import answers
 from alcove.server.application import encoded
 from alcove.server.limits import SMALL_BYTES
 from alcove.server.resource import Call, Resource
-from alcove.server.thread_pool import Offload
+from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
 from alcove.store.portions import Portion
 
@@ -36,7 +36,7 @@ class MemoriesApi:
     Whatever is larger, or may read many rows, goes to the pool, and its answer is encoded there.
     """
 
-    def __init__(self, memories: Memories, offload: Offload, *, patience: float) -> None:
+    def __init__(self, memories: Memories, offload: ThreadPool, *, patience: float) -> None:
         self._memories = memories
         self._offload = offload
         self._patience = patience

@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.answers import ErrorAnswer
 from alcove.server.application import Page
-from alcove.server.errors import STATUS
 from alcove.server.resource import Call, Resource
 
 _ASSETS = {

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import resource
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,8 +25,11 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from alcove.core.errors import AlcoveError
-from alcove.server.worker_metrics import forget
 
+log = logging.getLogger("alcove.http")
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""What prometheus-client calls the folder of counts: it looks at no other place."""
+_MEMORY = "/dev/shm"  # noqa: S108  a fresh folder of our own is made in it
 ACCEPTED_AT_ONCE = 16
 _MOST_FILES = 65536
 _OWN_FILES = 128
@@ -43,13 +48,19 @@ def listening(config: uvicorn.Config) -> list[socket.socket]:
     return [bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))]
 
 
-def connections() -> int:
-    """How many connections a process may have, once it may open as many files as it is ever allowed to."""
+def requests_at_once(wanted: int) -> int:
+    """How many requests this process can serve at once, of so many: as open files allow.
+
+    Each is a connection, beside as many streams and as many that wait; it first raises the limit of files.
+    """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
-    if files < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return max(files, wanted) - _OWN_FILES
+    raised = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    if files < raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, most))
+    possible = (max(files, raised) - _OWN_FILES) // 3
+    if possible < wanted:
+        log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", possible)
+    return min(wanted, possible)
 
 
 async def stop_with(parent: int) -> None:
@@ -66,7 +77,14 @@ async def stop_with(parent: int) -> None:
 def when_stopping(call: Callable[[], None]) -> None:
     """Calls when this process is told to stop, before the server waits for its requests to end."""
     for sig in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sig, _after(call, signal.getsignal(sig)))
+        then = signal.getsignal(sig)
+
+        def handle(sig: int, frame: FrameType | None, then: Any = then) -> None:
+            call()
+            if callable(then):
+                then(sig, frame)
+
+        signal.signal(sig, handle)
 
 
 def when_hung_up(call: Callable[[], None]) -> None:
@@ -74,16 +92,23 @@ def when_hung_up(call: Callable[[], None]) -> None:
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=call, name="reload").start())
 
 
-def _after(call: Callable[[], None], then: Any) -> Any:
-    def handle(sig: int, frame: FrameType | None) -> None:
-        call()
-        if callable(then):
-            then(sig, frame)
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A new folder in which workers keep their counts, so that any of them can answer for all.
 
-    return handle
+    The environment of every process that is started meanwhile names it. It lies in memory where a folder
+    can: counts are written through a mapping, and on a full disk that would end a worker rather than fail.
+    """
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix="alcove-", dir=memory, ignore_cleanup_errors=True) as folder:
+        os.environ[FOLDER] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ[FOLDER]
 
 
-class One(uvicorn.Server):
+class SingleProcess(uvicorn.Server):
     """A server in this process."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -92,17 +117,17 @@ class One(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-class Several(Multiprocess):
+class Workers(Multiprocess):
     """Workers that share the listening sockets; one that dies is replaced.
 
     Where none can start, all of it ends. Where others serve, one that cannot (specs or policies were broken
     since) is tried again every few seconds.
     """
 
-    def __init__(self, config: uvicorn.Config, tallies: Path, *, reopen: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, counts: Path, *, reopen: Callable[[], None]) -> None:
         super().__init__(config, sockets=listening(config))
         self._stopping = False
-        self._tallies = tallies
+        self._counts = counts
         self._reopen = reopen
         self._workers: set[int] = set()
         self._to_reload: set[int] = set()
@@ -134,7 +159,8 @@ class Several(Multiprocess):
                 self._to_reload.discard(each.pid)
         workers = {worker.pid for worker in self.processes if worker.pid}
         for gone in self._workers - workers:
-            forget(self._tallies, gone)
+            for gauges in self._counts.glob(f"gauge_live*_{gone}.db"):
+                gauges.unlink(missing_ok=True)  # what it was doing; what it did stays counted
         self._workers = workers
 
     def _set_aside(self) -> None:
@@ -153,7 +179,7 @@ class Several(Multiprocess):
         if self._stopping:
             for worker in self.processes:
                 worker.process.kill()
-            shutil.rmtree(self._tallies, ignore_errors=True)
+            shutil.rmtree(self._counts, ignore_errors=True)
             os._exit(128 + sig)
         self._stopping = True
         self.signal_queue.append(sig)

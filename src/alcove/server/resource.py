@@ -12,10 +12,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from alcove.core.errors import InvalidRequest, PermissionDenied
+from alcove.core.errors import InvalidRequest, PermissionDenied, UnsupportedMediaType
 from alcove.core.principal import Principal
 from alcove.server.answers import NoQuery
-from alcove.server.errors import UnsupportedMediaType
 from alcove.store.validation import choices
 
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)

@@ -6,17 +6,19 @@ import asyncio
 import logging
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
-from starlette.routing import Router
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 import alcove.search.searcher  # noqa: F401  before the first request, not during it
@@ -26,49 +28,25 @@ from alcove.agents.service import Agents
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.observer import Observer
+from alcove.core.principal import Principal
 from alcove.search.embedders import embedder_for
-from alcove.server import logs
-from alcove.server.admin import AdminApi, Denials
+from alcove.server import logs, processes
+from alcove.server.admin import AdminApi
 from alcove.server.agents import AgentsApi
-from alcove.server.application import Watcher, application
-from alcove.server.auth import (
-    Authenticator,
-    KeyHolders,
-    Noop,
-    PublishedKeys,
-    SharedSecret,
-    TokenRules,
-    Tokens,
-    WithGrants,
-)
+from alcove.server.application import METHODS, Application, Exchange
+from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
-from alcove.server.health import HealthApi
-from alcove.server.limits import Limits
 from alcove.server.memories import MemoriesApi
 from alcove.server.openapi import DocsApi
-from alcove.server.processes import (
-    One,
-    Several,
-    connections,
-    listening,
-    stop_with,
-    when_hung_up,
-    when_stopping,
-)
 from alcove.server.protocol import Protocol
 from alcove.server.streaming import Tail
 from alcove.server.streams import StreamsApi
-from alcove.server.thread_pool import Offload
-from alcove.server.worker_metrics import FOLDER, shared_folder
-
-if TYPE_CHECKING:
-    from alcove.server.tracing import Tracing
+from alcove.server.thread_pool import ThreadPool
 
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
 _TURN_SECONDS = 0.0005
 """After which a thread that computes gives way, to the event loop, too; a tenth of what Python gives it."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(config: ServeConfig) -> None:
@@ -76,7 +54,7 @@ def serve(config: ServeConfig) -> None:
     check(config)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     logs.configure(config.log_level, config.log_file)
-    os.environ[_HANDED_OVER] = msgspec.json.encode(config).decode()
+    os.environ[_HANDED_OVER] = msgspec.json.encode(config, enc_hook=dict).decode()
     told = uvicorn.Config(
         "alcove.server.running:worker",
         factory=True,
@@ -92,15 +70,15 @@ def serve(config: ServeConfig) -> None:
         ws="none",
     )
     _try(config)
-    os.environ.pop(FOLDER, None)  # another service's counts are not ours
+    os.environ.pop(processes.FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
-        One(told).run(listening(told))
+        processes.SingleProcess(told).run(processes.listening(told))
     else:
-        with shared_folder() as tallies:
-            Several(told, tallies, reopen=lambda: logs.write_to(config.log_file)).run()
+        with processes.shared_folder() as counts:
+            processes.Workers(told, counts, reopen=lambda: logs.write_to(config.log_file)).run()
 
 
-def worker() -> Router:
+def worker() -> ASGIApp:
     """One worker process's application, configured as its parent was."""
     sys.setswitchinterval(_TURN_SECONDS)
     config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
@@ -113,21 +91,25 @@ def worker() -> Router:
         sys.exit(STARTUP_FAILURE)
 
 
-def build(config: ServeConfig) -> Router:
+def build(config: ServeConfig) -> ASGIApp:
     """The application over the store that the configuration names."""
-    from alcove.server.metrics import Metrics  # noqa: PLC0415  it must not be there before the folder is
+    from alcove.server.monitoring import HealthApi, Metrics  # noqa: PLC0415  not before the folder is there
 
     logs.configure(config.log_level, config.log_file)
     metrics = Metrics()
     store = _store(config, metrics)
-    reads, changes = (Offload(threads=config.threads, stops=stops) for stops in (True, False))
-    memories, tracing = store.memories, _tracing(config)
+    memories = store.memories
+    reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
-    metrics.index = memories.admin.index_lag
     tail = Tail(memories.last_event)
     streams = StreamsApi(memories, reads, changes, tail)
     specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
+    tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
+    authenticate = authenticator(config, store.api_keys)
+
+    async def authenticate_with_grants(headers: Headers) -> Principal:
+        return agents.direct(await authenticate(headers))
 
     def reload() -> None:
         """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
@@ -141,20 +123,25 @@ def build(config: ServeConfig) -> Router:
         else:
             log.info("reloaded")
 
+    def denied(exchange: Exchange) -> None:
+        """Tells the audit log who called without the role; the policy tells it of its own denials."""
+        if exchange.principal and exchange.path.startswith("/v1/admin"):
+            with suppress(AlcoveError):  # a store that cannot take it now has still refused them
+                memories.admin.denied(exchange.principal, f"{exchange.method} {exchange.path}")
+
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
-        beside = [asyncio.create_task(stop_with(os.getppid()))] if config.workers > 1 else []
-        beside += [asyncio.create_task(_follow(specs))] if specs else []
-        when_stopping(tail.stop)
-        when_hung_up(reload)
-        async with metrics.sampling():
-            yield
-        for each in beside:
+        beside = [metrics.keep_sampling()]
+        beside += [processes.stop_with(os.getppid())] if config.workers > 1 else []
+        beside += [_follow(specs)] if specs else []
+        tasks = [asyncio.create_task(each) for each in beside]
+        processes.when_stopping(tail.stop)
+        processes.when_hung_up(reload)
+        yield
+        for each in tasks:
             each.cancel()
-        reads.close()
-        changes.close()
-        agents.close()
-        store.close()
+        for part in (reads, changes, agents, store):
+            part.close()
         access.flush()
         if tracing:
             tracing.close()
@@ -168,22 +155,32 @@ def build(config: ServeConfig) -> Router:
         *metrics.resources(),
     ]
     resources += DocsApi(resources, __version__).resources()
-    at_once = min(config.most_in_flight, connections() // 3)  # beside as many streams, and as many that wait
-    if at_once < config.most_in_flight:
-        log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", at_once)
+    at_once = processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
-    limits = Limits(
-        most_body_bytes=config.max_body_bytes,
-        most_bodies_bytes=max(64 * config.max_body_bytes, Limits.most_bodies_bytes),
-        request_seconds=config.request_seconds,
-        most_in_flight=at_once,
-        rate_per_second=config.rate_limit,
+    application = Application(
+        resources,
+        authenticate_with_grants if specs else authenticate,
+        replace(config, most_in_flight=at_once),
+        access,
+        reads,
+        lifespan=lifespan,
+        watchers=[metrics, tracing] if tracing else [metrics],
+        denied=denied,
     )
-    watchers: list[Watcher] = [metrics, Denials(memories.admin)]
-    if tracing:
-        watchers.append(tracing)
-    authenticate = WithGrants(_authenticator(config, store), agents.direct)
-    return application(resources, authenticate, limits, access, reads, lifespan, watchers)
+    metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
+    return _for_browsers(application, config.cors_origins) if config.cors_origins else application
+
+
+def _for_browsers(application: ASGIApp, origins: str) -> ASGIApp:
+    """The same, for pages of these origins too: they send a token or a key, never a cookie."""
+    allowed = [each.strip() for each in origins.split(",")]
+    return CORSMiddleware(
+        application,
+        allow_origins=allowed,
+        allow_methods=sorted(METHODS),
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
 
 
 def _try(config: ServeConfig) -> None:
@@ -223,7 +220,7 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
 
 def check(config: ServeConfig) -> None:
     """Refuses what would be served to the wrong people, before anything is opened."""
-    if config.auth == "noop" and config.host not in _LOOPBACK and not config.insecure:
+    if config.auth == "noop" and config.host not in LOOPBACK and not config.insecure:
         expected = f"jwt or apikey to serve on {config.host}, where noop makes everybody an admin"
         raise InvalidRequest("auth", f"{expected} (--insecure serves it all the same)")
     sources = [config.jwt_secret, config.jwks_url, config.oidc_issuer]
@@ -232,34 +229,11 @@ def check(config: ServeConfig) -> None:
     for name, url in (("jwks-url", config.jwks_url), ("oidc-issuer", config.oidc_issuer)):
         if url is not None and not url.startswith(("http://", "https://")):
             raise InvalidRequest(name, "an address that starts with http:// or https://")
+    for origin in config.cors_origins.split(",") if config.cors_origins else ():
+        if origin.strip() != "*" and not re.fullmatch(r"https?://[^/\s]+", origin.strip()):
+            raise InvalidRequest("cors-origins", "origins such as https://app.example.org, or *")
     if config.jwt_secret == "":
         raise InvalidRequest("jwt-secret", "a secret that is not empty")
     if config.tracing:
         with needed_by("--tracing", extra="tracing"):
             import_module("alcove.server.tracing")
-
-
-def _tracing(config: ServeConfig) -> Tracing | None:
-    if not config.tracing:
-        return None
-    from alcove.server.tracing import Tracing  # noqa: PLC0415  its packages are an extra
-
-    return Tracing()
-
-
-def _authenticator(config: ServeConfig, store: Alcove) -> Authenticator:
-    if config.auth == "noop":
-        return Noop(anywhere=config.insecure)
-    if config.auth == "apikey":
-        return KeyHolders(store.api_keys)
-    rules = TokenRules(
-        audience=config.jwt_audience,
-        issuer=config.jwt_issuer or config.oidc_issuer,
-        user_claim=config.jwt_user_claim,
-        roles_claim=config.jwt_roles_claim,
-        leeway=config.jwt_leeway,
-        require_exp=config.jwt_require_exp,
-    )
-    if config.jwt_secret is not None:
-        return Tokens(SharedSecret(config.jwt_secret), rules)
-    return Tokens(PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer), rules)

@@ -8,15 +8,15 @@ from alcove.api.operation import Operation, operations
 from alcove.server.answers import NoQuery
 from alcove.server.application import Page, encoded
 from alcove.server.resource import Call, Resource
-from alcove.server.thread_pool import Offload
+from alcove.server.thread_pool import ThreadPool
 
 
-def served(table: type, service: object, *, reads: Offload, changes: Offload) -> list[Resource]:
+def served(table: type, service: object, *, reads: ThreadPool, changes: ThreadPool) -> list[Resource]:
     """What is at the routes of a table's operations, done by the methods of a service."""
     return [_resource(each, service, reads if each.reads else changes) for each in operations(table)]
 
 
-def _resource(operation: Operation[..., Any], service: object, threads: Offload) -> Resource:
+def _resource(operation: Operation[..., Any], service: object, threads: ThreadPool) -> Resource:
     method = getattr(service, operation.does.__name__)
 
     async def handle(call: Call) -> Page | None:

@@ -19,7 +19,7 @@ from alcove.core.records import Event, EventPage, Kind
 from alcove.server import answers
 from alcove.server.resource import Call, Resource
 from alcove.server.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
-from alcove.server.thread_pool import Offload
+from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
 from alcove.store.portions import PIECE_BYTES
 from alcove.store.reading import View
@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 class StreamsApi:
     """The resources under `/v1/memories` that stream."""
 
-    def __init__(self, memories: Memories, reads: Offload, changes: Offload, tail: Tail) -> None:
+    def __init__(self, memories: Memories, reads: ThreadPool, changes: ThreadPool, tail: Tail) -> None:
         self._memories = memories
         self._reads = reads
         self._changes = changes
@@ -151,7 +151,7 @@ def _told(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
 
 
-def json_lines(offload: Offload, found: Iterator[Struct], allowed: Allowed) -> Stream:
+def json_lines(offload: ThreadPool, found: Iterator[Struct], allowed: Allowed) -> Stream:
     """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
     lines = gathered(_encode(each) + b"\n" for each in found)
 

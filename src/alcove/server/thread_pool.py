@@ -12,13 +12,13 @@ from typing import TypeVar
 from alcove.core.cancellation import Cancellation
 from alcove.core.records import Result
 from alcove.engine.base import Waited
-from alcove.server.limits import Shares, asking
+from alcove.server.limits import Shares, current_user
 from alcove.store.portions import Portion
 
 T = TypeVar("T")
 
 
-class Offload:
+class ThreadPool:
     """Runs calls in a few threads, of which no user ever has all; whoever waits gets a turn user by user.
 
     A call whose caller is gone keeps its thread until it ends. With `stops` it is cancelled, and ends at its
@@ -33,7 +33,7 @@ class Offload:
         self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        user = asking.get()
+        user = current_user.get()
         await self._turn(user)
         work = Cancellation()
         running = self._pool.submit(work.run, call)
@@ -106,7 +106,30 @@ class Offload:
             step = await self(partial(_next, steps)) if large else _next(steps)
             if isinstance(step, Portion):
                 return step
-            await _Commit(step, self._committer)
+            await self._committed(step)
+
+    async def _committed(self, pending: Waited) -> None:
+        """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def lead() -> None:
+            if pending.settle():
+                loop.call_soon_threadsafe(finish)
+
+        def signal() -> None:
+            """Called from any thread, whenever the commit is done or somebody must lead."""
+            if pending.done:
+                loop.call_soon_threadsafe(finish)
+            else:
+                self._committer.submit(lead)
+
+        pending.attend(signal)
+        await done
 
 
 def _next(steps: Generator[Waited, None, Portion[Result]]) -> Waited | Portion[Result]:
@@ -115,34 +138,3 @@ def _next(steps: Generator[Waited, None, Portion[Result]]) -> Waited | Portion[R
         return next(steps)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
-
-
-class _Commit:
-    """Awaits one commit."""
-
-    __slots__ = ("_committer", "_done", "_loop", "_pending")
-
-    def __init__(self, pending: Waited, committer: ThreadPoolExecutor) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._done = self._loop.create_future()
-        self._pending = pending
-        self._committer = committer
-        pending.attend(self._signal)
-
-    def __await__(self) -> Generator[object, None, None]:
-        return self._done.__await__()
-
-    def _signal(self) -> None:
-        """Called whenever there is something to do or to know, from any thread."""
-        if self._pending.done:
-            self._loop.call_soon_threadsafe(self._finish)
-        else:
-            self._committer.submit(self._lead)
-
-    def _lead(self) -> None:
-        if self._pending.settle():
-            self._loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        if not self._done.done():
-            self._done.set_result(None)

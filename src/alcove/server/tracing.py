@@ -7,13 +7,14 @@ Where spans go, how many are kept and what the service is called is said by Open
 from __future__ import annotations
 
 import threading
+import time
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from alcove.server.application import METHODS, UNKNOWN, Exchange
@@ -24,7 +25,7 @@ _LAST_SECONDS = 2.0
 
 
 class Tracing:
-    """Watches requests and tells of each: method, declared path and status, never a query or a content."""
+    """Tells a collector of each request: method, declared path and status, never a query or a content."""
 
     def __init__(self) -> None:
         named = Resource({"service.name": "alcove"}).merge(OTELResourceDetector().detect())
@@ -33,27 +34,30 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("alcove.http")
         self._continued = TraceContextTextMapPropagator()
-        self._open: dict[Exchange, Span] = {}
 
-    def began(self, exchange: Exchange) -> None:
-        method = exchange.scope["method"]
-        method = method if method in METHODS else "_OTHER"
-        attributes = {"http.request.method": method}
-        name = "HTTP" if method == "_OTHER" else method
+    def __call__(self, exchange: Exchange) -> None:
+        """Tells of a request whose answer is ready, as a span that began with the request."""
+        method, name = exchange.method, exchange.method
+        if method not in METHODS:
+            method, name = "_OTHER", "HTTP"
+        attributes: dict[str, str | int] = {"http.request.method": method}
         if exchange.path != UNKNOWN:
             attributes["http.route"] = exchange.path
             name = f"{name} {exchange.path}"
-        self._open[exchange] = self._tracer.start_span(
-            name, self._caller(exchange), kind=SpanKind.SERVER, attributes=attributes
+        attributes["http.response.status_code"] = exchange.status
+        if failed := exchange.status >= _SERVER_ERRORS:
+            attributes["error.type"] = str(exchange.status)
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            name,
+            self._caller(exchange),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            start_time=now - int((time.perf_counter() - exchange.started) * 1e9),
         )
-
-    def ended(self, exchange: Exchange) -> None:
-        span = self._open.pop(exchange)
-        span.set_attribute("http.response.status_code", exchange.status)
-        if exchange.status >= _SERVER_ERRORS:
-            span.set_attribute("error.type", str(exchange.status))
+        if failed:
             span.set_status(StatusCode.ERROR)
-        span.end()
+        span.end(now)
 
     def close(self) -> None:
         """Sends what was not sent yet; a collector that is not there holds the end up no longer than this."""

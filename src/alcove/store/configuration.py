@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from alcove.core.errors import InvalidRequest
-from alcove.core.settings import Settings
+from alcove.core.settings import AdjustableSettings, Settings
 from alcove.engine.base import Administration
 from alcove.policy import Policy
 
-_OF_A_PROCESS = ("sweep_interval", "busy_timeout", "indexing_batch", "indexing_interval", "search_memory_mb")
-ADJUSTABLE = tuple(each.name for each in fields(Settings) if each.name not in _OF_A_PROCESS)
-"""The settings that can be put while the store runs; the others belong to a process."""
+ADJUSTABLE = tuple(each.name for each in fields(AdjustableSettings))
 
 
 class InForce(NamedTuple):

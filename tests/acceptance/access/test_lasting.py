@@ -15,7 +15,7 @@ import pytest
 
 import alcove
 from alcove import Alcove
-from alcove.server.errors import Unauthenticated
+from alcove.core.errors import Unauthenticated
 from tests.support.patience import PATIENCE
 from tests.support.players import FLAGS, SPECS, Player, Table
 from tests.support.service import Service, serving

@@ -15,7 +15,7 @@ import pytest
 
 from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied, StoreError, Unavailable, connect
 from alcove.client.remote import Remote
-from alcove.server.errors import Unauthenticated
+from alcove.core.errors import Unauthenticated
 from tests.support.crowd import QUIET
 from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, alcove, serving

@@ -1,7 +1,8 @@
-"""What a worker counts, and `/metrics`, where Prometheus reads what all of them have counted.
+"""What looks after the service asks it: whether it lives, whether it can work, and what it has counted.
 
 prometheus-client decides when it is imported whether counts are kept in memory or, for several workers, in
-files of a folder that they share; so this module is imported only by who has seen to that (`tallies.py`).
+files of a folder that they share; so this module is imported only by who has seen to that
+(`processes.shared_folder`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, json
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -25,10 +26,12 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from alcove.core.errors import PermissionDenied
+from alcove.core.errors import AlcoveError, PermissionDenied
+from alcove.server.answers import HealthAnswer
 from alcove.server.application import METHODS, Exchange, Page
+from alcove.server.processes import FOLDER
 from alcove.server.resource import Call, Resource
-from alcove.server.worker_metrics import FOLDER
+from alcove.server.thread_pool import ThreadPool
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -37,7 +40,7 @@ _FORBIDDEN = 403
 
 
 class Metrics:
-    """Watches the requests and observes the store of one worker, and answers for all of them."""
+    """Counts the requests and observes the store of one worker, and answers for all of them."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -46,17 +49,9 @@ class Metrics:
             "alcove_request_seconds", "Time from a request's headers until its answer is ready.",
             ["route", "method", "status"], buckets=SECONDS, registry=own,
         )  # fmt: skip
-        self._in_flight = Gauge(
-            "alcove_requests_in_flight", "Requests that are being answered, this one included.",
-            multiprocess_mode="livesum", registry=own,
-        )  # fmt: skip
         self._denials = Counter(
             "alcove_denials", "Requests that were refused for want of permission.",
             ["route", "method"], registry=own,
-        )  # fmt: skip
-        self._waiting = Gauge(
-            "alcove_writes_waiting", "Writes that are not on the disk yet: queued, or in the running commit.",
-            multiprocess_mode="livesum", registry=own,
         )  # fmt: skip
         self._writes = Histogram(
             "alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES, registry=own
@@ -65,14 +60,20 @@ class Metrics:
         self._expirations = Counter(
             "alcove_expirations", "Memories whose end a sweep recorded.", ["which"], registry=own
         )
-        self._index_waiting = Gauge(
-            "alcove_index_waiting", "Texts that wait to be found by meaning.",
-            multiprocess_mode="livemostrecent", registry=own,
-        )  # fmt: skip
-        self._index_lag = Gauge(
-            "alcove_index_lag_seconds", "How long the text has waited that has waited longest.",
-            multiprocess_mode="livemostrecent", registry=own,
-        )  # fmt: skip
+        summed = partial(Gauge, multiprocess_mode="livesum", registry=own)
+        self._in_flight = summed(
+            "alcove_requests_in_flight", "Requests that are being answered, this one included."
+        )
+        self._waiting = summed(
+            "alcove_writes_waiting", "Writes that are not on the disk yet: queued, or in the running commit."
+        )
+        latest = partial(Gauge, multiprocess_mode="livemostrecent", registry=own)
+        self._index_waiting = latest("alcove_index_waiting", "Texts that wait to be found by meaning.")
+        self._index_lag = latest(
+            "alcove_index_lag_seconds", "How long the text has waited that has waited longest."
+        )
+        self.requests: Callable[[], int] = lambda: 0
+        """Asked now and then how many are being answered."""
         self.index: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
         """Asked at each scrape for both, since it is the store that knows."""
         for which in ("due", "aged"):  # there from the start: a rate needs a zero to begin at
@@ -81,26 +82,22 @@ class Metrics:
         if not self._shared:  # of several processes, it would tell only of the one that is asked
             ProcessCollector(registry=own)
         self._answered: dict[tuple[str, str, int], Histogram] = {}
-        self._requests_now = self._writes_now = 0
+        self._writes_now = 0
         self.sample()
 
     # Of requests, on the event loop
 
-    def began(self, exchange: Exchange) -> None:
-        self._requests_now += 1
-
-    def ended(self, exchange: Exchange) -> None:
-        self._requests_now -= 1
+    def __call__(self, exchange: Exchange) -> None:
+        """Counts a request whose answer is ready."""
         seconds = time.perf_counter() - exchange.started
-        key = exchange.path, exchange.scope["method"], exchange.status
+        key = exchange.path, exchange.method, exchange.status
         known = self._answered.get(key)
         if known is None:
-            route, method, status = key
-            known = self._seconds.labels(route, _counted(method), str(status))
+            known = self._seconds.labels(exchange.path, _counted(exchange), str(exchange.status))
             self._answered[key] = known
         known.observe(seconds)
         if exchange.status == _FORBIDDEN:
-            self._denials.labels(exchange.path, _counted(exchange.scope["method"])).inc()
+            self._denials.labels(exchange.path, _counted(exchange)).inc()
 
     # Of the store, on any thread
 
@@ -121,23 +118,14 @@ class Metrics:
 
     def sample(self) -> None:
         """Sets what goes up and down: two assignments now and then instead of four a request."""
-        self._in_flight.set(self._requests_now)
+        self._in_flight.set(self.requests())
         self._waiting.set(self._writes_now)
 
-    @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Samples for the workers that are not asked themselves."""
-
-        async def forever() -> None:
-            while True:
-                self.sample()
-                await asyncio.sleep(_BETWEEN_SAMPLES)
-
-        task = asyncio.create_task(forever())
-        try:
-            yield
-        finally:
-            task.cancel()
+    async def keep_sampling(self) -> None:
+        """Samples until it is cancelled, for the workers that are not asked themselves."""
+        while True:
+            self.sample()
+            await asyncio.sleep(_BETWEEN_SAMPLES)
 
     def text(self) -> bytes:
         """Everything that was counted, by every worker that is or was."""
@@ -167,5 +155,50 @@ class Metrics:
         return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
-def _counted(method: str) -> str:
-    return method if method in METHODS else "other"
+def _counted(exchange: Exchange) -> str:
+    return exchange.method if exchange.method in METHODS else "other"
+
+
+class HealthApi:
+    """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody.
+
+    A check that raises holds everything up; one that answers with a text has something to say.
+    """
+
+    def __init__(self, checks: Mapping[str, Callable[[], object]], offload: ThreadPool) -> None:
+        self._checks = checks
+        self._offload = offload
+        self._checking: asyncio.Task[Struct] | None = None
+
+    def resources(self) -> list[Resource]:
+        return [
+            Resource(
+                method="GET", path="/healthz", handler=self.alive, summary="Whether the process is alive",
+                answer=HealthAnswer, errors=(400,), open=True,
+            ),
+            Resource(
+                method="GET", path="/readyz", handler=self.ready, summary="Whether it can do its work",
+                answer=HealthAnswer, errors=(400, 503), open=True,
+            ),
+        ]  # fmt: skip
+
+    async def alive(self, call: Call) -> Struct:
+        return HealthAnswer("ok")
+
+    async def ready(self, call: Call) -> Struct:
+        """All who ask at once share one answer: whoever they are, they cost no more than one of them."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._checked())
+        return await asyncio.shield(self._checking)
+
+    async def _checked(self) -> Struct:
+        checks, ready = {}, True
+        for name, check in self._checks.items():
+            try:
+                said = await self._offload(check)
+                checks[name] = said if isinstance(said, str) else "ok"
+            except AlcoveError as error:
+                checks[name], ready = error.message, False
+        if ready:
+            return HealthAnswer("ok", checks)
+        return Page(json.encode(HealthAnswer("unavailable", checks)), b"application/json", 503)
