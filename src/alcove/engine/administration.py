@@ -10,10 +10,12 @@ from typing import Any
 import apsw
 
 from alcove.core.clock import Clock
+from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
 from alcove.engine.log import Live, Transaction
-from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, RootStats, Wiped
+from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, Wiped
 from alcove.store.api_keys import ApiKey
+from alcove.store.reports import Root
 
 
 class SqliteAdministration:
@@ -90,8 +92,9 @@ class SqliteAdministration:
         with self._db.write() as db:
             db.executemany(SQL["add_private_room"], [(template,) for template in templates])
 
-    def stats(self) -> list[RootStats]:
-        return [*map(RootStats._make, self._db.fetch("stats", self._clock()))]
+    def stats(self) -> list[Root]:
+        found = self._db.fetch("stats", self._clock())
+        return [Root(Namespace.decode(ns)[0], *figures) for ns, *figures in found]
 
     def keys_by_wrapper(self) -> list[tuple[str, int]]:
         return self._db.fetch("keys_by_wrapper")
@@ -106,46 +109,32 @@ class SqliteErasure:
         self._scrubbing = threading.Lock()
 
     def wipe(
-        self,
-        person: Person,
-        *,
-        shared: str,
-        noted: Callable[[Wiped], None],
-        until: int = FOR_EVER,
-        rooms: Sequence[bytes] = (),
-        dry_run: bool = False,
+        self, person: Person, *, shared: str, note: Callable[[Wiped], None] | None, until: int = FOR_EVER
     ) -> Wiped:
-        user, now = person.user, self._clock()
-        with self._db.write(undo=dry_run) as db:
-            position, transaction = db.execute(SQL["position"]).get, Transaction.now(db, self._clock)
-            wipe = _Wipe(db, transaction, person, now, until)
-            wipe.take_rooms(db.execute(SQL["owned"], (user,)).fetchall())
-            common = {*wipe.take_rooms([(ns,) for ns in rooms]), *wipe.take_older()}
+        user = person.user
+        with self._db.write(undo=note is None) as db:
+            position, wipe = db.execute(SQL["position"]).get, _Wipe(db, self._clock, person, until)
+            owned: list[tuple[Any, ...]] = db.execute(SQL["owned"], (user,)).fetchall()
+            wipe.take_rooms(ns for (ns,) in owned)
+            common = {*wipe.take_rooms(person.rooms), *wipe.take_older()}
             elsewhere = wipe.take_authored(shared)
-            answers = changed(db, "wipe_kept_answers", user, until)
-            api_keys = changed(db, "wipe_api_keys", user, until)
+            wipe.removed["replays"] = changed(db, "wipe_kept_answers", user, until)
+            wipe.removed["api_keys"] = changed(db, "wipe_api_keys", user, until)
             named = sum(changed(db, each, user) for each in ("forget_actor", "forget_document_actor"))
             keys = changed(db, "wipe_key", person.subject, user)
-            left = [room for room in _held(db, person, now) if not room.own]
-            known = bool(wipe.versions or answers or api_keys or keys or elsewhere or named or left)
+            left = [room for room in _held(db, person, wipe.now) if not room.own]
+            known = any((*wipe.removed.values(), keys, elsewhere, named, left))
             wiped = Wiped(
-                wipe.memories, wipe.versions, wipe.vectors, answers, api_keys, keys, elsewhere,
-                generation=_scrub_wanted(db) if known else mark(db, "wipes"), known=known,
-                moment=transaction.at, position=position, rooms=sorted(common), left=left,
+                wipe.removed, keys > 0, elsewhere, _scrub_wanted(db) if known else mark(db, "wipes"),
+                known, wipe.transaction.at, position, sorted(common), left,
             )  # fmt: skip
             db.execute(SQL["skip"], (0, 1))  # so that an API key made after it has a higher position
-            if known and not dry_run:
-                noted(wiped)
+            if known and note:
+                note(wiped)
             return wiped
 
     def clean(
-        self,
-        ns: bytes,
-        key: bytes,
-        *,
-        until: int,
-        attributes: str = "{}",
-        noted: Callable[[int], None] = lambda moment: None,
+        self, ns: bytes, key: bytes, *, until: int, attributes: str, note: Callable[[int], None]
     ) -> int:
         with self._db.write() as db:
             transaction = Transaction.now(db, self._clock)
@@ -155,7 +144,7 @@ class SqliteErasure:
             db.execute(SQL["bare_tombstones"], (ns, key, until, attributes))
             if removed:
                 _scrub_wanted(db)
-                noted(transaction.at)
+                note(transaction.at)
             return removed
 
     def clear(self, ns: bytes) -> int:
@@ -205,21 +194,19 @@ class SqliteErasure:
 class _Wipe:
     """One wipe inside its transaction, and what it has taken away so far."""
 
-    def __init__(
-        self, db: apsw.Connection, transaction: Transaction, person: Person, now: int, until: int
-    ) -> None:
+    def __init__(self, db: apsw.Connection, clock: Clock, person: Person, until: int) -> None:
         self._db = db
-        self._transaction = transaction
         self._person = person
-        self._now = now
         self._until = until
-        self.memories = self.versions = self.vectors = 0
+        self.now = clock()
+        self.transaction = Transaction.now(db, clock)
+        self.removed = dict.fromkeys(("memories", "versions", "vectors", "replays", "api_keys"), 0)
 
-    def take_rooms(self, rooms: Iterable[tuple[Any, ...]]) -> list[bytes]:
+    def take_rooms(self, rooms: Iterable[bytes]) -> list[bytes]:
         """Empties whole rooms; which of them held anything."""
         found = []
-        for (ns,) in rooms:
-            ((live,),) = self._db.execute(SQL["count_live"], (ns, self._now, self._until))
+        for ns in rooms:
+            ((live,),) = self._db.execute(SQL["count_live"], (ns, self.now, self._until))
             ((vectors,),) = self._db.execute(SQL["count_vectors"], (ns,))
             if self._took(live, vectors, "wipe_namespace", ns):
                 found.append(ns)
@@ -245,7 +232,7 @@ class _Wipe:
             live, remove = Live._make(fields), own or shared == "remove"
             if remove and has_content:
                 if is_live:
-                    self._transaction.end(live, "delete")  # revisions go on, and readers are told
+                    self.transaction.end(live, "delete")  # revisions go on, and readers are told
                 self._db.execute(SQL["remove"], (live.seq,))
                 self._db.execute(SQL["bare_tombstone"], (live.ns, live.key, live.revision + 1))
             elif named and (own or shared != "keep"):
@@ -253,7 +240,8 @@ class _Wipe:
             else:
                 continue
             if own:
-                self.memories, self.versions = self.memories + is_live, self.versions + has_content
+                self.removed["memories"] += is_live
+                self.removed["versions"] += has_content
             else:
                 elsewhere += 1
         return elsewhere
@@ -261,13 +249,12 @@ class _Wipe:
     def _took(self, live: int, vectors: int, statement: str, ns: bytes, *key: bytes) -> int:
         removed = changed(self._db, statement, ns, *key, self._until)
         self._db.execute(SQL["forget_namespace"], (ns,))
-        self.memories += live
-        self.versions += removed
-        self.vectors += vectors
+        for name, count in (("memories", live), ("versions", removed), ("vectors", vectors)):
+            self.removed[name] += count
         return removed
 
     def _all(self, name: str) -> list[tuple[Any, ...]]:
-        bound = _bound(self._person, now=self._now, until=self._until)
+        bound = _bound(self._person, now=self.now, until=self._until)
         return self._db.execute(SQL[name], bound).fetchall()
 
 

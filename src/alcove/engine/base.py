@@ -15,9 +15,13 @@ from alcove.core.records import Kind
 from alcove.engine import rows
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope
 from alcove.store.api_keys import ApiKey
+from alcove.store.reports import ParkedItem, Root
 
 Findings = Iterator[tuple[str, int, list[str]]]
 """Checks: what each compares, how many it compared, and what it found."""
+
+Between = tuple[int | None, int | None]
+"""After the first moment and before the second; None is no bound."""
 
 
 class Waited(Protocol):
@@ -69,7 +73,7 @@ class Index(Protocol):
     def retry(self) -> int: ...
     def waits(self, seq: int) -> tuple[bool, str | None]: ...
     def status(self, embedder: str) -> rows.IndexStatus: ...
-    def parked(self) -> list[rows.Parked]: ...
+    def parked(self) -> list[ParkedItem]: ...
     def serving(self, first: str | None = None) -> str | None: ...
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[rows.TextToIndex]: ...
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool: ...
@@ -113,7 +117,7 @@ class Administration(Protocol):
         """Templates of private rooms, in the words of who added them."""
 
     def add_private_rooms(self, templates: Sequence[str]) -> None: ...
-    def stats(self) -> list[rows.RootStats]: ...
+    def stats(self) -> list[Root]: ...
     def keys_by_wrapper(self) -> list[tuple[str, int]]: ...
 
     def add_api_key(self, key: ApiKey) -> None: ...
@@ -126,30 +130,17 @@ class Erasure(Protocol):
     """What must be gone; `until` a position, so that a restored backup keeps what came after a wipe."""
 
     def wipe(
-        self,
-        person: rows.Person,
-        *,
-        shared: str,
-        noted: Callable[[rows.Wiped], None],
-        until: int = ...,
-        rooms: Sequence[bytes] = (),
-        dry_run: bool = False,
+        self, person: rows.Person, *, shared: str, note: Callable[[rows.Wiped], None] | None, until: int = ...
     ) -> rows.Wiped:
-        """Erases a person, and all that is in these rooms. `noted` is told before anything can last, unless
-        nothing was known of them; if it raises, nothing is erased. With `dry_run` nothing is, either.
+        """Erases a person. `note` is called before anything can last, unless nothing was known of them; if it
+        raises, nothing is erased. Without it nothing is, either: the answer says what would be.
         """
 
     def clean(
-        self,
-        ns: bytes,
-        key: bytes,
-        *,
-        until: int,
-        attributes: str = "{}",
-        noted: Callable[[int], None] = ...,
+        self, ns: bytes, key: bytes, *, until: int, attributes: str, note: Callable[[int], None]
     ) -> int:
         """Takes away what a key held, live or not; how many versions that were. Tombstones stay, with these
-        attributes; `noted` is told the moment before anything can last, if there is anything to take away.
+        attributes; `note` is told the moment before anything can last, if there is anything to take away.
         """
 
     def clear(self, ns: bytes) -> int:
@@ -189,11 +180,7 @@ class Engine(DataKeys, Protocol):
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.
     def submit(
-        self,
-        operations: Sequence[rows.RowOperation],
-        once: rows.IdempotentRequest | None = None,
-        *,
-        user: str | None = None,
+        self, operations: Sequence[rows.RowOperation], once: rows.IdempotentRequest | None, user: str | None
     ) -> Pending:
         """The user's submissions are committed in order, and those of several users in turn."""
 
@@ -210,17 +197,9 @@ class Engine(DataKeys, Protocol):
         """In order; with an owner, only theirs, and at the cost of those."""
 
     def events(
-        self,
-        scope: Scope,
-        *,
-        position: int,
-        kinds: Sequence[Kind],
-        after: int | None,
-        before: int | None,
-        limit: int,
-        most_bytes: int,
+        self, scope: Scope, *, position: int, kinds: Sequence[Kind], between: Between, limit: int, most: int
     ) -> tuple[list[Row], bool]:
-        """Some events, and whether there are more."""
+        """Some events after a position and inside a time, and whether there are more."""
 
     def count(self, scope: Scope, *, now: int) -> int: ...
     def last_seq(self) -> int: ...

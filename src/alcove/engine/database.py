@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,11 @@ class Database:
         self.path = path
         self._turn = threading.Lock()
         self._busy_timeout = busy_timeout
-        self.readers: deque[apsw.Connection] = deque()
+        self._readers: deque[apsw.Connection] = deque()
         self._closed = False
         _make(path)
-        with self.explained():
-            self._writer = self.connect()
+        with explained(self.path):
+            self._writer = self._connect()
             try:
                 self._migrate(on_create)
             except BaseException:
@@ -101,8 +101,8 @@ class Database:
     @contextmanager
     def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
-        with self._turn, self.explained():
-            self.refuse_if_closed()
+        with self._turn, explained(self.path):
+            self._refuse_if_closed()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -117,18 +117,30 @@ class Database:
         with self.write() as db:
             return changed(db, name, *params)
 
-    def read(self) -> Reader:
+    @contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
         """A connection to read with; each statement sees the newest commit."""
-        return Reader(self)
+        reader = self._reader()
+        try:
+            yield reader
+        except apsw.Error as error:
+            raise _explain(error, self.path) from error
+        finally:
+            self._readers.append(reader)
 
     def fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         """What a statement finds, by its name, as of the newest commit."""
-        with Reader(self) as db:
-            return db.execute(SQL[name], params).fetchall()
+        reader = self._reader()
+        try:  # and not `with`: every get comes here, and that costs as much as the statement
+            return reader.execute(SQL[name], params).fetchall()
+        except apsw.Error as error:
+            raise _explain(error, self.path) from error
+        finally:
+            self._readers.append(reader)
 
     def stream(self, statement: str, params: Params) -> Iterator[tuple[Any, ...]]:
         """Rows of a statement one at a time, so that a reader who has enough stops the scan."""
-        with Reader(self) as db:
+        with self.read() as db:
             cursor = db.execute(statement, params)
             try:
                 yield from cursor
@@ -137,8 +149,18 @@ class Database:
 
     def mark(self, name: str) -> int:
         """A number that the store keeps about itself."""
-        with Reader(self) as db:
-            return mark(db, name)
+        return int(self.fetch("mark", name)[0][0])
+
+    def _reader(self) -> apsw.Connection:
+        """A connection that nobody else uses; it goes back to the others afterwards."""
+        self._refuse_if_closed()
+        try:
+            return self._readers.pop()
+        except IndexError:
+            with explained(self.path):
+                reader = self._connect()
+                reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
+                return reader
 
     def rebuild(self) -> bool:
         """Writes the whole file anew, so that no deleted byte is left in it or in its log.
@@ -146,8 +168,8 @@ class Database:
         `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False
         where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
         """
-        with self._turn, self.explained():
-            self.refuse_if_closed()
+        with self._turn, explained(self.path):
+            self._refuse_if_closed()
             self._writer.execute("VACUUM")
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy
@@ -156,16 +178,15 @@ class Database:
         """Closes every connection that is not in use; the last one empties the log into the file."""
         with self._turn:
             self._closed = True
-            while self.readers:
-                self.readers.pop().close()
+            while self._readers:
+                self._readers.pop().close()
             self._writer.close()
 
-    def refuse_if_closed(self) -> None:
-        """Raises once the file has been closed."""
+    def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Unavailable(f"{self.path} has been closed")
 
-    def connect(self) -> apsw.Connection:
+    def _connect(self) -> apsw.Connection:
         """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""
         db = apsw.Connection(os.fspath(self.path))
         try:
@@ -221,10 +242,6 @@ class Database:
                 db.execute(script)
             db.execute(f"PRAGMA user_version = {len(scripts)}")
 
-    def explained(self) -> AbstractContextManager[None]:
-        """Turns the driver's errors into ours."""
-        return explained(self.path)
-
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
@@ -241,30 +258,6 @@ def refuse_foreign(path: Path, mark: int, version: int) -> None:
         raise StoreError(f"{path} is another program's database, not an Alcove store")
     if version > len(migrations()):
         raise StoreError(f"{path} was made by a newer Alcove (schema {version}); upgrade first")
-
-
-class Reader:
-    """A connection, lent for the length of a `with`; a class because every get goes through it."""
-
-    __slots__ = ("_database", "_reader")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def __enter__(self) -> apsw.Connection:
-        self._database.refuse_if_closed()
-        try:
-            self._reader = self._database.readers.pop()
-        except IndexError:
-            with self._database.explained():
-                self._reader = self._database.connect()
-                self._reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
-        return self._reader
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._database.readers.append(self._reader)
-        if isinstance(error, apsw.Error):
-            raise _explain(error, self._database.path) from error
 
 
 def _make(path: Path) -> None:

@@ -9,22 +9,12 @@ from typing import Any
 import apsw
 
 from alcove.core.namespace import Namespace
+from alcove.engine import rows
 from alcove.engine.base import Findings
 from alcove.engine.database import SQL, Database, changed, findings
-from alcove.engine.rows import (
-    FOR_EVER,
-    Change,
-    Embedded,
-    IndexState,
-    IndexStatus,
-    Parked,
-    Row,
-    Scope,
-    SubtreeTooLarge,
-    Text,
-    TextToIndex,
-)
+from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
 from alcove.store.filters import Filter, Params
+from alcove.store.reports import ParkedItem
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
@@ -68,7 +58,7 @@ class SqliteIndex:
         """The vectors that a text has got so far."""
         return [body for (body,) in self._db.fetch("pieces", seq)]
 
-    def store(self, embedder: str, pieces: Sequence[Embedded]) -> bool:
+    def store(self, embedder: str, pieces: Sequence[rows.Embedded]) -> bool:
         """Keeps vectors and takes what is whole off the queue, in one transaction.
 
         What has more goes back into the line. False, and nothing kept, where another embedder serves by now:
@@ -106,11 +96,12 @@ class SqliteIndex:
         found = self._db.fetch("waits", seq)
         return bool(found), found[0][0] if found else None
 
-    def status(self, embedder: str) -> IndexStatus:
-        return IndexStatus._make(self._db.fetch("status", embedder)[0])
+    def status(self, embedder: str) -> rows.IndexStatus:
+        return rows.IndexStatus._make(self._db.fetch("status", embedder)[0])
 
-    def parked(self) -> list[Parked]:
-        return [Parked._make(row) for row in self._db.fetch("parked")]
+    def parked(self) -> list[ParkedItem]:
+        found = self._db.fetch("parked")
+        return [ParkedItem(Namespace.decode(ns), key.decode(), *why) for ns, key, *why in found]
 
     # Which embedder
 
@@ -124,8 +115,8 @@ class SqliteIndex:
 
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         """Live texts without vectors of an embedder, in order; fewer than asked for where they are large."""
-        rows = self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)
-        return [TextToIndex._make((*row, 0, 0, 0)) for row in rows]
+        found = self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)
+        return [TextToIndex._make((*row, 0, 0, 0)) for row in found]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
         """Serves an embedder's vectors from now on and drops the others', unless some are still missing.
@@ -161,7 +152,7 @@ class SqliteIndex:
 
     # What is there
 
-    def state(self) -> IndexState:
+    def state(self) -> rows.IndexState:
         with self._db.read() as db:
             return _state(db)
 
@@ -175,7 +166,7 @@ class SqliteIndex:
                 low = found[-1].subtree()[1]
         return found
 
-    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
+    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[rows.IndexState, list[Text]]:
         """Every live text that a scope shows, whatever its filter, as of one state.
 
         Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
@@ -185,11 +176,11 @@ class SqliteIndex:
             for text in _came(db, scope, embedder, 0, "INDEXED BY live"):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
-                    raise SubtreeTooLarge
+                    raise rows.SubtreeTooLarge
                 came.append(text)
         return state, came
 
-    def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change:
+    def changes(self, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
         """What happened to a scope's texts since a state."""
         with self._db.read() as db, db:  # one snapshot
             change = _change(db, scope, embedder, since)
@@ -214,11 +205,11 @@ def _add(db: apsw.Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]
     db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
 
 
-def _state(db: apsw.Connection) -> IndexState:
-    return IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+def _state(db: apsw.Connection) -> rows.IndexState:
+    return rows.IndexState._make(db.execute(SQL["state"]).fetchall()[0])
 
 
-def _change(db: apsw.Connection, scope: Scope, embedder: str, since: IndexState) -> Change:
+def _change(db: apsw.Connection, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
     state = _state(db)
     place = (scope.low, scope.high)
     came: list[Text] = []
@@ -233,7 +224,7 @@ def _change(db: apsw.Connection, scope: Scope, embedder: str, since: IndexState)
         along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
         came += _came(db, scope, embedder, since.vectors, along, which="embedded")
     erased, touched = state.erased != since.erased, state.touches != since.touches
-    return Change(
+    return rows.Change(
         state,
         [*{text.seq: text for text in came}.values()],
         superseded,

@@ -11,21 +11,9 @@ from alcove.core.clock import DAY, Clock
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import Kind, new_id
+from alcove.engine import rows
 from alcove.engine.database import SQL
-from alcove.engine.rows import (
-    DataKeyGone,
-    DeleteRow,
-    EvictRow,
-    GetRow,
-    IdempotentRequest,
-    KeptAnswer,
-    Outcome,
-    PutRow,
-    Row,
-    RowOperation,
-    TouchRow,
-    Writer,
-)
+from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
 from alcove.store.portions import MOST_BYTES
 
 NOBODY = Writer(None, None, None)
@@ -74,7 +62,7 @@ class Transaction:
         """Another in the same commit, that much later."""
         return Transaction(self._db, self.at + microseconds)
 
-    def run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
+    def run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
         """Does every operation in order, or raises and has done none of them."""
         if len(operations) == 1 and not once:
             return [self._do(operations[0], 0)]
@@ -87,20 +75,20 @@ class Transaction:
         self._db.execute("RELEASE one")
         return outcome
 
-    def _run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
+    def _run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
         if once and (found := self._one("kept_answer", once.user, once.token, self.at - DAY)):
-            return KeptAnswer._make(found)
-        rows = self._rows(operations)
+            return rows.KeptAnswer._make(found)
+        done = self._rows(operations)
         if once:
             if not self._one("data_key_exists", once.data_key):
                 raise DataKeyGone
-            answer = (once.user, once.token, self.at, once.data_key, once.seal(rows))
+            answer = (once.user, once.token, self.at, once.data_key, once.seal(done))
             self._db.execute(SQL["keep_answer"], answer)
-        return rows
+        return done
 
     def _rows(self, operations: Sequence[RowOperation]) -> list[Row | None]:
         """A row for each operation; what is got may be too much, and then only if gets alone are left out."""
-        rows: list[Row | None] = []
+        done: list[Row | None] = []
         held = 0
         for position, operation in enumerate(operations):
             row = self._do(operation, position)
@@ -108,14 +96,14 @@ class Transaction:
                 held += row.size
                 if held > max(MOST_BYTES, row.size):
                     if all(isinstance(each, GetRow) for each in operations[position:]):
-                        return rows
+                        return done
                     error = PayloadTooLarge(
                         "operations", f"gets of {MOST_BYTES} bytes at most before a write"
                     )
                     error.details["operation"] = position
                     raise error
-            rows.append(row)
-        return rows
+            done.append(row)
+        return done
 
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
@@ -127,22 +115,22 @@ class Transaction:
     def _do(self, operation: RowOperation, position: int) -> Row | None:
         try:
             match operation:
-                case PutRow():
+                case rows.PutRow():
                     return self._put(operation)
                 case GetRow(ns, key):
                     found = self._one("get", ns, key, self.at)
                     return Row._make(found) if found else None
-                case DeleteRow():
+                case rows.DeleteRow():
                     return self._delete(operation)
-                case TouchRow():
+                case rows.TouchRow():
                     return self._touch(operation)
-                case EvictRow():
+                case rows.EvictRow():
                     return self._evict(operation)
         except (Conflict, NotFound) as error:
             error.details["operation"] = position
             raise
 
-    def _put(self, put: PutRow) -> Row:
+    def _put(self, put: rows.PutRow) -> Row:
         newest = self._newest(put.ns, put.key, put.data_key)
         _expect(put.expected, newest.live, put.ns, put.key)
         if not newest.data_key_exists:
@@ -159,13 +147,13 @@ class Transaction:
                   put.data_key, put.sealed, put.attributes, put.index_text, original_at)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)
 
-    def _delete(self, delete: DeleteRow) -> Row | None:
+    def _delete(self, delete: rows.DeleteRow) -> Row | None:
         newest = self._newest(delete.ns, delete.key)
         _expect(delete.expected, newest.live, delete.ns, delete.key)
         self._record_lapse(newest)
         return self.end(newest.live, "delete", delete.writer) if newest.live else None
 
-    def _touch(self, touch: TouchRow) -> Row | None:
+    def _touch(self, touch: rows.TouchRow) -> Row | None:
         live = self._newest(touch.ns, touch.key).live
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
@@ -174,7 +162,7 @@ class Transaction:
         row = self._do(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 
-    def _evict(self, evict: EvictRow) -> Row | None:
+    def _evict(self, evict: rows.EvictRow) -> Row | None:
         """The memory that made room, as it was; None where there was room, or where the key is not new."""
         count, oldest, known = self._one("crowd", evict.ns, evict.key) or (0, 0, 0)
         found = None if count < evict.most or known else self._one("still_live", oldest)

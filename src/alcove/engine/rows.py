@@ -271,16 +271,6 @@ class IndexStatus(NamedTuple):
     """When the text was written that has waited longest."""
 
 
-class Parked(NamedTuple):
-    """A text that could not be indexed again and again."""
-
-    seq: int
-    ns: bytes
-    key: bytes
-    tries: int
-    error: str | None
-
-
 class Person(NamedTuple):
     """Whom a question or an erasure is about."""
 
@@ -293,6 +283,8 @@ class Person(NamedTuple):
     """Ranges of namespaces: what they wrote there into rooms without an owner is theirs."""
     authorless: bool = False
     """Whether what nobody signed in those rooms is theirs, too."""
+    rooms: Sequence[bytes] = ()
+    """Namespaces that go with them as a whole."""
 
 
 class HeldRow(NamedTuple):
@@ -310,13 +302,11 @@ class HeldRow(NamedTuple):
 class Wiped(NamedTuple):
     """What a wipe removed from the engine, and what it left."""
 
-    memories: int
-    versions: int
-    vectors: int
-    replays: int
-    api_keys: int
-    keys: int
+    removed: dict[str, int]
+    """How many memories, versions, vectors, replays (answers kept for repeated requests) and API keys."""
+    key_destroyed: bool
     shared: int
+    """How many versions in rooms of others it changed."""
     generation: int
     """Which its scrub must reach."""
     known: bool
@@ -348,12 +338,3 @@ class Document(NamedTuple):
     at: int
     actor: str | None
     body: str
-
-
-class RootStats(NamedTuple):
-    """What lies under one root segment."""
-
-    ns: bytes
-    memories: int
-    versions: int
-    bytes: int

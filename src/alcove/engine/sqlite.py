@@ -11,24 +11,14 @@ from alcove.core.clock import Clock
 from alcove.core.errors import AlcoveError
 from alcove.core.observer import Observer, Unobserved
 from alcove.core.records import KINDS, Kind
-from alcove.engine import base, copying
+from alcove.engine import base, copying, rows
 from alcove.engine.administration import SqliteAdministration, SqliteErasure
+from alcove.engine.base import Between, Findings
 from alcove.engine.commit import CommitQueue, Submission
 from alcove.engine.database import SQL, Database, findings
 from alcove.engine.index import SqliteIndex
 from alcove.engine.log import Live, Transaction
-from alcove.engine.rows import (
-    FOR_EVER,
-    Copied,
-    DataKey,
-    DataKeyGone,
-    IdempotentRequest,
-    Outcome,
-    Row,
-    RowOperation,
-    Scope,
-    some_rows,
-)
+from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.store.filters import Params
 from alcove.store.portions import PIECE_BYTES
 
@@ -63,11 +53,7 @@ class SqliteEngine(copying.StoredDataKeys):
     # Writing
 
     def submit(
-        self,
-        operations: Sequence[RowOperation],
-        once: IdempotentRequest | None = None,
-        *,
-        user: str | None = None,
+        self, operations: Sequence[rows.RowOperation], once: rows.IdempotentRequest | None, user: str | None
     ) -> Submission:
         return self._queue.submit(operations, once, user)
 
@@ -108,28 +94,20 @@ class SqliteEngine(copying.StoredDataKeys):
         return map(Row._make, self._db.stream(SQL["history"], [ns, key, below]))
 
     def events(
-        self,
-        scope: Scope,
-        *,
-        position: int,
-        kinds: Sequence[Kind],
-        after: int | None,
-        before: int | None,
-        limit: int,
-        most_bytes: int,
+        self, scope: Scope, *, position: int, kinds: Sequence[Kind], between: Between, limit: int, most: int
     ) -> tuple[list[Row], bool]:
         params: Params = [position, scope.low, scope.high]
         where = [scope.sql(params)]
         if set(kinds) != set(KINDS):
             where.append(f"kind IN ({', '.join('?' * len(kinds))})")
             params.extend(kinds)
-        for sign, moment in ((">", after), ("<", before)):
+        for sign, moment in zip("><", between, strict=True):
             if moment is not None:
                 where.append(f"created_at {sign} ?")
                 params.append(moment)
         near = not scope.low or self.last_seq() - position < NEAR_THE_END
         statement = SQL["events_by_seq" if near else "events_by_subtree"].format(where=" AND ".join(where))
-        return some_rows(self._db.stream(statement, [*params, limit + 1]), limit, most=most_bytes)
+        return some_rows(self._db.stream(statement, [*params, limit + 1]), limit, most=most)
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]
@@ -195,7 +173,7 @@ class SqliteEngine(copying.StoredDataKeys):
 
     # Inspection
 
-    def copy(self, to: Path) -> Iterator[Copied]:
+    def copy(self, to: Path) -> Iterator[rows.Copied]:
         with self._db.read() as db:
             yield from copying.copy(db, to)
 
@@ -209,21 +187,21 @@ class SqliteEngine(copying.StoredDataKeys):
     def versions(self, seqs: Sequence[int]) -> list[Row]:
         return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
 
-    def check(self) -> base.Findings:
+    def check(self) -> Findings:
         with self._db.read() as db, db:  # one snapshot for all of it
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
             yield from findings(db, "checks.sql")
 
-    def notices(self) -> base.Findings:
+    def notices(self) -> Findings:
         with self._db.read() as db, db:
             yield from findings(db, "notices.sql")
 
 
-def _attempt(transaction: Transaction, submission: Submission) -> Outcome | Exception:
+def _attempt(transaction: Transaction, submission: Submission) -> rows.Outcome | Exception:
     """What one submission answers once the commit stands; its refusal is not its neighbours'."""
     try:
         return transaction.run(submission.operations, submission.once)
-    except (AlcoveError, DataKeyGone) as refusal:
+    except (AlcoveError, rows.DataKeyGone) as refusal:
         return refusal

@@ -13,7 +13,6 @@ import msgspec
 
 from alcove.core.clock import SECOND, Clock, to_datetime
 from alcove.core.errors import Unavailable
-from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.settings import Settings
 from alcove.engine.base import Engine
@@ -30,7 +29,6 @@ from alcove.store.reports import (
     KeyInUse,
     Keys,
     Policies,
-    Root,
     Stats,
 )
 from alcove.upkeep.backup import BackedUp, Progress, backup
@@ -126,15 +124,7 @@ class Admin(People):
             waiting=status.waiting,
             oldest_waiting=None if status.oldest is None else to_datetime(status.oldest),
             parked=status.parked,
-            parked_items=[
-                reports.ParkedItem(
-                    namespace=Namespace.decode(each.ns),
-                    key=each.key.decode(),
-                    tries=each.tries,
-                    error=each.error or "",
-                )
-                for each in self._engine.index.parked()
-            ],
+            parked_items=self._engine.index.parked(),
         )
 
     def index_lag(self) -> tuple[int, float]:
@@ -201,15 +191,7 @@ class Admin(People):
     def stats(self, principal: Principal) -> Stats:
         """Memories, versions and bytes, in all and under each root segment."""
         self._require(principal, reading=True)
-        roots = [
-            Root(
-                root=Namespace.decode(row.ns)[0],
-                memories=row.memories,
-                versions=row.versions,
-                bytes=row.bytes,
-            )
-            for row in self._rows.stats()
-        ]
+        roots = self._rows.stats()
         return Stats(
             memories=sum(root.memories for root in roots),
             versions=sum(root.versions for root in roots),

@@ -231,7 +231,7 @@ class Memories(Reading):
                 yield made
                 made.result()
                 continue
-            pending = self._engine.submit([row for row in prepared if row], replay, user=principal.user_id)
+            pending = self._engine.submit([row for row in prepared if row], replay, principal.user_id)
             yield pending
             try:
                 outcome = pending.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -133,7 +134,7 @@ class People:
             principal, Namespace.decode(row.ns), row.key.decode(), b"null", None
         )
         return self._engine.erasure.clean(
-            row.ns, row.key, until=row.seq, attributes=attributes.decode(), noted=note
+            row.ns, row.key, until=row.seq, attributes=attributes.decode(), note=note
         )
 
     def wipe(
@@ -157,13 +158,9 @@ class People:
             raise InvalidRequest("shared", "keep, anonymise or remove")
         if principal.user_id != user:
             self._require(principal)
-        wiped = self._engine.erasure.wipe(
-            person,
-            shared=shared,
-            noted=lambda wiped: self._note(person, shared, wiped),
-            rooms=[room.encode() for room in self.rooms_left_alone(user)],
-            dry_run=dry_run,
-        )
+        person = person._replace(rooms=[room.encode() for room in self.rooms_left_alone(user)])
+        note = None if dry_run else partial(self._note, person, shared)
+        wiped = self._engine.erasure.wipe(person, shared=shared, note=note)
         if not wiped.known:
             expected = "somebody of whom something is held"
             raise NotFound(
@@ -252,11 +249,10 @@ def _room(row: HeldRow) -> HeldNamespace:
 
 
 def _receipt(user: str, shared: Shared, wiped: Wiped) -> Receipt:
-    removed = ("memories", "versions", "vectors", "replays", "api_keys")
     return Receipt(
         user=user,
-        removed={name: getattr(wiped, name) for name in removed},
-        key_destroyed=wiped.keys > 0,
+        removed=wiped.removed,
+        key_destroyed=wiped.key_destroyed,
         shared={shared: wiped.shared},
         shared_left=[*map(_room, wiped.left)],
         wiped_at=to_datetime(wiped.moment),

@@ -331,10 +331,9 @@ class Reading:
                 scope,
                 position=position,
                 kinds=chosen,
-                after=since,
-                before=until,
+                between=(since, until),
                 limit=limit,
-                most_bytes=most_bytes,
+                most=most_bytes,
             )
             earliest, purged = self._engine.horizon()
             return EventPage(

@@ -48,7 +48,7 @@ class Policies(Struct, frozen=True, kw_only=True):
     stored: list[str]
 
 
-class ParkedItem(Struct, frozen=True, kw_only=True):
+class ParkedItem(Struct, frozen=True):
     """A memory whose text could not be embedded again and again."""
 
     namespace: Namespace
@@ -82,7 +82,7 @@ class Keys(Struct, frozen=True, kw_only=True):
     keys: list[KeyInUse]
 
 
-class Root(Struct, frozen=True, kw_only=True):
+class Root(Struct, frozen=True):
     root: str
     memories: int
     versions: int

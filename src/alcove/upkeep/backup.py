@@ -212,14 +212,16 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
             wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),
                 shared=note.shared or "anonymise",
-                noted=lambda _: None,
+                note=lambda _: None,
                 until=_until(engine, note),
             )
             vault.forget(user_subject(user))
-            if wiped.versions or wiped.replays or wiped.api_keys or wiped.keys or wiped.shared:
+            if any(wiped.removed.values()) or wiped.key_destroyed or wiped.shared:
                 forgotten.add(note.user)
-    places = _places(engine, vault, notes)
-    return len(forgotten), sum(engine.erasure.clean(ns, key, until=last) > 0 for ns, key, last in places)
+    cleaned = 0
+    for ns, key, last in _places(engine, vault, notes):
+        cleaned += engine.erasure.clean(ns, key, until=last, attributes="{}", note=lambda _: None) > 0
+    return len(forgotten), cleaned
 
 
 def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:

@@ -76,7 +76,7 @@ SELECT (SELECT count(*) FROM to_index WHERE due IS NOT NULL), (SELECT count(*) F
        (SELECT min(created_at) FROM versions WHERE seq = (SELECT min(seq) FROM to_index WHERE due IS NOT NULL))
 
 -- name: parked
-SELECT t.seq, v.ns, v.key, t.tries, t.error FROM to_index t JOIN versions v USING (seq)
+SELECT v.ns, v.key, t.tries, coalesce(t.error, '') FROM to_index t JOIN versions v USING (seq)
 WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
 
 -- name: unembedded
