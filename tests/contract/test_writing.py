@@ -94,11 +94,6 @@ def test_revision_zero_and_create_only_mean_absent(alice: Alcove) -> None:
     assert not alice.delete(NOTES, "c", expected_revision=0).deleted
 
 
-def test_both_ways_of_saying_absent_together_are_refused(alice: Alcove) -> None:
-    with pytest.raises(InvalidRequest, match="create_only"):
-        alice.put(NOTES, "k", {}, expected_revision=0, create_only=True)
-
-
 def test_a_put_without_a_ttl_never_expires_even_over_one_that_did(alice: Alcove, clock: ManualClock) -> None:
     alice.put(NOTES, "k", {}, ttl_seconds=10)
     assert alice.put(NOTES, "k", {}).expires_at is None

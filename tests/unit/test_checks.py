@@ -1,8 +1,10 @@
-"""Arguments: each wrong one is refused before anything is written, with the name of the field."""
+"""Arguments: each wrong one is refused before anything is written, with the name of the field.
+
+What every way to a store refuses alike is the table in `tests/support/rules.py`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import decimal
 import enum
 import math
@@ -180,21 +182,6 @@ def test_an_error_repeats_no_more_of_what_was_sent_than_a_line() -> None:
         assert len(str(refused(call))) < 1000
 
 
-@pytest.mark.parametrize("index", [[], "text", 7, True, {"a"}, b""])
-def test_an_index_that_is_no_object_is_refused(index: object) -> None:
-    assert refused(lambda: validation.index(index, SETTINGS)).field == "index"
-
-
-@pytest.mark.parametrize("content", [None, 7, True, ["a"], {"b": "c"}, b"bytes"])
-def test_index_content_that_is_no_string_is_refused_by_its_name(content: object) -> None:
-    assert refused(lambda: validation.index({"ok": "a", "a": content}, SETTINGS)).field == "index.a"
-
-
-@pytest.mark.parametrize("name", ["", 7, None, b"a"])
-def test_an_index_name_is_a_string_that_is_not_empty(name: object) -> None:
-    assert refused(lambda: validation.index({name: "a"}, SETTINGS)).field == "index"
-
-
 def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
     assert validation.index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
     assert refused(lambda: validation.index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
@@ -203,11 +190,6 @@ def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
 
 def test_no_index_and_an_empty_one_are_the_same() -> None:
     assert validation.index(None, SETTINGS) is validation.index({}, SETTINGS) is None
-
-
-@pytest.mark.parametrize("key", ["", "a" * 1025, "é" * 513, None, 7, b"key", ["key"]])
-def test_a_key_is_text_of_1_to_1024_bytes(key: object) -> None:
-    assert refused(lambda: validation.address(["user"], key, SETTINGS)).field == "key"
 
 
 @pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])
@@ -221,34 +203,18 @@ def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: o
     assert (error.field, "1 to 3 segments" in error.expected) == ("namespace", True)
 
 
-@pytest.mark.parametrize(
-    "seconds", [-1, 1.5, 60.0, True, "60", [60], validation.MAX_TTL_SECONDS + 1, HUGE], ids=type
-)
-def test_a_time_to_live_that_is_no_sensible_whole_number_is_refused(seconds: object) -> None:
-    assert refused(lambda: validation.ttl(seconds)).field == "ttl_seconds"
-
-
 def test_no_time_to_live_and_zero_both_mean_for_ever() -> None:
     assert validation.ttl(None) is validation.ttl(0) is None
     assert validation.ttl(1) == 1_000_000
     assert validation.ttl(validation.MAX_TTL_SECONDS) == validation.MAX_TTL_SECONDS * 1_000_000
 
 
-@pytest.mark.parametrize("expected", [-1, 1.0, True, False, "1", [], 2**63, -HUGE], ids=type)
-def test_an_expected_revision_is_a_whole_number(expected: object) -> None:
-    assert refused(lambda: validation.revision(expected)).field == "expected_revision"
-
-
-def test_create_only_means_revision_zero_and_is_not_combined_with_another() -> None:
+def test_create_only_means_revision_zero() -> None:
     assert validation.revision(None) is None
     assert validation.revision(0) == validation.revision(None, create_only=True) == 0
     assert validation.revision(3) == 3
-    for revision in (0, 3):
-        both = refused(lambda revision=revision: validation.revision(revision, create_only=True))  # type: ignore[misc]
-        assert both.field == "create_only"
-    for other in (1, "true", None):
-        wrong = refused(lambda other=other: validation.revision(None, create_only=other))  # type: ignore[misc]
-        assert wrong.field == "create_only"
+    wrong = refused(lambda: validation.revision(None, create_only=None))
+    assert wrong.field == "create_only"
 
 
 @pytest.fixture(scope="module")
@@ -260,34 +226,11 @@ def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alcove]:
 
 HOME = ("user", "alice")
 WRONG: list[tuple[str, Callable[[Alcove], object]]] = [
-    ("limit", lambda a: a.search(HOME, limit=0)),
-    ("limit", lambda a: a.search(HOME, limit=101)),
-    ("limit", lambda a: a.search(HOME, limit=HUGE)),
-    ("limit", lambda a: a.search(HOME, limit=True)),
-    ("limit", lambda a: a.list(HOME, limit=1001)),
-    ("limit", lambda a: a.events(HOME, limit=201)),
-    ("limit", lambda a: a.events(HOME, limit=0)),
-    ("limit", lambda a: a.namespaces(HOME, limit=0)),
-    ("offset", lambda a: a.search(HOME, offset=-1)),
-    ("offset", lambda a: a.list(HOME, offset=HUGE)),
-    ("max_depth", lambda a: a.namespaces(HOME, max_depth=0)),
-    ("kinds", lambda a: a.events(HOME, kinds=[])),
-    ("kinds", lambda a: a.events(HOME, kinds=["removed"])),  # type: ignore[list-item]
     ("kinds", lambda a: a.events(HOME, kinds=7)),  # type: ignore[arg-type]
     ("kinds", lambda a: a.events(HOME, kinds=[["add"]])),  # type: ignore[list-item]
-    ("after_cursor", lambda a: a.events(HOME, after_cursor="")),
-    ("as_of", lambda a: a.get(HOME, "key", as_of="yesterday")),
-    ("prefix[1]", lambda a: a.events(("user", ""))),
-    ("prefix[1]", lambda a: a.namespaces(("user", ""))),
-    ("suffix[0]", lambda a: a.namespaces(HOME, suffix=[""])),
-    ("namespace_prefix[1]", lambda a: a.search(("user", ""))),
     ("user", lambda a: a.wipe("")),
     ("shared", lambda a: a.wipe("alice", shared="burn")),  # type: ignore[arg-type]
     ("shared", lambda a: a.wipe("alice", shared=["keep"])),  # type: ignore[arg-type]
-    ("idempotency_key", lambda a: a.put(HOME, "key", {}, idempotency_key="")),
-    ("idempotency_key", lambda a: a.put(HOME, "key", {}, idempotency_key="k" * 256)),
-    ("operations", lambda a: a.batch("put")),  # type: ignore[arg-type]
-    ("op", lambda a: a.batch([{"op": ["put"]}])),
     ("user_id", lambda a: a.as_user("")),
     ("user_id", lambda a: a.as_user("\ud800")),
     ("client_id", lambda a: a.as_principal(Principal("alice", client_id="\ud800")).get(HOME, "key")),
@@ -306,19 +249,19 @@ def test_every_wrong_argument_of_a_call_is_refused_by_its_name(
     assert alice.events(HOME).events == []
 
 
-SUBCLASSED: dict[str, Callable[[Alcove], object]] = {
-    "segment": lambda a: a.get(("user", Words("alice")), "key"),
-    "key": lambda a: a.get(HOME, Words("key")),
-    "user": lambda a: a.as_user(Words("bob")).get("user:bob", "key"),
-    "filter": lambda a: a.search(HOME, filter={"a": Words("b")}),
-    "mapping": lambda a: a.search(HOME, filter=types.MappingProxyType({"a": 1})),
-    "index": lambda _: validation.index({"a": Words("b")}, SETTINGS),
-}
+SUBCLASSED: list[tuple[str, Callable[[Alcove], object]]] = [
+    ("namespace[1]", lambda a: a.get(("user", Words("alice")), "key")),
+    ("key", lambda a: a.get(HOME, Words("key"))),
+    ("user_id", lambda a: a.as_user(Words("bob")).get("user:bob", "key")),
+    ("filter.a", lambda a: a.search(HOME, filter={"a": Words("b")})),
+    ("filter", lambda a: a.search(HOME, filter=types.MappingProxyType({"a": 1}))),
+    ("index.a", lambda a: a.put(HOME, "key", {}, index={"a": Words("b")})),
+]
 
 
-@pytest.mark.parametrize("call", SUBCLASSED.values(), ids=SUBCLASSED)
-def test_an_argument_of_a_subclass_is_taken_for_what_it_is_or_refused(
-    call: Callable[[Alcove], object], alice: Alcove
+@pytest.mark.parametrize(("field", "call"), SUBCLASSED, ids=[field for field, _ in SUBCLASSED])
+def test_an_argument_of_a_subclass_is_refused_because_it_may_spell_itself_otherwise(
+    field: str, call: Callable[[Alcove], object], alice: Alcove
 ) -> None:
-    with contextlib.suppress(InvalidRequest):
-        call(alice)
+    assert refused(lambda: call(alice)).field == field
+    assert alice.events(HOME).events == []

@@ -1,4 +1,7 @@
-"""The API through a real socket: what it refuses, in which words, and what it keeps to itself."""
+"""The API through a real socket: what it refuses, in which words, and what it keeps to itself.
+
+Wrong arguments that a store in this process refuses as well are in `test_rules.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,57 +31,24 @@ def names(answer: httpx.Response, field: str) -> None:
     assert field in error["error"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        ({"namespace": "user"}, "namespace"),
-        ({"namespace": ["user", 7]}, "namespace[1]"),
-        ({"namespace": ["user", ""]}, "namespace[1]"),
-        ({"namespace": []}, "namespace"),
-        ({"namespace": [*OWN, "a", "b", "c", "d"]}, "namespace"),
-        ({"namespace": [*OWN, "n" * 1100]}, "namespace"),
-        ({"key": ""}, "key"),
-        ({"key": "é" * 513}, "key"),
-        ({"value": []}, "value"),
-        ({"value": None}, "value"),
-        ({"value": {"n": 2**64}}, "value.n"),
-        ({"index": {"text": "x" * (64 * 1024 + 1)}}, "index.text"),
-        ({"index": {str(n): "" for n in range(65)}}, "index"),
-        ({"ttl_seconds": -1}, "ttl_seconds"),
-        ({"ttl_seconds": 1.5}, "ttl_seconds"),
-        ({"expected_revision": "1"}, "expected_revision"),
-        ({"expected_revision": -1}, "expected_revision"),
-        ({"create_only": 1}, "create_only"),
-        ({"create_only": True, "expected_revision": 0}, "create_only"),
-        ({"colour": "red"}, "colour"),
-    ],
-)
-def test_a_put_that_is_wrong_names_the_field(client: httpx.Client, wrong: dict[str, Any], field: str) -> None:
-    names(client.put(AT, json={**GOOD, **wrong}), field)
-
-
 @pytest.mark.parametrize("field", ["namespace", "key", "value"])
 def test_a_put_that_lacks_something_names_it(client: httpx.Client, field: str) -> None:
     names(client.put(AT, json={name: GOOD[name] for name in GOOD if name != field}), field)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field"),
+    ("method", "path", "body", "field"),
     [
-        ({"limit": 101}, "limit"),
-        ({"offset": -1}, "offset"),
-        ({"as_of": "yesterday"}, "as_of"),
-        ({"as_of": "2026-01-01T00:00:00"}, "as_of"),
-        ({"filter": []}, "filter"),
-        ({"filter": {"n": {"like": "x"}}}, "filter.n"),
-        ({"namespace_prefix": None}, "namespace_prefix"),
-        ({"order": "key"}, "order"),
+        ("PUT", AT, {**GOOD, "namespace": "user:noop"}, "namespace"),
+        ("PUT", AT, {**GOOD, "colour": "red"}, "colour"),
+        ("POST", f"{AT}/search", {"namespace_prefix": None}, "namespace_prefix"),
+        ("POST", f"{AT}/search", {"namespace_prefix": OWN, "order": "key"}, "order"),
     ],
 )
-def test_a_search_that_is_wrong_names_the_field(
-    client: httpx.Client, wrong: dict[str, Any], field: str
+def test_a_body_that_is_not_as_described_names_the_field(
+    client: httpx.Client, method: str, path: str, body: dict[str, Any], field: str
 ) -> None:
-    names(client.post(f"{AT}/search", json={"namespace_prefix": OWN, **wrong}), field)
+    names(client.request(method, path, json=body), field)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +58,11 @@ def test_a_search_that_is_wrong_names_the_field(
         ("GET", AT, "ns=user&ns=noop", "key"),
         ("GET", AT, "ns=user&ns=noop&key=k&key=l", "key"),
         ("GET", AT, "ns=user&ns=noop&key=k&colour=red", "colour"),
-        ("GET", AT, "ns=user&ns=noop&key=k&as_of=soon", "as_of"),
-        ("GET", AT, "ns=user&ns=&key=k", "ns[1]"),
-        ("DELETE", AT, "ns=user&ns=noop&key=k&expected_revision=x", "expected_revision"),
         ("DELETE", AT, "ns=user&ns=noop&key=k&expected_revision=null", "expected_revision"),
         ("DELETE", AT, "ns=user&ns=noop&key=k&expected_revision=1.0", "expected_revision"),
         ("DELETE", AT, "ns=user&ns=noop&key=k&as_of=now", "as_of"),
-        ("GET", f"{AT}/namespaces", "max_depth=0", "max_depth"),
         ("GET", f"{AT}/namespaces", "max_depth=null", "max_depth"),
         ("GET", f"{AT}/namespaces", "depth=1", "depth"),
-        ("GET", f"{AT}/events", "limit=201", "limit"),
-        ("GET", f"{AT}/events", "kinds=birth", "kinds[0]"),
-        ("GET", f"{AT}/events", "after=1", "after"),
-        ("GET", f"{AT}/events", "after_cursor=7", "after_cursor"),
-        ("GET", f"{AT}/events", "ns=", "ns[0]"),
         ("GET", f"{AT}/history", "ns=user&ns=noop&key=k&limit=1", "limit"),
         ("PUT", AT, "ns=user", "ns"),
     ],
@@ -112,26 +73,16 @@ def test_a_parameter_that_is_wrong_is_named(
     names(client.request(method, f"{path}?{query}", json=GOOD if method == "PUT" else None), field)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        ({"op": "get", "namespace": OWN, "key": ""}, "operations[1].key"),
-        ({"op": "get", "namespace": OWN, "key": "k", "colour": "red"}, "operations[1].colour"),
-        ({"op": "zap", "namespace": OWN, "key": "k"}, "operations[1].op"),
-    ],
-)
-def test_a_batch_that_is_wrong_names_the_operation_and_its_field(
-    client: httpx.Client, wrong: dict[str, Any], field: str
-) -> None:
+def test_a_batch_that_is_wrong_names_the_operation(client: httpx.Client) -> None:
+    wrong = {"op": "get", "namespace": OWN, "key": ""}
     answer = client.post(f"{AT}/batch", json={"operations": [{"op": "put", **GOOD}, wrong]})
-    names(answer, field)
+    names(answer, "operations[1].key")
     assert answer.json()["details"]["operation"] == 1
 
 
-def test_a_batch_has_at_most_a_thousand_operations(client: httpx.Client) -> None:
+def test_a_batch_may_have_a_thousand_operations(client: httpx.Client) -> None:
     read = {"op": "get", "namespace": OWN, "key": "k"}
     assert client.post(f"{AT}/batch", json={"operations": [read] * 1000}).status_code == 200
-    names(client.post(f"{AT}/batch", json={"operations": [read] * 1001}), "operations")
 
 
 @pytest.mark.parametrize(
@@ -140,18 +91,6 @@ def test_a_batch_has_at_most_a_thousand_operations(client: httpx.Client) -> None
 )
 def test_a_body_that_is_no_json_object_in_utf_8_is_refused(client: httpx.Client, body: bytes) -> None:
     names(client.put(AT, content=body, headers=JSON), "body")
-
-
-@pytest.mark.parametrize("place", ["namespace", "key", "value", "index"])
-def test_a_lone_surrogate_is_refused_wherever_text_is(client: httpx.Client, place: str) -> None:
-    lone = {
-        "namespace": [*OWN, "\ud800"],
-        "key": "\udfff",
-        "value": {"a": ["\ud800"]},
-        "index": {"a": "\udc00"},
-    }
-    body = json.dumps({**GOOD, place: lone[place]}).encode()
-    assert_error(client.put(AT, content=body, headers=JSON), 400, "invalid_request")
 
 
 def test_a_query_that_is_not_utf_8_is_refused(client: httpx.Client) -> None:
