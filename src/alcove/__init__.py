@@ -40,7 +40,7 @@ from alcove.core.settings import Settings
 if TYPE_CHECKING:
     from alcove.client import connect
     from alcove.client.embedded import Alcove
-    from alcove.store.portions import Portion
+    from alcove.core.cursor import Portion
     from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
     from alcove.upkeep.doctor import Examination
     from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
@@ -95,7 +95,7 @@ __all__ = [
 _LOADED_WHEN_USED = {
     "alcove.client": ["connect"],
     "alcove.client.embedded": ["Alcove"],
-    "alcove.store.portions": ["Portion"],
+    "alcove.core.cursor": ["Portion"],
     "alcove.upkeep.backup": ["BackedUp", "Progress", "Restored", "restore"],
     "alcove.upkeep.doctor": ["Examination"],
     "alcove.vault": ["EnvironmentKey", "KeyFile", "KeyProvider", "MemoryKey", "Rotation"],

@@ -19,7 +19,7 @@ from alcove import (
     Put,
     Settings,
 )
-from alcove.store.portions import MOST_BYTES
+from alcove.core.cursor import MOST_BYTES
 from tests.contract.conftest import Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock

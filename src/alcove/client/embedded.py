@@ -15,9 +15,9 @@ from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.client.admin import AdminHandle, EmbeddedAdmin
 from alcove.core.clock import Clock, system_clock
+from alcove.core.cursor import Portion
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.namespace import Namespace
-from alcove.core.observer import Observer
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import (
     Delete,
@@ -38,6 +38,7 @@ from alcove.core.records import (
     Version,
 )
 from alcove.core.settings import Settings
+from alcove.engine.base import Observer
 from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
@@ -48,7 +49,6 @@ from alcove.store.audit import Audit
 from alcove.store.batches import parse
 from alcove.store.configuration import Standing
 from alcove.store.memories import Memories
-from alcove.store.portions import Portion
 from alcove.store.reading import Address, Moment
 from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.doctor import Examination

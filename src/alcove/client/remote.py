@@ -16,6 +16,7 @@ from alcove.client.embedded import Alcove
 from alcove.client.remote_admin import RemoteAdmin, not_here
 from alcove.client.transport import Wire, body_of, encoded, fields_of, instant, record, result_of, segments
 from alcove.core import cursor
+from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -37,7 +38,6 @@ from alcove.core.records import (
 from alcove.server import answers
 from alcove.store import validation
 from alcove.store.memories import Memories
-from alcove.store.portions import Portion
 from alcove.store.reading import Address, Moment
 from alcove.upkeep.transfer import File, Imports, pieces_of
 

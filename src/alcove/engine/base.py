@@ -24,6 +24,27 @@ Between = tuple[int | None, int | None]
 """After the first moment and before the second; None is no bound."""
 
 
+class Observer(Protocol):
+    """Told what an engine does, often with a lock in hand: it must be quick and never raise."""
+
+    def submitted(self) -> None:
+        """A write waits for a commit from now on; calls of this and of `settled` never overlap."""
+
+    def settled(self, writes: int, *, committed: bool) -> None:
+        """One commit has ended for this many writes, on the disk or with an error for all of them."""
+
+    def expired(self, memories: int, *, which: str) -> None:
+        """A sweep has recorded the end of this many memories: `due` by their own time, or `aged`."""
+
+
+class Unobserved:
+    """Nobody counts."""
+
+    def submitted(self) -> None: ...
+    def settled(self, writes: int, *, committed: bool) -> None: ...
+    def expired(self, memories: int, *, which: str) -> None: ...
+
+
 class Waited(Protocol):
     """Something that waits for the disk: a thread blocks for it, an event loop has a thread do so."""
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import apsw
 
 from alcove.core.clock import DAY, Clock
+from alcove.core.cursor import MOST_BYTES
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import Kind, new_id
 from alcove.engine import rows
 from alcove.engine.database import SQL
 from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
-from alcove.store.portions import MOST_BYTES
 
 NOBODY = Writer(None, None, None)
 

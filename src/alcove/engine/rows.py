@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from alcove.core.cursor import MOST_BYTES, portion
 from alcove.core.records import Kind
 from alcove.store.filters import Filter, Params
-from alcove.store.portions import MOST_BYTES, portion
 
 FOR_EVER = 2**63 - 1
 """Later than every moment."""

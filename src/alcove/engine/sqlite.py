@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from alcove.core.clock import Clock
+from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
-from alcove.core.observer import Observer, Unobserved
 from alcove.core.records import KINDS, Kind
 from alcove.engine import base, copying, rows
 from alcove.engine.administration import SqliteAdministration, SqliteErasure
-from alcove.engine.base import Between, Findings
+from alcove.engine.base import Between, Findings, Observer, Unobserved
 from alcove.engine.commit import CommitQueue, Submission
 from alcove.engine.database import SQL, Database, findings
 from alcove.engine.index import SqliteIndex
 from alcove.engine.log import Live, Transaction
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.store.filters import Params
-from alcove.store.portions import PIECE_BYTES
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alcove.core.clock import SECOND, Clock
+from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
 from alcove.engine.base import Index
@@ -24,7 +25,6 @@ from alcove.search.ranking import Hit, rank
 from alcove.search.related_words import Lexicon
 from alcove.search.subtrees import Fits, Subtrees, corpus_of, item, text_of
 from alcove.search.terms import Question
-from alcove.store.portions import portion
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""

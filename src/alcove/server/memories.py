@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from alcove.core import records
+from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Entry, Get, Memory, Operation, Put, Result, Touch
@@ -19,7 +20,6 @@ from alcove.server.limits import SMALL_BYTES
 from alcove.server.resource import Call, Resource
 from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
-from alcove.store.portions import Portion
 
 _RECORDS: dict[type[Struct], type[Operation]] = {
     answers.PutOperation: Put,

@@ -27,8 +27,8 @@ from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
-from alcove.core.observer import Observer
 from alcove.core.principal import Principal
+from alcove.engine.base import Observer
 from alcove.search.embedders import embedder_for
 from alcove.server import logs, processes
 from alcove.server.admin import AdminApi

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from alcove.core import cursor
 from alcove.core.clock import system_clock
+from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -21,7 +22,6 @@ from alcove.server.resource import Call, Resource
 from alcove.server.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
 from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
-from alcove.store.portions import PIECE_BYTES
 from alcove.store.reading import View
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TypeVar
 
 from alcove.core.cancellation import Cancellation
+from alcove.core.cursor import Portion
 from alcove.core.records import Result
 from alcove.engine.base import Waited
 from alcove.server.limits import Shares, current_user
-from alcove.store.portions import Portion
 
 T = TypeVar("T")
 

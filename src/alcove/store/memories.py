@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from alcove.core import cancellation, cursor
 from alcove.core.clock import DAY, Clock, checked_moment
+from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -56,7 +57,6 @@ from alcove.store.admin import Admin
 from alcove.store.audit import Audit
 from alcove.store.configuration import Standing
 from alcove.store.idempotency import IdempotentRequests
-from alcove.store.portions import Portion
 from alcove.store.reading import Address, Reading
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 

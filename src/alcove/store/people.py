@@ -11,6 +11,7 @@ import msgspec
 
 from alcove.core import cursor
 from alcove.core.clock import to_datetime
+from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
@@ -20,7 +21,6 @@ from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import decoding, validation
 from alcove.store.audit import Audit
 from alcove.store.configuration import Standing
-from alcove.store.portions import portion
 from alcove.store.reports import Held, ReviewPage
 from alcove.upkeep.wipe_ledger import Ledger, Note
 from alcove.vault import Vault, user_subject

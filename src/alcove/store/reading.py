@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
 
 from alcove.core import cursor
 from alcove.core.clock import Clock, checked_moment, to_datetime
+from alcove.core.cursor import MOST_BYTES, Portion, portion
 from alcove.core.errors import InvalidRequest, KeyDestroyed, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -31,7 +32,6 @@ from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import decoding, validation
 from alcove.store.configuration import Standing
 from alcove.store.filters import Filter
-from alcove.store.portions import MOST_BYTES, Portion, portion
 
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher

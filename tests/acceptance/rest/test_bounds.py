@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import alcove
-from alcove.store.portions import MOST_BYTES
+from alcove.core.cursor import MOST_BYTES
 from tests.support.command import Command
 from tests.support.service import Service, assert_error, serving
 

@@ -16,11 +16,11 @@ from msgspec import Meta, Struct, structs
 from alcove.agents.rooms import Rooms, short
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.texts import READ, line, listed
+from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Delete, Deletion, Memory, Put, Result
-from alcove.store.portions import portion
 
 MOST = 100
 """Memories that a call gives at most, as a search of the service does."""
