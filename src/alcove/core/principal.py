@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from alcove.core.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest, PermissionDenied
 from alcove.core.namespace import MAX_ENCODED_BYTES, Namespace
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -57,6 +57,11 @@ class Principal:
     def is_auditor(self) -> bool:
         """Whether the claims carry the role `auditor`, which reads what admins see."""
         return "auditor" in self.roles
+
+    def require(self, role: Literal["admin", "auditor"]) -> None:
+        """Raises `PermissionDenied` unless the claims carry the role; an admin may do what an auditor may."""
+        if not (self.is_admin or (role == "auditor" and self.is_auditor)):
+            raise PermissionDenied(f"this needs the role admin{' or auditor' * (role == 'auditor')}")
 
     @property
     def roles(self) -> list[str]:

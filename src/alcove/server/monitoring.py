@@ -26,7 +26,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from alcove.core.errors import AlcoveError, PermissionDenied
+from alcove.core.errors import AlcoveError
 from alcove.server.answers import HealthAnswer
 from alcove.server.application import METHODS, Exchange, Page
 from alcove.server.processes import FOLDER
@@ -149,8 +149,7 @@ class Metrics:
         ]  # fmt: skip
 
     async def metrics(self, call: Call) -> Struct:
-        if not (call.principal.is_admin or call.principal.is_auditor):
-            raise PermissionDenied("this needs the role admin or auditor")
+        call.principal.require("auditor")
         text = await asyncio.to_thread(self.text)  # of many workers, it is some milliseconds of reading files
         return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from alcove.core.errors import InvalidRequest, PermissionDenied, UnsupportedMediaType
+from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import Principal
 from alcove.server.answers import NoQuery
 from alcove.store.validation import choices
@@ -93,9 +93,8 @@ class Resource:
 
     def admit(self, principal: Principal) -> None:
         """Refuses who does not have the role, before anything they sent is looked at."""
-        if self.role is None or principal.is_admin or (self.role == "auditor" and principal.is_auditor):
-            return
-        raise PermissionDenied(f"this needs the role admin{' or auditor' * (self.role == 'auditor')}")
+        if self.role is not None:
+            principal.require(self.role)
 
     def parse_query(self, raw: bytes) -> Struct:
         """The query parameters as a record; an unknown one, or one given twice, is an error."""

@@ -63,7 +63,7 @@ class Admin(People):
 
     def policies(self, principal: Principal) -> Policies:
         """The texts that decide now, and which of them were put rather than found."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         bundle, document = self._policy.bundle, self._rows.document("policies")
         return Policies(
             **bundle._asdict(),
@@ -73,7 +73,7 @@ class Admin(People):
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
         """Puts policies in force in every process; one not given is the folder's or the built-in one."""
-        self._require(principal)
+        principal.require("admin")
         stored = {name: text for name, text in texts.items() if text is not None}
         self._policy.tried(stored)
         self._rows.add_document("policies", principal.user_id, msgspec.json.encode(stored).decode())
@@ -84,23 +84,23 @@ class Admin(People):
         self, principal: Principal, question: Mapping[str, object], texts: Mapping[str, str | None]
     ) -> dict[str, object]:
         """What each rule would say to an input, by the given texts or those in force; changes nothing."""
-        self._require(principal)
+        principal.require("admin")
         given = {name: text for name, text in texts.items() if text is not None}
         return self._policy.tried({**self._standing.stored("policies"), **given}).say(question)
 
     def reload_policy(self, principal: Principal) -> None:
         """Reads the policy folder again; a broken bundle leaves the old one active."""
-        self._require(principal)
+        principal.require("admin")
         self._policy.reload()
 
     def settings(self, principal: Principal) -> dict[str, object]:
         """The settings in force that can be put."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         return _shown(self._standing.current().settings)
 
     def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
         """Changes some settings in every process; null takes a change back."""
-        self._require(principal)
+        principal.require("admin")
         wanted = self._standing.changed(changes)
         self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode())
         self._audit.record(principal, "settings.put", changed=sorted(changes))
@@ -114,7 +114,7 @@ class Admin(People):
 
     def index(self, principal: Principal) -> reports.Index:
         """Whether everything that should be found by meaning can be, and what is in the way."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         serving = self._engine.index.serving()
         status = self._engine.index.status(serving or "")
         return reports.Index(
@@ -134,7 +134,7 @@ class Admin(People):
 
     def trigger_index(self, principal: Principal) -> reports.Index:
         """Tries at once whatever waits or was parked."""
-        self._require(principal)
+        principal.require("admin")
         if self._indexer is None:
             raise Unavailable("no embedder is configured, so nothing is indexed")
         self._engine.index.retry()
@@ -144,7 +144,7 @@ class Admin(People):
 
     def reindex(self, principal: Principal) -> Iterator[int]:
         """Embeds every text with the embedder that is configured now, then searches its vectors."""
-        self._require(principal)
+        principal.require("admin")
         if self._embedder is None:
             raise Unavailable("no embedder is configured, so there is nothing to index with")
         self._audit.record(principal, "index.reindex", embedder=self._embedder.name)
@@ -154,7 +154,7 @@ class Admin(People):
 
     def keys(self, principal: Principal) -> Keys:
         """The key-encryption keys in use, and how many data keys each has wrapped."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         active = self._vault.active_id()
         used = dict(self._rows.keys_by_wrapper())
         return Keys(
@@ -167,7 +167,7 @@ class Admin(People):
 
     def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
         """Wraps every data key with a new key-encryption key, step by step; resumable."""
-        self._require(principal)
+        principal.require("admin")
         return self._rotate(principal)
 
     def _rotate(self, principal: Principal) -> Iterator[Rotation]:
@@ -176,21 +176,21 @@ class Admin(People):
 
     def api_keys(self, principal: Principal) -> ApiKeys:
         """The API keys of this store."""
-        self._require(principal)
+        principal.require("admin")
         return ApiKeys(
             self._rows, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
         )
 
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
         """What is known of the API keys, for an auditor too."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         return self._rows.api_keys()
 
     # Figures
 
     def stats(self, principal: Principal) -> Stats:
         """Memories, versions and bytes, in all and under each root segment."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         roots = self._rows.stats()
         return Stats(
             memories=sum(root.memories for root in roots),
@@ -209,7 +209,7 @@ class Admin(People):
         limit: int = 100,
     ) -> AuditPage:
         """Who operated on what, newest first."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         limit = validation.whole(limit, "limit", 1, 1000)
         return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
 
@@ -219,12 +219,12 @@ class Admin(People):
 
     def doctor(self, principal: Principal) -> Iterator[Examination]:
         """Compares the log with what it says is current and opens every value."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         return examine(self._engine, self._opener, self._ledger)
 
     def backup(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
         """Copies the store into one new file, step by step; audited, but a full disk does not prevent it."""
-        self._require(principal)
+        principal.require("admin")
         return self._backing_up(principal, to)
 
     def _backing_up(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:

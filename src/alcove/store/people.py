@@ -12,7 +12,7 @@ import msgspec
 from alcove.core import cursor
 from alcove.core.clock import to_datetime
 from alcove.core.cursor import portion
-from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
+from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
@@ -109,7 +109,7 @@ class People:
 
     def remove(self, principal: Principal, user: str, id: str) -> None:
         """Takes one memory away with every version it had; audited, and not undone by a restore."""
-        self._require(principal)
+        principal.require("admin")
         person = self._person(user)
         found = self._rows.of_person(person, live=True, id=_id(id))
         row = next(self._read(seq for seq, _ in found), None)
@@ -157,7 +157,7 @@ class People:
         if shared not in ("keep", "anonymise", "remove"):
             raise InvalidRequest("shared", "keep, anonymise or remove")
         if principal.user_id != user:
-            self._require(principal)
+            principal.require("admin")
         person = person._replace(rooms=[room.encode() for room in self.rooms_left_alone(user)])
         note = None if dry_run else partial(self._note, person, shared)
         wiped = self._engine.erasure.wipe(person, shared=shared, note=note)
@@ -192,7 +192,7 @@ class People:
 
     def verify_receipt(self, principal: Principal, receipt: Receipt | Mapping[str, object]) -> bool:
         """Whether the ledger has the wipe that a receipt is of, and the receipt is as it was given."""
-        self._require(principal, reading=True)
+        principal.require("auditor")
         digest = self._digest(msgspec.to_builtins(receipt))
         return any(note.receipt == digest for note in self._ledger.read())
 
@@ -226,12 +226,7 @@ class People:
 
     def _may_read(self, principal: Principal, user: str) -> None:
         if principal.user_id != user:
-            self._require(principal, reading=True)
-
-    @staticmethod
-    def _require(principal: Principal, *, reading: bool = False) -> None:
-        if not (principal.is_admin or (reading and principal.is_auditor)):
-            raise PermissionDenied("this needs the role admin" + " or auditor" * reading)
+            principal.require("auditor")
 
 
 def _id(spelled: str) -> bytes:
