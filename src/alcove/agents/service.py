@@ -20,7 +20,7 @@ from alcove.agents.specs import Agent, Catalogue, Team
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
 from alcove.agents.tools.keyed import left_behind
-from alcove.agents.tools.scratch import room as scratch_room
+from alcove.agents.tools.scratch import enter as scratch_room
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal

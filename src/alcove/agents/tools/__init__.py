@@ -9,11 +9,11 @@ import msgspec
 
 from alcove.agents.rooms import pools
 from alcove.agents.specs import Agent, Facts, LongTerm, Memory, Private
-from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.facts import fact_tools
-from alcove.agents.tools.keyed import POOL_TOOLS, PRIVATE_TOOLS, TEAM_TOOLS
-from alcove.agents.tools.long_term import LONG_TERM_TOOLS
+from alcove.agents.tools.answers import Answer
+from alcove.agents.tools.base import Tool, Turn
+from alcove.agents.tools.keyed import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools
+from alcove.agents.tools.user_memory import LONG_TERM_TOOLS, fact_tools
 
 __all__ = ["READING", "Answer", "Tool", "Turn", "toolset"]
 
@@ -30,7 +30,7 @@ def _toolset(agent: Agent, team: bool) -> dict[str, Tool]:
     if memory.private.enabled:
         tools += PRIVATE_TOOLS
     if memory.pools:
-        tools += (replace(tool, choices={"pool": tuple(pools(agent))}) for tool in POOL_TOOLS)
+        tools += pool_tools(tuple(pools(agent)))
     if team:
         tools += TEAM_TOOLS
     if memory.scratch:

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, defstruct, structs
 
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import Runs
+from alcove.agents.tools.answers import Answer
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
+from alcove.core.records import Delete, Entry, FoundMemories, Memory, Put
 from alcove.store.memories import Memories
 from alcove.store.validation import choices
 
 log = logging.getLogger("alcove")
+SCHEMA_FIELD = {"openai": "parameters", "anthropic": "input_schema", "mcp": "inputSchema"}
+"""The providers, and what each calls the schema of a tool's arguments."""
 
 
-class Answer(NamedTuple):
-    """What a call gives: a structured result, and the same in words for the model."""
+class Room(NamedTuple):
+    """A room that a tool works in, as the agent acting for the user, with a grant for this room alone."""
 
-    result: Any
-    text: str
+    memories: Memories
+    who: Principal
+    at: Namespace
+
+    def get(self, key: str) -> Memory | None:
+        return self.memories.get(self.who, self.at, key)
+
+    def put(self, key: str, value: dict[str, Any], index: dict[str, str]) -> Entry:
+        return self.memories.put(self.who, Put(namespace=self.at, key=key, value=value, index=index))
+
+    def delete(self, key: str) -> bool:
+        """Whether there was anything to delete."""
+        return self.memories.delete(self.who, Delete(namespace=self.at, key=key)).deleted
+
+    def search(self, **asked: Any) -> FoundMemories:
+        return self.memories.search(self.who, self.at, **asked, exact=self.alone)
+
+    @property
+    def alone(self) -> bool:
+        """Whether a room is its namespace alone: a user's is, since a key says nothing of what lies below."""
+        return self.at.owner is not None
 
 
 @dataclass(frozen=True)
@@ -50,19 +75,23 @@ class Turn:
         self._within[room, written_by] = who
         return who
 
+    def room(self, at: Namespace | None) -> Room:
+        """One of this turn's rooms; an agent without the room has no tool that asks for it."""
+        assert at is not None
+        return Room(self.memories, self.within(at), at)
+
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool, whoever it is rendered for."""
+    """One tool, whoever it is rendered for: a function whose parameters after the turn are its arguments."""
 
     name: str
     description: str
-    arguments: type[Struct]
-    run: Callable[[Turn, Any], Answer]
-    choices: Mapping[str, tuple[str, ...]] | None = None
-    """Arguments that take one of a few names, which the spec knows."""
-    required: tuple[str, ...] = ()
-    """Arguments that are required for this agent, although they have a default for others."""
+    run: Callable[..., Answer]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Arguments that take one of a few names, which the spec knows; a default counts if it is among them."""
+    before: tuple[tuple[str, Any], ...] = ()
+    """Names and types of arguments before those of the function."""
     reads: bool = False
     """Whether it only reads, and so waits for no commit."""
     scratch: bool = False
@@ -70,53 +99,59 @@ class Tool:
     choose: str = ""
     """What it is for and what a wrong choice costs, where an agent has other tools that keep things."""
 
+    @property
+    def arguments(self) -> type[Struct]:
+        """The record of the arguments."""
+        return _arguments(self.run, self.before)
+
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, in one piece and in words that every provider takes."""
-        (reference,), parts = msgspec.json.schema_components([self.arguments])
-        schema: dict[str, Any] = parts[reference["$ref"].rpartition("/")[2]]
+        schema = msgspec.json.schema_components([self.arguments])[1]["Arguments"]
         properties = {name: _plain(about) for name, about in schema["properties"].items()}
-        for name, names in (self.choices or {}).items():
+        required = [*schema["required"]]
+        for name, names in self.choices.items():
             properties[name]["enum"] = [*names]
-        for name in self.required:
-            properties[name].pop("default", None)
-        required = [*schema.get("required", []), *self.required]
+            if properties[name].get("default", names[0]) not in names:
+                del properties[name]["default"]
+                required.append(name)
         return {"type": "object", "properties": properties, "required": required}
 
     def called(self, turn: Turn, given: Mapping[str, Any]) -> Answer:
         """Runs the tool with those of the arguments that it declares."""
-        declared = self.arguments.__struct_fields__
-        if dropped := sorted(set(given) - set(declared)):
-            log.info(
-                "%s: dropped arguments that it does not declare: %s", self.name, ", ".join(dropped)[:200]
-            )
-        arguments = {name: given[name] for name in declared if name in given}
-        for name in self.required:
-            if name not in arguments:
-                raise InvalidRequest(name, f"one of {', '.join((self.choices or {}).get(name, ()))}")
+        record = self.arguments
+        if dropped := sorted(given.keys() - {*record.__struct_fields__}):
+            names = ", ".join(dropped)[:200]
+            log.info("%s: dropped arguments that it does not declare: %s", self.name, names)
         try:
-            parsed = msgspec.convert(arguments, self.arguments)
+            arguments = structs.asdict(msgspec.convert({**given}, record))
         except msgspec.ValidationError as error:
             refusal = _refusal(str(error))
-            allowed = choices(self.arguments, refusal.field) if "enum" in refusal.expected else None
-            raise InvalidRequest(refusal.field, allowed or refusal.expected) from None
-        for name, names in (self.choices or {}).items():
-            if getattr(parsed, name) not in names:
-                raise InvalidRequest(name, f"one of {', '.join(names)}")
-        return self.run(turn, parsed)
+            named = choices(record, refusal.field) if "enum" in refusal.expected else None
+            raise InvalidRequest(refusal.field, named or refusal.expected) from None
+        for name, allowed in self.choices.items():
+            if arguments[name] not in allowed:
+                raise InvalidRequest(name, f"one of {', '.join(allowed)}")
+        return self.run(turn, **arguments)
+
+
+@functools.cache
+def _arguments(run: Callable[..., Answer], before: tuple[tuple[str, Any], ...]) -> type[Struct]:
+    """The record of a function's parameters after the turn; a tool has one, for whichever agent."""
+    hints = get_type_hints(run, include_extras=True)
+    fields: list[Any] = [*before]
+    for parameter in [*signature(run).parameters.values()][1:]:
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            told = (parameter.name, hints[parameter.name])
+            fields.append(told if parameter.default is parameter.empty else (*told, parameter.default))
+    return defstruct("Arguments", fields)
 
 
 def rendered(tool: Tool, format: str) -> dict[str, Any]:
     """A tool as a provider wants to be told of it."""
-    about = {"name": tool.name, "description": tool.description}
-    match format:
-        case "openai":
-            return {"type": "function", "function": {**about, "parameters": tool.parameters()}}
-        case "anthropic":
-            return {**about, "input_schema": tool.parameters()}
-        case "mcp":
-            return {**about, "inputSchema": tool.parameters()}
-        case _:
-            raise InvalidRequest("format", "openai, anthropic or mcp")
+    if format not in SCHEMA_FIELD:
+        raise InvalidRequest("format", "openai, anthropic or mcp")
+    about = {"name": tool.name, "description": tool.description, SCHEMA_FIELD[format]: tool.parameters()}
+    return {"type": "function", "function": about} if format == "openai" else about
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,17 +8,18 @@ from fnmatch import translate
 from itertools import groupby, islice
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from alcove.agents.rooms import RUNS, short
-from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing, page, shown, some
-from alcove.agents.tools.texts import LISTED, READ, line, listed
+from alcove.agents.tools.answers import LISTED, READ, Answer, line, listed, page, shown, some
+from alcove.agents.tools.base import Tool, Turn
+from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import Delete, Memory, Put
+from alcove.core.records import Memory, Put
 
-Room = Annotated[str, Meta(description="Which room.")]
+Kind = Annotated[str, Meta(description="Which room.")]
+Pattern = Annotated[str | None, Meta(description="Keys like `plan_*`.")]
 Version = Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")]
 _ABOUT = {
     "global": "every user of every agent with it",
@@ -34,26 +35,7 @@ LONGEST_PATTERN = 200
 _PARTS = re.compile(r"\*+|\[!?+\]?+[^\]]*\]|.", re.DOTALL)
 
 
-class Write(Struct):
-    key: NewKey
-    value: Annotated[Any, Meta(description="Any JSON.")]
-    namespace: Room = "global"
-    metadata: Annotated[dict[str, Any] | None, Meta(description="About the value.")] = None
-    expected_version: Version | None = None
-
-
-class Read(Struct):
-    key: Key
-    namespace: Room = "global"
-
-
-class Listing(Struct):
-    namespace: Room = "global"
-    pattern: Annotated[str | None, Meta(description="Keys like `plan_*`.")] = None
-    offset: Offset = 0
-
-
-def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
+def enter(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
     """The room of a kind, once it is known that the caller may enter it."""
     place = turn.rooms.scratch(kind)
     if kind in RUNS and not turn.runs.enter(kind, place[1], turn.caller.user_id, opening=opening):
@@ -61,48 +43,48 @@ def room(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
     return place
 
 
-def write(turn: Turn, given: Write) -> Answer:
-    place = turn.rooms.scratch(given.namespace)
-    put = Put(
-        namespace=place,
-        key=given.key,
-        value={"value": given.value, "metadata": given.metadata or {}},
-        expected_revision=given.expected_version,
-    )
+def write(
+    turn: Turn,
+    key: NewKey,
+    value: Annotated[Any, Meta(description="Any JSON.")],
+    namespace: Kind = "global",
+    metadata: Annotated[dict[str, Any] | None, Meta(description="About the value.")] = None,
+    expected_version: Version | None = None,
+) -> Answer:
+    place = turn.rooms.scratch(namespace)
+    content = {"value": value, "metadata": metadata or {}}
+    put = Put(namespace=place, key=key, value=content, expected_revision=expected_version)
     turn.memories.check(turn.within(place), put)  # what will be refused opens no run
-    room(turn, given.namespace, opening=not given.expected_version)
+    enter(turn, namespace, opening=not expected_version)
     try:
         entry = turn.memories.put(turn.within(place), put)
     except Conflict:
         hint = "read it, then write with the version it has (0: it must not exist)"
-        raise Conflict(f"{short(given.key)} is not at version {given.expected_version}; {hint}") from None
-    text = f"Wrote {short(given.key)} to the {given.namespace} room, version {entry.revision}."
-    return Answer({"key": given.key, "version": entry.revision}, text)
+        raise Conflict(f"{short(key)} is not at version {expected_version}; {hint}") from None
+    text = f"Wrote {short(key)} to the {namespace} room, version {entry.revision}."
+    return Answer({"key": key, "version": entry.revision}, text)
 
 
-def read(turn: Turn, given: Read) -> Answer:
-    place = room(turn, given.namespace)
-    found = turn.memories.get(turn.within(place), place, given.key)
+def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
+    found = turn.room(enter(turn, namespace)).get(key)
     if found is None:
-        raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
+        raise missing(key, f"in the {namespace} room", "shared_memory_list")
     return Answer(shown(found), _line(found, READ, reader=None))
 
 
-def listing(turn: Turn, given: Listing) -> Answer:
-    place, fits = room(turn, given.namespace), matcher(given.pattern or "*")
+def listing(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
+    place, fits = enter(turn, namespace), matcher(pattern or "*")
     every = turn.memories.export(turn.within(place), place, exact=True)
-    fitting = islice((memory for memory in every if fits(memory.key)), given.offset, None)
-    found, more = some(fitting, _PAGE)
-    after = given.offset + len(found) if more else None
-    text = listed(map(_line, found[:MOST]), given.offset + MOST if len(found) > MOST else after)
+    found, more = some(islice((memory for memory in every if fits(memory.key)), offset, None), _PAGE)
+    after = offset + len(found) if more else None
+    text = listed(map(_line, found[:MOST]), offset + MOST if len(found) > MOST else after)
     return Answer(page(found, after), text)
 
 
-def delete(turn: Turn, given: Read) -> Answer:
-    place = room(turn, given.namespace)
-    if not turn.memories.delete(turn.within(place), Delete(namespace=place, key=given.key)).deleted:
-        raise missing(given.key, f"in the {given.namespace} room", "shared_memory_list")
-    return Answer({"key": given.key, "deleted": True}, f"Deleted {short(given.key)}.")
+def delete(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
+    if not turn.room(enter(turn, namespace)).delete(key):
+        raise missing(key, f"in the {namespace} room", "shared_memory_list")
+    return Answer({"key": key, "deleted": True}, f"Deleted {short(key)}.")
 
 
 def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memory_read") -> str:
@@ -112,13 +94,12 @@ def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memor
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these kinds of rooms."""
     rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "scratch": True}
-    rooms["required"] = () if "global" in kinds else ("namespace",)
     who = "; ".join(f"{', '.join(group)}: {who}" for who, group in groupby(kinds, _ABOUT.__getitem__))
     return (
-        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {who}.", Write, write, **rooms),
-        Tool("shared_memory_read", "Read a value of a room.", Read, read, **rooms, reads=True),
-        Tool("shared_memory_list", "List the values of a room.", Listing, listing, **rooms, reads=True),
-        Tool("shared_memory_delete", "Delete a value of a room.", Read, delete, **rooms),
+        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {who}.", write, **rooms),
+        Tool("shared_memory_read", "Read a value of a room.", read, **rooms, reads=True),
+        Tool("shared_memory_list", "List the values of a room.", listing, **rooms, reads=True),
+        Tool("shared_memory_delete", "Delete a value of a room.", delete, **rooms),
     )
 
 

@@ -1,17 +1,20 @@
-"""What a model reads of memories: one line for each, which nothing that somebody wrote can end or add to.
+"""What a tool answers: a structured result, and the same in words for the model.
 
-A line is `key: content (about)`. Content is JSON; keys and names are a plain word, or JSON where they are not
-one. So what others wrote stays inside its quotes, and what stands outside of them is ours.
+A model reads one line of each memory, which nothing that somebody wrote can end or add to. It is
+`key: content (about)`. Content is JSON; keys and names are a plain word, or JSON where they are not one. So
+what others wrote stays inside its quotes, and what stands outside of them is ours.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from alcove.core.cursor import portion
 from alcove.core.records import Author, Memory
 
 LISTED = 1_000
@@ -25,6 +28,52 @@ _BLANK = re.compile("[\u115f\u1160\u2800\u3164\uffa0]")
 """Letters and a symbol that look like nothing, so that a name with one looks like another's."""
 _JOINERS = "\u200c\u200d"
 """Hidden, but Persian, Hindi and emoji are spelled with them."""
+
+
+class Answer(NamedTuple):
+    """What a call gives: a structured result, and the same in words for the model."""
+
+    result: Any
+    text: str
+
+
+def told(memory: Memory) -> Answer:
+    """One memory with its author."""
+    return Answer(shown(memory), line(memory, most=READ))
+
+
+def several(found: Sequence[Memory], reader: str | None, next_offset: int | None = None) -> Answer:
+    """Some memories, a line each; `reader` is the tool that shows a long content whole."""
+    text = listed([line(each, reader=reader) for each in found], next_offset)
+    return Answer(page(found, next_offset), text)
+
+
+def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
+    """As many memories as one answer may have; whether there are more."""
+    return portion(found, limit, lambda memory: len(msgspec.json.encode(memory.value)))
+
+
+def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:
+    """Some memories, and where the list goes on if it does."""
+    items = {"items": [shown(each) for each in found]}
+    return items if next_offset is None else {**items, "next_offset": next_offset}
+
+
+def shown(memory: Memory) -> dict[str, Any]:
+    """What a tool answers of a memory: no namespace, no policy attributes."""
+    return {
+        **memory.value,
+        "key": memory.key,
+        "version": memory.revision,
+        "written_at": memory.created_at,
+        "written_by": {"user": memory.written_by.user, "agent": memory.written_by.agent},
+        **scored(memory),
+    }
+
+
+def scored(memory: Memory) -> dict[str, float]:
+    """How well a memory fits, if it was searched for."""
+    return {} if memory.score is None else {"score": round(memory.score, 4)}
 
 
 def listed(lines: Iterable[str], next_offset: int | None = None) -> str:

@@ -1,0 +1,193 @@
+"""What agents keep of a user and find by meaning.
+
+Facts are passing details, of which the oldest make room. Long-term memory is typed and tagged, and saved and
+forgotten only on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from alcove.agents.rooms import short
+from alcove.agents.tools.answers import Answer, line, listed, name, quoted, scored
+from alcove.agents.tools.base import Room, Tool, Turn
+from alcove.agents.tools.keyed import Content, Key, Limit, Query, look
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
+from alcove.core.records import Entry, Evict, Memory, Put
+from alcove.store import validation
+
+_AT_ONCE = 10
+"""Facts that make room for one at most, where another agent left too many."""
+_NAMED = 200
+"""Characters shown of a fact that made room."""
+MOST_TAGS = 8
+LONGEST_TAG = 40
+ALIKE = 0.6
+"""How near another memory is to be told of as similar; only a person can say whether it is the same."""
+_SIMILAR = 3
+_PATIENCE = 2.0
+Replaced = Annotated[str, Meta(min_length=1, max_length=1024, description="The key of a fact to replace.")]
+Type = Literal["fact", "preference", "relationship", "instruction"]
+Tags = Annotated[list[str], Meta(description="At most 8 short words.")]
+Scope = Annotated[
+    Literal["agent", "all"],
+    Meta(description="agent: you alone; all: this user's other agents too, never other users."),
+]
+Id = Annotated[str, Meta(min_length=1, description="Its id.")]
+
+
+def learn_fact(turn: Turn, content: Content, key: Replaced | None = None) -> Answer:
+    room, value = turn.room(turn.rooms.facts), {"content": content}
+    most = turn.rooms.agent.memory.facts.max_facts
+    key = key or _key(room, content)
+    excess = room.memories.count(room.who, room.at, exact=True) + 1 - most
+    making_room = [Evict(namespace=room.at, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
+    put = Put(namespace=room.at, key=key, value=value, index=value)
+    *gone, entry = room.memories.batch(room.who, [*making_room, put])
+    assert isinstance(entry, Entry)
+    evicted = [fact for fact in gone if isinstance(fact, Memory)]
+    text = f"Learned it as {short(key)}."
+    if evicted:
+        named = "; ".join(quoted(fact.value.get("content", fact.value), _NAMED) for fact in evicted)
+        text += f" There is room for {most} facts, so the oldest is forgotten: {named}."
+    return Answer({"key": key, "version": entry.revision, "evicted": [fact.key for fact in evicted]}, text)
+
+
+def _key(room: Room, content: str) -> str:
+    """Where a fact goes that was given no key: where the same one is, or to a key that it always gets.
+
+    So a fact that is learned twice, by whoever and at whatever moment, is kept once. Where another was put
+    under that key since, it gets the next one.
+    """
+    digest = hashlib.sha256(validation.text(content, "content"))
+    if same := room.memories.list(room.who, room.at, filter={"content": content}, limit=1, exact=True):
+        return same[0].key
+    while True:
+        there = room.get(key := f"fact-{digest.hexdigest()[:16]}")
+        if there is None or there.value.get("content") == content:
+            return key
+        digest.update(b"again")
+
+
+def recall_facts(turn: Turn, query: Query, limit: Limit = 5) -> Answer:
+    return look(turn.room(turn.rooms.facts), query, limit)
+
+
+def forget_fact(turn: Turn, key: Key) -> Answer:
+    if not turn.room(turn.rooms.facts).delete(key):
+        raise NotFound(f"there is no fact {short(key)}; recall_facts finds their keys")
+    return Answer({"key": key, "forgotten": True}, f"Forgot the fact {short(key)}.")
+
+
+def memory_remember(
+    turn: Turn,
+    content: Content,
+    type: Annotated[Type, Meta(description="Its kind.")] = "fact",
+    tags: Tags = [],  # noqa: B006
+    scope: Scope = "agent",
+) -> Answer:
+    room, id = turn.room(turn.rooms.long_term[scope]), f"{scope}-{_digest(content)}"
+    known, tags = room.get(id), _tags(tags)
+    if known:
+        tags = [*dict.fromkeys([*tags, *_kept_tags(known)])][:MOST_TAGS]
+    value = {"content": content, "type": type, "tags": tags, "scope": scope}
+    similar = _similar(room, room.put(id, value, {"content": content}), content)
+    updated = known is not None
+    text = "You knew that already; updated it." if updated else "Remembered it."
+    if similar:
+        text += "\nSimilar, so look whether they still hold:\n" + listed(map(_line, similar))
+    return Answer({"memory_id": id, "updated": updated, "similar": [_shown(each) for each in similar]}, text)
+
+
+def _similar(room: Room, entry: Entry, content: str) -> list[Memory]:
+    """What was there already and may be about the same; it is advice, and no reason to fail what is done."""
+    with suppress(AlcoveError):
+        room.memories.wait_for_index(entry, _PATIENCE)  # then what came before it can be found, too
+        near = room.search(query=content, limit=_SIMILAR + 1)
+        return [each for each in near if each.key != entry.key and (each.score or 0) >= ALIKE][:_SIMILAR]
+    return []
+
+
+def memory_recall(
+    turn: Turn,
+    query: Query,
+    type: Annotated[Type | None, Meta(description="Only this kind.")] = None,
+    tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None,
+    limit: Limit = 5,
+) -> Answer:
+    conditions: dict[str, object] = {"type": type} if type else {}
+    if tags:
+        conditions["tags"] = {"in": _tags(tags)}
+    found: list[Memory] = []
+    degraded = None
+    for at in turn.rooms.long_term.values():
+        some = turn.room(at).search(query=query, filter=conditions or None, limit=limit)
+        found, degraded = [*found, *some], degraded or some.degraded
+    best = sorted(found, key=lambda memory: memory.score or 0.0, reverse=True)[:limit]
+    result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
+    return Answer({**result, "degraded": degraded} if degraded else result, listed(map(_line, best)))
+
+
+def memory_forget(turn: Turn, memory_id: Id) -> Answer:
+    at = turn.rooms.long_term.get(memory_id.partition("-")[0])
+    if at is None or not turn.room(at).delete(memory_id):
+        raise NotFound(f"there is no memory {short(memory_id)}; memory_recall gives the ids")
+    return Answer({"memory_id": memory_id, "forgotten": True}, "Forgot it.")
+
+
+def _digest(content: str) -> str:
+    """The same for contents that differ only in case, spacing or punctuation."""
+    folded = unicodedata.normalize("NFKC", content).casefold()
+    words = re.findall(r"\w+", folded)
+    return hashlib.sha256(validation.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
+
+
+def _tags(tags: list[str]) -> list[str]:
+    found = dict.fromkeys(re.sub(r"[\s_]+", "-", tag.strip().lower()) for tag in tags)
+    short = [tag for tag in found if tag]
+    if len(short) > MOST_TAGS:
+        raise InvalidRequest("tags", f"at most {MOST_TAGS}")
+    if any(len(tag) > LONGEST_TAG for tag in short):
+        raise InvalidRequest("tags", f"words of at most {LONGEST_TAG} characters")
+    return short
+
+
+def _shown(memory: Memory) -> dict[str, Any]:
+    return {**memory.value, "memory_id": memory.key, "written_at": memory.created_at, **scored(memory)}
+
+
+def _kept_tags(memory: Memory) -> list[str]:
+    """The tags it has; users may write to this room themselves, and whatever they like."""
+    tags = memory.value.get("tags")
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _line(memory: Memory) -> str:
+    kind = memory.value.get("type", "fact")
+    return line(memory, name(kind) if isinstance(kind, str) else "fact")
+
+
+def fact_tools(most: int) -> tuple[Tool, ...]:
+    """The tools of an agent that keeps so many facts."""
+    return (
+        Tool("learn_fact", f"Keep a fact about this user, to find by meaning. Only the newest {most} stay.",
+             learn_fact, choose="For passing details: what must last gets lost here."),
+        Tool("recall_facts", "Find facts by meaning.", recall_facts, reads=True),
+        Tool("forget_fact", "Delete a fact by its key.", forget_fact),
+    )  # fmt: skip
+
+
+LONG_TERM_TOOLS = (
+    Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this user "
+         "for good. The same again updates it.", memory_remember,
+         choose="For what matters in a year: passing details come up for ever."),
+    Tool("memory_recall", "Find what was kept for good, by meaning.", memory_recall, reads=True),
+    Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
+         "summaries may still mention it.", memory_forget),
+)  # fmt: skip
