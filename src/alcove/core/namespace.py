@@ -88,10 +88,14 @@ class Namespace(tuple[str, ...]):
         except UnicodeEncodeError:
             raise InvalidRequest(field, "text without lone surrogates") from None
 
-    @classmethod
-    def decode(cls, encoded: bytes) -> Namespace:
+    @staticmethod
+    @functools.lru_cache(10_000)
+    def decode(encoded: bytes) -> Namespace:
         """The inverse of `encode`."""
-        return _decoded(encoded)
+        parts = encoded.decode().split("\0")[:-1]
+        if 1 in encoded:
+            parts = [part.replace("\1\1", "\0").replace("\1\2", "\1") for part in parts]
+        return Namespace(parts)
 
     def subtree(self) -> tuple[bytes, bytes]:
         """The half-open range of encodings of this namespace and everything below it."""
@@ -104,9 +108,9 @@ class Namespace(tuple[str, ...]):
         return encoded, encoded + b"\0"
 
 
-# The same few namespaces come again and again; each of these has at most `MAX_ENCODED_BYTES`.
 @functools.lru_cache(10_000)
 def _encoded(value: str | Iterable[str], field: str) -> tuple[Namespace, bytes]:
+    """Callers give the same few again and again; what is kept of each is bounded by `MAX_ENCODED_BYTES`."""
     namespace = Namespace.parse(value, field) if isinstance(value, str) else Namespace(value)
     for position, segment in enumerate(namespace):
         if type(segment) is not str or not segment:
@@ -115,14 +119,6 @@ def _encoded(value: str | Iterable[str], field: str) -> tuple[Namespace, bytes]:
     if len(encoded) > MAX_ENCODED_BYTES:
         raise InvalidRequest(field, f"at most {MAX_ENCODED_BYTES} bytes once encoded")
     return namespace, encoded
-
-
-@functools.lru_cache(10_000)
-def _decoded(encoded: bytes) -> Namespace:
-    parts = encoded.decode().split("\0")[:-1]
-    if 1 in encoded:
-        parts = [part.replace("\1\1", "\0").replace("\1\2", "\1") for part in parts]
-    return Namespace(parts)
 
 
 def _escape(segment: str) -> str:

@@ -1,6 +1,5 @@
 """Rego policies, evaluated in process on every call."""
 
-from alcove.policy.rego import Narrowed, Policy
-from alcove.policy.rules import Bundle
+from alcove.policy.rego import Bundle, Narrowed, Policy
 
 __all__ = ["Bundle", "Narrowed", "Policy"]
