@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from alcove.core.records import Mode
+from alcove.search import terms
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
-from alcove.search.items import Item
 from alcove.search.minilm import MiniLM
 from alcove.search.ranking import Ranking, rank
-from alcove.search.related_words import Lexicon
-from alcove.search.terms import Question, Reader
+from alcove.search.terms import Item, Lexicon, Question
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
 NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})
@@ -105,9 +105,7 @@ class Loaded:
     questions: list[tuple[Question, list[str]]]
 
 
-def load(
-    talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, reader: Reader, shuffle: bool = False
-) -> Loaded:
+def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bool = False) -> Loaded:
     texts = [turn.fields["text"] for turn in talk.turns]
     dates = sorted({turn.fields["date"] for turn in talk.turns})
     by_date = dict(zip(dates, kept.embed(dates), strict=True))
@@ -126,10 +124,10 @@ def load(
     ]
     vectors = kept.embed([asked.text for asked in talk.questions])
     questions = [
-        (Question.of(asked.text, vector, lexicon=lexicon, reader=reader), asked.evidence)
+        (Question.of(asked.text, vector, lexicon=lexicon), asked.evidence)
         for asked, vector in zip(talk.questions, vectors, strict=True)
     ]
-    return Loaded(talk.name, Corpus.of(items, dimensions=384, reader=reader), questions)
+    return Loaded(talk.name, Corpus.of(items), questions)
 
 
 def score(ranked: Sequence[str], evidence: Sequence[str]) -> Figures:
@@ -170,8 +168,8 @@ def table(path: Path, cache: Path) -> None:
     lexicon = kept.model.lexicon()
     talks = list(conversations(path))
 
-    def loaded(*, shuffle: bool = False, reader: Reader | None = None) -> list[Loaded]:
-        return [load(talk, kept, lexicon, reader=reader or Reader(), shuffle=shuffle) for talk in talks]
+    def loaded(*, shuffle: bool = False) -> list[Loaded]:
+        return [load(talk, kept, lexicon, shuffle=shuffle) for talk in talks]
 
     ordered, shuffled = loaded(), loaded(shuffle=True)
     every = Ranking()
@@ -183,8 +181,10 @@ def table(path: Path, cache: Path) -> None:
     show("words + meaning, nothing else", measured(ordered, NEUTRAL))
     for name in mechanisms:
         show(f"− {name}", measured(ordered, every.without(name)))
-    show("− stemming", measured(loaded(reader=Reader(stemming=False)), every))
-    show("− stop words", measured(loaded(reader=Reader(stop_words=False)), every))
+    with patch.object(terms, "stem", lambda word: word):
+        show("− stemming", measured(loaded(), every))
+    with patch.object(terms, "STOP_WORDS", frozenset()):
+        show("− stop words", measured(loaded(), every))
     for name in mechanisms:
         if name != "meaning":
             alone = replace(NEUTRAL, **{name: getattr(every, name)})
@@ -224,7 +224,7 @@ def speed() -> None:
     for size in (100, 1_000, 10_000, 100_000):
         items = [item(n) for n in range(size)]
         start = time.perf_counter()
-        corpus = Corpus.of(items, dimensions=384)
+        corpus = Corpus.of(items)
         built = time.perf_counter() - start
         questions = []
         for n in range(20):

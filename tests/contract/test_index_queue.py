@@ -12,9 +12,8 @@ import pytest
 from alcove import Alcove, Namespace, Settings
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
 from alcove.search import minilm
-from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer
+from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, opened
 from alcove.search.minilm import MiniLM
-from alcove.search.pieces import embedded, opened
 from tests.contract.conftest import Open
 from tests.support.bag import WINDOW, Bag, Counted
 from tests.support.clock import ManualClock

@@ -18,9 +18,8 @@ from alcove import Alcove, Grant, Namespace, NotFound, Principal
 from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import embed_query
-from alcove.search.items import Item
 from alcove.search.ranking import rank
-from alcove.search.terms import Question, Reader
+from alcove.search.terms import Item, Question, term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock
@@ -200,10 +199,10 @@ class Recalling:
             assert [cosines[place] for place, _ in got] == pytest.approx(best, abs=1e-5)
             return
         if mode == "keyword":
-            terms = set(Reader().counts(query))
+            terms = set(term_counts(query))
             items = {
                 place: each for place, each in items.items()
-                if terms & {term for text in each.fields.values() for term in Reader().counts(text)}
+                if terms & {term for text in each.fields.values() for term in term_counts(text)}
             }  # fmt: skip
         assert len(got) == max(0, min(limit, len(items) - offset))
         if not self.many:
@@ -232,7 +231,7 @@ class Recalling:
     ) -> dict[Hashable, float]:
         """The order and the values of a corpus that is built from nothing but what this caller may see."""
         items = [item(version, self.embedder) for version in everything]
-        corpus = Corpus.of(items, dimensions=self.embedder.dimensions)
+        corpus = Corpus.of(items)
         mask = np.zeros(len(corpus), dtype=bool)
         mask[[corpus.rows[v.ns, v.key] for v in visible]] = True
         question = Question.of(query, embed_query(self.embedder, query), now=self.clock.now / 1e6)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus import K1, SMALL, B, Corpus
-from alcove.search.items import Item
+from alcove.search.corpus import SMALL, B, Corpus
+from alcove.search.postings import K1
 from alcove.search.ranking import rank
-from alcove.search.terms import Question
+from alcove.search.terms import Item, Question
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6
@@ -60,14 +60,14 @@ changes = st.lists(
 @given(changes)
 def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], list[int]]]) -> None:
     kept = {n: item(n) for n in range(SMALL + 40)}
-    corpus = Corpus.of(kept.values(), dimensions=DIMENSIONS)
+    corpus = Corpus.of(kept.values())
     for number, (added, removed) in enumerate(steps, 1):
         new = [item(n, sequence=1000 * number + place, seed=n + number) for place, n in enumerate(added)]
         corpus = corpus.changed(add=new, remove=removed)
         for each in removed:
             kept.pop(each, None)
         kept.update((each.id, each) for each in new if isinstance(each.id, int))
-    anew = Corpus.of(kept.values(), dimensions=DIMENSIONS)
+    anew = Corpus.of(kept.values())
     assert set(corpus.rows) == set(kept)
     assert corpus.labels.names == anew.labels.names
     for seed in range(3):
@@ -79,24 +79,22 @@ def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], l
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
-    first = Corpus.of([item(n) for n in range(SMALL)], dimensions=DIMENSIONS)
+    first = Corpus.of([item(n) for n in range(SMALL)])
     before = [hit.id for hit in rank(first, question(1), limit=50)]
     one = first.changed(add=[item(1000)], remove=[3, 4])
     other = first.changed(add=[item(2000)])
     assert [hit.id for hit in rank(first, question(1), limit=50)] == before
     assert 1000 in one.rows
     assert 1000 not in other.rows
-    assert np.allclose(
-        other.vectors.matrix[len(first.vectors.matrix) :],
-        np.concatenate([np.zeros((0, DIMENSIONS)), *item(2000).vectors.values()]),
-    )
+    (added,) = other.vectors.first(np.array([len(first)], dtype=np.int32))
+    assert np.array_equal(added, next(iter(item(2000).vectors.values()))[0])
+    assert len(other.vectors) == len(first.vectors) + len(item(2000).vectors)
 
 
 def test_bm25_is_the_formula_over_the_subtree() -> None:
     texts = ["tea tea kettle", "kettle", "rose garden garden", "tea rose lamp train harbour"]
     corpus = Corpus.of(
         [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
-        dimensions=DIMENSIONS,
     )
     rows, scores = corpus.content.scores("tea")
     average = sum(len(text.split()) for text in texts) / len(texts)
@@ -113,8 +111,8 @@ def test_neighbours_are_next_in_sequence_within_one_namespace() -> None:
         Item(id=n, namespace=space, sequence=sequence, fields={"t": "tea"})
         for n, (space, sequence) in enumerate([("a", 30), ("b", 20), ("a", 10), ("b", 40), ("a", 50)])
     ]
-    corpus = Corpus.of(items, dimensions=DIMENSIONS)
-    following = corpus.neighbours(1)
+    corpus = Corpus.of(items)
+    following = corpus.neighbours[1]
     pairs = {
         corpus.id(row): corpus.id(int(following[row])) for row in range(len(corpus)) if following[row] >= 0
     }
@@ -126,6 +124,6 @@ def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
         Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n}", "day": f"{n // 4} May"})
         for n in range(20)
     ]
-    assert Corpus.of(items, dimensions=DIMENSIONS).labels.names == {"day"}
+    assert Corpus.of(items).labels.names == {"day"}
     same = [Item(id=n, namespace=(), sequence=n, fields={"text": "tea"}) for n in range(20)]
-    assert Corpus.of(same, dimensions=DIMENSIONS).labels.names == frozenset()
+    assert Corpus.of(same).labels.names == frozenset()

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
-from alcove.search.items import Item
 from alcove.search.ranking import DEFAULT, Hit, rank
-from alcove.search.related_words import Lexicon
-from alcove.search.terms import Question
+from alcove.search.terms import Item, Lexicon, Question
 from tests.unit.test_search_corpus import DIMENSIONS, item, question
 
 MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
@@ -22,7 +20,7 @@ MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
 
 def corpus_of(*texts: str) -> Corpus:
     items = [Item(id=n, namespace=(), sequence=n, fields={"text": text}) for n, text in enumerate(texts)]
-    return Corpus.of(items, dimensions=DIMENSIONS)
+    return Corpus.of(items)
 
 
 def ids(hits: list[Hit]) -> list[object]:
@@ -41,7 +39,7 @@ def test_semantic_search_equals_brute_force(count: int, seed: int, limit: int) -
         if each.vectors
     }
     expected = sorted(best, key=lambda id: -best[id])[:limit]
-    hits = rank(Corpus.of(items, dimensions=DIMENSIONS), asked, limit=limit, mode="semantic")
+    hits = rank(Corpus.of(items), asked, limit=limit, mode="semantic")
     assert [hit.score for hit in hits] == pytest.approx([max(0, best[id]) for id in expected], abs=1e-5)
 
 
@@ -52,7 +50,7 @@ def test_nothing_beyond_the_mask_is_found_or_felt(
 ) -> None:
     """What does not pass may change statistics, which are the subtree's, but lends no neighbour its words."""
     items = [item(n, seed=n + seed) for n in range(count)]
-    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    corpus = Corpus.of(items)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     hits = rank(corpus, question(seed), limit=count, mask=mask, mode=mode)
     allowed = {corpus.id(row) for row in np.flatnonzero(mask).tolist()}
@@ -106,7 +104,7 @@ def test_items_of_the_time_that_is_asked_for_come_first() -> None:
         Item(id=n, namespace=(), sequence=n, fields={"text": f"we met for tea {n}", "when": when})
         for n, when in enumerate(["2023-05-01", "2023-05-20", "2024-01-09", "2025-02-02"])
     ]
-    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    corpus = Corpus.of(items)
     assert ids(rank(corpus, Question.of("tea on 9 January 2024"), limit=1)) == [2]
     assert ids(rank(corpus, Question.of("where did we most recently meet for tea"), limit=1)) == [3]
 
@@ -118,7 +116,7 @@ def test_a_near_duplicate_makes_room() -> None:
         Item(id=n, namespace=(), sequence=n, fields={"text": "tea time"}, vectors={"text": row[None]})
         for n, row in enumerate(rows)
     ]
-    corpus = Corpus.of(items, dimensions=DIMENSIONS)
+    corpus = Corpus.of(items)
     question = Question.of("tea", asked)
     assert ids(rank(corpus, question, limit=3)) == [0, 2, 1]
     assert ids(rank(corpus, question, limit=3, ranking=DEFAULT.without("diversity"))) == [0, 1, 2]
@@ -134,11 +132,11 @@ def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -
 @pytest.mark.parametrize("text", ["", "😀🎉", '"*" NEAR -', "the of and"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_question_of_nothing_is_no_error(text: str, mode: Mode) -> None:
-    corpus = Corpus.of([item(n) for n in range(20)], dimensions=DIMENSIONS)
+    corpus = Corpus.of([item(n) for n in range(20)])
     assert rank(corpus, Question.of(text), limit=5, mode="keyword") == []
     vector = question(1).vector
     assert len(rank(corpus, Question.of(text, vector), limit=5, mode=mode)) == (0 if mode == "keyword" else 5)
-    assert rank(Corpus.of([], dimensions=DIMENSIONS), Question.of(text, vector), limit=5, mode=mode) == []
+    assert rank(Corpus.of([]), Question.of(text, vector), limit=5, mode=mode) == []
 
 
 def test_a_hit_says_why() -> None:
@@ -159,7 +157,7 @@ def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> 
             Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n} lamp", "day": f"day {n // group}"})
             for n in range(4 * group)
         ]
-        hits = rank(Corpus.of(items, dimensions=DIMENSIONS), Question.of("word3"), limit=9, explain=True)
+        hits = rank(Corpus.of(items), Question.of("word3"), limit=9, explain=True)
         assert hits[0].id == 3
         return {hit.id: hit.signals["company"][1] for hit in hits}[3] / (hits[0].fused)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.search.terms import MAX_QUERY_TERMS, Reader, asks, speaker, words
+from alcove.search import terms
+from alcove.search.terms import MAX_QUERY_TERMS, asks, question_words, speaker, term, term_counts, words
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from alcove.search.terms import MAX_QUERY_TERMS, Reader, asks, speaker, words
     ],
 )  # fmt: skip
 def test_words_are_stemmed_as_porter_wrote(word: str, expected: str) -> None:
-    assert Reader().term(word) == expected
+    assert term(word) == expected
 
 
 def test_words_are_found_in_any_script() -> None:
@@ -27,27 +28,31 @@ def test_words_are_found_in_any_script() -> None:
 
 @pytest.mark.parametrize("noise", ["", "   ", '"*" -', "😀🎉", "()"])
 def test_a_question_of_signs_has_no_words(noise: str) -> None:
-    assert Reader().question(noise) == []
+    assert question_words(noise) == []
 
 
 def test_search_operators_are_plain_words() -> None:
-    assert Reader().question('"cats" NEAR/3 dogs* -mice') == ["cats", "near", "3", "dogs", "mice"]
+    assert question_words('"cats" NEAR/3 dogs* -mice') == ["cats", "near", "3", "dogs", "mice"]
 
 
 def test_a_question_of_stop_words_keeps_them() -> None:
-    assert Reader().question("who is it") == ["who", "is", "it"]
+    assert question_words("who is it") == ["who", "is", "it"]
 
 
 def test_a_very_long_question_is_its_most_frequent_words() -> None:
-    found = Reader().question("tea " * 50 + " ".join(f"word{n}" for n in range(20_000)))
+    found = question_words("tea " * 50 + " ".join(f"word{n}" for n in range(20_000)))
     assert len(found) == MAX_QUERY_TERMS
     assert found[0] == "tea"
 
 
-def test_switches_leave_words_as_they_are() -> None:
-    assert Reader().counts("the cats and the cat") == {"cat": 2}
-    assert Reader(stemming=False).counts("the cats") == {"cats": 1}
-    assert Reader(stop_words=False).counts("the cats") == {"the": 1, "cat": 1}
+def test_a_text_is_counted_by_stems_and_without_stop_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each can be switched off, as `bench/ablation.py` does to see what it is worth."""
+    assert term_counts("the cats and the cat") == {"cat": 2}
+    with monkeypatch.context() as off:
+        off.setattr(terms, "stem", lambda word: word)
+        assert term_counts("the cats") == {"cats": 1}
+    monkeypatch.setattr(terms, "STOP_WORDS", frozenset())
+    assert term_counts("the cats") == {"the": 1, "cat": 1}
 
 
 def test_a_speaker_is_a_name_at_the_start() -> None:

@@ -21,6 +21,7 @@ HEAVY = {
     "apsw", "cryptography", "httptools", "httpx", "jwt", "numpy", "onnxruntime", "opentelemetry",
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
+OWN_EXTRA = {"server/tracing.py": "tracing", "search/remote.py": "fastembed"}
 COMMAND = "from alcove.cli import main\nmain({!r}, prog_name='alcove')"
 
 
@@ -116,9 +117,7 @@ def test_every_package_is_declared_where_it_is_used() -> None:
     }
     homes = packages_distributions()
     for file, package in _third_party():
-        extras = {"", *(each for each in ("tracing", "fastembed") if file.stem == each), file.parts[0]} & {
-            *names
-        }
+        extras = {"", OWN_EXTRA.get(str(file), ""), file.parts[0]} & {*names}
         allowed = set().union(*(names[extra] for extra in extras))
         homes_of = {_plain(each) for each in homes.get(package, [package])}
         assert homes_of & allowed, f"{file} imports {package}"

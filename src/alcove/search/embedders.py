@@ -1,6 +1,6 @@
 """Texts into vectors: one interface, and the ways an operator can name an embedder.
 
-As in `pieces` and `minilm`, numpy comes with the first vector: who opens a store may never search it.
+As in `indexer` and `minilm`, numpy comes with the first vector: who opens a store may never search it.
 """
 
 from __future__ import annotations
@@ -66,14 +66,10 @@ def embedder_for(
         from alcove.search.minilm import MiniLM  # noqa: PLC0415 - keyword search needs no onnxruntime
 
         return MiniLM(folder)
-    if kind == "fastembed" and rest:
-        from alcove.search.fastembed import Fastembed  # noqa: PLC0415 - an extra of its own
+    if kind in {"http", "https"} or (kind == "fastembed" and rest):
+        from alcove.search.remote import Fastembed, RemoteEmbedder  # noqa: PLC0415 - most stores need neither
 
-        return Fastembed(rest)
-    if kind in {"http", "https"}:
-        from alcove.search.remote import RemoteEmbedder  # noqa: PLC0415 - most stores ask no service
-
-        return RemoteEmbedder(spec, key=key, timeout=timeout)
+        return Fastembed(rest) if kind == "fastembed" else RemoteEmbedder(spec, key=key, timeout=timeout)
     raise InvalidRequest("embedder", "minilm, none, fastembed:MODEL or http(s)://HOST/v1#MODEL")
 
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
 from alcove.engine.base import Index
 from alcove.engine.rows import Embedded, TextToIndex
-from alcove.search.embedders import Embedder
-from alcove.search.pieces import PROBE, checked, cut, dimensions_of, embedded, joined, vectors_of
+from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 
 log = logging.getLogger("alcove")
+
+MOST_AT_ONCE = 512
+"""Windows given to an embedder in one call, however large a text is."""
+PROBE = "Is anybody there?"
+Fields = dict[str, list[bytes]]
+"""The vectors of a text as they are kept: for each field a row a window."""
+_decoded = msgspec.msgpack.Decoder(Fields).decode
 
 LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
@@ -90,38 +100,31 @@ class Indexer:
             self._take(texts)
         return len(texts)
 
-    def _take(self, texts: Sequence[TextToIndex]) -> None:
+    def _take(self, texts: Sequence[TextToIndex], *, probed: bool = False) -> None:
         """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""
         try:
-            pieces = self._embedded(texts)
+            pieces = [cut(self._embedder, text, STEP_BYTES) for text in texts]
+            done = [*map(self._with_earlier, vectors_of(self._embedder, pieces, self._expected()))]
         except Exception as error:
-            try:
-                checked(self._embedder.embed([PROBE]), 1, self._expected())
-            except Exception:
+            if probed:
+                self._put_back(texts, error, tries=texts[0].tries)
+            elif self._embedder_works():
+                for text in texts:
+                    self._take([text], probed=True)
+            else:
                 self._outages += 1
                 self._put_back(texts, error, tries=self._outages, counted=False)
-            else:
-                for text in texts:
-                    self._take_alone(text)
         else:
-            self._keep(pieces)
+            self._outages = 0
+            if not self._index.store(self._embedder.name, done):
+                self._tell("the index is of another model by now")
 
-    def _take_alone(self, text: TextToIndex) -> None:
+    def _embedder_works(self) -> bool:
         try:
-            pieces = self._embedded([text])
-        except Exception as error:
-            self._put_back([text], error, tries=text.tries)
-        else:
-            self._keep(pieces)
-
-    def _embedded(self, texts: Sequence[TextToIndex]) -> list[Embedded]:
-        pieces = [cut(self._embedder, text, STEP_BYTES) for text in texts]
-        return [*map(self._with_earlier, vectors_of(self._embedder, pieces, self._expected()))]
-
-    def _keep(self, pieces: Sequence[Embedded]) -> None:
-        self._outages = 0
-        if not self._index.store(self._embedder.name, pieces):
-            self._tell("the index is of another model by now")
+            probe(self._embedder, self._expected())
+        except Exception:
+            return False
+        return True
 
     def _with_earlier(self, piece: Embedded) -> Embedded:
         """A piece of a text; if it is the last one, with the vectors of the pieces before it."""
@@ -181,7 +184,7 @@ def reindex(index: Index, embedder: Embedder, batch: int) -> Iterator[int]:
     name, done, after = embedder.name, 0, 0
     parked: dict[int, str] = {}
     kept = index.some_vectors(name)
-    dimensions = checked(embedder.embed([PROBE]), 1, None).shape[1]
+    dimensions = probe(embedder)
     if kept and dimensions_of(kept) not in (None, dimensions):
         index.drop(name)  # of a model that had the same name: they cannot be searched
     while not index.switch(name, parked):
@@ -201,7 +204,7 @@ def _all_but_bad(
     try:
         return embedded(embedder, texts, dimensions)
     except Exception as error:
-        checked(embedder.embed([PROBE]), 1, dimensions)  # raises if it is the embedder and no text
+        probe(embedder, dimensions)  # raises if it is the embedder and no text
         if len(texts) == 1:
             bad[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
             return []
@@ -210,3 +213,98 @@ def _all_but_bad(
         *_all_but_bad(embedder, texts[:half], dimensions, bad),
         *_all_but_bad(embedder, texts[half:], dimensions, bad),
     ]
+
+
+class Piece(NamedTuple):
+    """Windows of a text, each after its field's name; their bytes, and which field and window come next."""
+
+    text: TextToIndex
+    windows: list[tuple[str, str]]
+    size: int
+    rest: tuple[int, int] | None
+
+
+def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece:
+    """The next windows of a text, until they have so many bytes."""
+    windows: list[tuple[str, str]] = []
+    taken = 0
+    fields = msgspec.json.decode(text.index_text, type=dict[str, str])
+    for number, (field, words) in enumerate(fields.items()):
+        if number < text.field or not words.strip():
+            continue
+        found = embedder.windows(words)
+        share = len(words.encode()) // max(len(found), 1)  # windows overlap: together they are the field
+        for n in range(text.window if number == text.field else 0, len(found)):
+            if taken >= size:
+                return Piece(text, windows, taken, (number, n))
+            windows.append((field, found[n]))
+            taken += share
+    return Piece(text, windows, taken, None)
+
+
+def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[Embedded]:
+    """The vectors of each piece as they are kept: for each field a row a window."""
+    import numpy as np  # noqa: PLC0415
+
+    windows = [window for piece in pieces for _, window in piece.windows]
+    calls = [windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE)]
+    parts = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
+    rows = iter(np.concatenate(parts) if parts else ())
+    found = []
+    for text, named, size, rest in pieces:
+        fields: Fields = {}
+        for field, _ in named:
+            fields.setdefault(field, []).append(next(rows).tobytes())
+        found.append(Embedded(text, msgspec.msgpack.encode(fields), size, rest))
+    return found
+
+
+def embedded(
+    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None
+) -> list[tuple[int, bytes]]:
+    """The vectors of each version's whole text."""
+    every = vectors_of(embedder, [cut(embedder, text) for text in texts], dimensions)
+    return [(each.text.seq, each.body) for each in every]
+
+
+def joined(bodies: Iterable[bytes]) -> bytes:
+    """Vectors of a text's pieces, as if they had been made at once."""
+    fields: Fields = {}
+    for body in bodies:
+        for name, rows in _decoded(body).items():
+            fields.setdefault(name, []).extend(rows)
+    if len({len(row) for rows in fields.values() for row in rows}) > 1:
+        raise EmbedderUnavailable("the embedder's dimensions changed within a text: run `alcove reindex`")
+    return msgspec.msgpack.encode(fields)
+
+
+def probe(embedder: Embedder, dimensions: int | None = None) -> int:
+    """The dimensions that an embedder answers now; raises if it answers none, or others than expected."""
+    return int(checked(embedder.embed([PROBE]), 1, dimensions).shape[1])
+
+
+def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
+    """An embedder's answer at length 1, if it has a row for each text and the dimensions expected of it."""
+    import numpy as np  # noqa: PLC0415
+
+    rows = np.asarray(rows, dtype=np.float32)
+    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
+        raise EmbedderUnavailable(f"the embedder answered {rows.shape}, not a row for each of {count} texts")
+    if dimensions not in (None, rows.shape[1]):
+        raise EmbedderUnavailable(OTHER_DIMENSIONS.format(rows.shape[1], dimensions))
+    return unit(rows)
+
+
+def opened(body: bytes) -> dict[str, Matrix]:
+    """Vectors as they were kept, by field."""
+    import numpy as np  # noqa: PLC0415
+
+    return {
+        name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
+        for name, rows in _decoded(body).items()
+    }
+
+
+def dimensions_of(body: bytes) -> int | None:
+    """How long each of some kept vectors is; None where the texts were empty."""
+    return next((rows.shape[1] for rows in opened(body).values()), None)

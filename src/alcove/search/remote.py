@@ -1,16 +1,17 @@
-"""Vectors from any service that speaks OpenAI's `/v1/embeddings`."""
+"""Embedders of others: any service that speaks OpenAI's `/v1/embeddings`, and the models of fastembed."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import socket
+import re
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Iterable, Sequence
+from typing import IO, Protocol
 
 import numpy as np
 
@@ -24,15 +25,19 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 class RemoteEmbedder:
     """A service at a URL. `https://host/v1#model` or `…#model&dimensions=256`."""
 
+    windows = staticmethod(character_windows)
+
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 10.0) -> None:
         address, _, fragment = url.partition("#")
         model, *options = fragment.split("&")
         if not model or not urllib.parse.urlsplit(address).hostname:
             raise InvalidRequest("embedder", "http(s)://HOST/v1#MODEL")
+        asked = re.fullmatch(r"dimensions=0*([1-9][0-9]*)", options[0]) if options else None
+        if options and not asked:
+            raise InvalidRequest("embedder", "no option but dimensions=NUMBER after the model")
         self._url = address.rstrip("/").removesuffix("/embeddings") + "/embeddings"
         self._model, self._key, self._timeout = model, key, timeout
-        self._asked = _dimensions(options)
-        self._dimensions = self._asked
+        self._asked = self._dimensions = int(asked[1]) if asked else None
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     @property
@@ -45,14 +50,10 @@ class RemoteEmbedder:
         """As asked for, or as the service answers; the first call finds out."""
         return self._dimensions or int(self.embed(["dimensions"]).shape[1])
 
-    def windows(self, text: str) -> list[str]:
-        return character_windows(text)
-
     def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        parts = [self._batch(texts[n : n + BATCH]) for n in range(0, len(texts), BATCH)]
-        return np.concatenate(parts)
+        return np.concatenate([self._batch(texts[n : n + BATCH]) for n in range(0, len(texts), BATCH)])
 
     def _batch(self, texts: Sequence[str]) -> Matrix:
         body: dict[str, object] = {
@@ -88,7 +89,7 @@ class RemoteEmbedder:
                 raise EmbedderUnavailable(f"{self._url} answered {error.code}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
-            slow = isinstance(reason, socket.timeout | TimeoutError)
+            slow = isinstance(reason, TimeoutError)
             told = f"did not answer in {self._timeout:g} s" if slow else f"cannot be reached: {reason}"
             raise EmbedderUnavailable(f"{self._url} {told}") from None
 
@@ -114,12 +115,11 @@ def _read(answer: IO[bytes], deadline: float) -> bytes:
 
 def _rows(answer: bytes, count: int, url: str) -> Matrix:
     try:
-        data = json.loads(answer)["data"]
-        in_order = sorted(data, key=lambda each: each["index"])
-        if [each["index"] for each in in_order] != list(range(count)):
+        data = sorted(json.loads(answer)["data"], key=lambda each: each["index"])
+        if [each["index"] for each in data] != list(range(count)):
             raise ValueError
         with np.errstate(over="ignore"):  # an overflow becomes infinite, and that is checked
-            rows = np.array([each["embedding"] for each in in_order], dtype=np.float32)
+            rows = np.array([each["embedding"] for each in data], dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] == 0 or not np.all(np.isfinite(rows)):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
@@ -127,10 +127,43 @@ def _rows(answer: bytes, count: int, url: str) -> Matrix:
     return rows
 
 
-def _dimensions(options: list[str]) -> int | None:
-    for option in options:
-        name, _, value = option.partition("=")
-        if name != "dimensions" or not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise InvalidRequest("embedder", "no option but dimensions=NUMBER after the model")
-        return int(value)
-    return None
+class _Model(Protocol):
+    def embed(self, documents: Sequence[str]) -> Iterable[Matrix]: ...
+
+
+class Fastembed:
+    """One of the models that fastembed downloads, by its name; loaded with the first text.
+
+    For machines with internet: `pip install fastembed`.
+    """
+
+    windows = staticmethod(character_windows)
+
+    def __init__(self, model: str) -> None:
+        self.name = model
+        self._loading = threading.Lock()
+        self._model: _Model | None = None
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.embed(["dimensions"]).shape[1])
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        model = self._load()
+        try:
+            return unit(np.stack(list(model.embed(texts))).astype(np.float32))
+        except (RuntimeError, ValueError) as error:
+            raise EmbedderUnavailable(f"fastembed {self.name} failed: {error}") from None
+
+    def _load(self) -> _Model:
+        with self._loading:
+            if self._model is None:
+                try:
+                    from fastembed import TextEmbedding  # noqa: PLC0415 - an extra of its own
+                except ImportError:
+                    raise EmbedderUnavailable("fastembed is missing: pip install fastembed") from None
+                try:
+                    self._model = TextEmbedding(self.name)
+                except Exception as error:  # downloads fail in many classes
+                    raise EmbedderUnavailable(f"fastembed cannot load {self.name}: {error}") from None
+            return self._model

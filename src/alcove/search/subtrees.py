@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +17,10 @@ from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.engine.base import Index
-from alcove.engine.rows import FOR_EVER, IndexState, Row, Scope, SubtreeTooLarge, Text
-from alcove.search.corpus import Corpus
-from alcove.search.items import Item, Mask
-from alcove.search.pieces import opened
+from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
+from alcove.search.corpus import Corpus, Mask
+from alcove.search.indexer import opened
+from alcove.search.terms import Item
 from alcove.store.filters import Filter
 
 MOST_FILTERS = 16
@@ -68,13 +67,17 @@ class Subtree:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self.place = repr(scope)
+        self.counted = 0
+        """The bytes that `Subtrees` last counted for it."""
         self._lock = threading.Lock()
         self._state: IndexState | None = None
-        self._corpus = Corpus.of((), dimensions=1)
+        self._corpus = Corpus.of(())
         self._number = self._read_anew = 0
         self._expiries: dict[int, int] = {}
+        self._expiring = np.zeros((2, 0), dtype=np.int64)
+        """The same as numbers of versions, and when each expires."""
         self._filters: OrderedDict[str, Fitting] = OrderedDict()
-        self._unexpired: tuple[Mask, int] | None = None
 
     @property
     def bytes(self) -> int:
@@ -88,11 +91,15 @@ class Subtree:
         with self._lock:
             if self._state is None or not self._caught_up(index, embedder, self._state):
                 state, texts = to_the_end(lambda: index.texts(self.scope, embedder, most))
-                self._take(corpus_of(map(item, texts)), state, _expiries(texts))
+                expiries = {text.seq: text.expires_at for text in texts}
+                self._take(Corpus.of(map(item, texts)), state, expiries)
                 self._filters.clear()
                 self._read_anew = self._number
             assert self._state is not None
-            return Snapshot(self._corpus, self._number, self._state.seq, self._unexpired_rows(now))
+            seqs, moments = self._expiring
+            gone = seqs[moments <= now]
+            unexpired = ~np.isin(self._corpus.columns.sequence, gone) if len(gone) else None
+            return Snapshot(self._corpus, self._number, self._state.seq, unexpired)
 
     def fitting(self, snapshot: Snapshot, filter: Filter, index: Index, fits: Fits) -> Mask:
         """The rows of a snapshot that a filter lets pass. Others may search while it looks at the values."""
@@ -120,52 +127,29 @@ class Subtree:
         """Takes in what changed since a state; False where it has to be read from the start."""
         if index.state() == before:
             return True
-        change = index.changes(self.scope, embedder, before)
-        came = [item(text) for text in change.came]
+        change, corpus = index.changes(self.scope, embedder, before), self._corpus
+        came = [*map(item, change.came)]
+        alike = all(each.dimensions in (0, corpus.vectors.dimensions) for each in came)
         # Erasing takes names off what stays, so who sees by names may see more or less of what was there.
         renamed = self.scope.written_by is not None and change.live is not None
-        if renamed or change.state.serving != before.serving or not _alike(self._corpus, came):
+        if renamed or change.state.serving != before.serving or not alike:
             return False
-        corpus, expiries = self._corpus, self._expiries
         gone = corpus.rows.keys() & change.superseded
         if change.live is not None:
             gone |= corpus.rows.keys() - set(change.live)
         if came or gone:
             corpus = corpus.changed(add=came, remove=gone)
-        if came or gone or change.expiries:
-            known: dict[int, int | None] = {**expiries, **_expiries(change.came), **dict(change.expiries)}
-            expiries = {seq: at for seq, at in known.items() if at is not None and seq in corpus.rows}
-        self._take(corpus, change.state, expiries)
+        told = {text.seq: text.expires_at for text in change.came} | dict(change.expiries)
+        self._take(corpus, change.state, self._expiries | told if told or gone else None)
         return True
 
-    def _take(self, corpus: Corpus, state: IndexState, expiries: dict[int, int]) -> None:
+    def _take(self, corpus: Corpus, state: IndexState, expiries: Mapping[int, int | None] | None) -> None:
+        """Holds a corpus from now on, and when versions expire; None where that did not change."""
         self._number += corpus is not self._corpus
-        self._corpus, self._state, self._expiries = corpus, state, expiries
-        self._unexpired = None
-
-    def _unexpired_rows(self, now: int) -> Mask | None:
-        if not self._expiries:
-            return None
-        if self._unexpired is None or self._unexpired[1] <= now:
-            mask = np.ones(len(self._corpus), dtype=bool)
-            rows = self._corpus.rows
-            mask[[rows[seq] for seq, at in self._expiries.items() if at <= now and seq in rows]] = False
-            until = min((at for at in self._expiries.values() if at > now), default=FOR_EVER)
-            self._unexpired = mask, until
-        return self._unexpired[0]
-
-
-@dataclass(eq=False)
-class _Held:
-    """A subtree in memory, and how much it was last found to take."""
-
-    place: str
-    subtree: Subtree
-    bytes: int = 0
-
-    @property
-    def owner(self) -> str | None:
-        return self.subtree.scope.owner
+        self._corpus, self._state = corpus, state
+        if expiries is not None:
+            self._expiries = {n: at for n, at in expiries.items() if at is not None and n in corpus.rows}
+            self._expiring = np.array([[*self._expiries], [*self._expiries.values()]], dtype=np.int64)
 
 
 class Subtrees:
@@ -178,28 +162,25 @@ class Subtrees:
     def __init__(self, index: Index, *, most_bytes: int) -> None:
         self._index = index
         self._most_bytes = most_bytes
-        self._subtrees: OrderedDict[str, _Held] = OrderedDict()
+        self._subtrees: OrderedDict[str, Subtree] = OrderedDict()
         self._bytes: Counter[str | None] = Counter()
         """What is held, by the user whose it is; None for what is nobody's."""
         self._mutex = threading.Lock()
 
     def of(self, scope: Scope, embedder: str, *, now: int) -> list[tuple[Subtree, Snapshot]]:
         """The subtrees that make up a scope, as they are now; empty ones are left out, but for the last."""
-        found: list[tuple[Subtree, Snapshot]] = []
-        for held in map(self._subtree, self._parts(scope)):
-            size: float = math.inf
+        found = []
+        for subtree in map(self._subtree, self._parts(scope)):
             try:
-                snapshot = held.subtree.snapshot(self._index, embedder, now=now, most=self._most_bytes // 2)
-                found.append((held.subtree, snapshot))
-                size = self._weigh(held)
+                snapshot = subtree.snapshot(self._index, embedder, now=now, most=self._most_bytes // 2)
+                if self._weigh(subtree) > self._most_bytes:
+                    raise SubtreeTooLarge
             except SubtreeTooLarge:
-                pass
-            if size > self._most_bytes:
-                raise InvalidRequest(
-                    "namespace_prefix",
-                    f"less to search at once: it takes more than the {self._most_bytes >> 20} MB of "
-                    "`search_memory_mb`",
-                )
+                self._weigh(subtree)  # also what is empty because it could not be read counts
+                megabytes = self._most_bytes >> 20
+                told = f"less to search at once: it takes more than the {megabytes} MB of `search_memory_mb`"
+                raise InvalidRequest("namespace_prefix", told) from None
+            found.append((subtree, snapshot))
         return [part for part in found if len(part[1].corpus)] or found[:1]
 
     def _parts(self, scope: Scope) -> list[Scope]:
@@ -208,45 +189,40 @@ class Subtrees:
         if scope.owner is None or Namespace.decode(scope.low).owner is not None:
             return [whole]
         rooms = [room.subtree() for room in self._index.owned(scope)]
-        return [
-            replace(whole, owner=None, unowned=True),
-            *(replace(whole, low=low, high=high) for low, high in rooms),
-        ]
+        common = replace(whole, owner=None, unowned=True)
+        return [common, *(replace(whole, low=low, high=high) for low, high in rooms)]
 
-    def _subtree(self, scope: Scope) -> _Held:
+    def _subtree(self, scope: Scope) -> Subtree:
         place = repr(scope)  # spelled out: `true` and `1` are equal and not the same
         with self._mutex:
-            held = self._subtrees.get(place) or self._subtrees.setdefault(place, _Held(place, Subtree(scope)))
-            self._subtrees.move_to_end(place)
-        return held
+            subtree = self._subtrees.pop(place, None) or Subtree(scope)
+            self._subtrees[place] = subtree  # after all that were searched before
+        return subtree
 
-    def _weigh(self, held: _Held) -> int:
+    def _weigh(self, subtree: Subtree) -> int:
         """How large a subtree has become; lets go of some where all of them are too much.
 
         Those searched longest ago go first: of the same user if they have more than their share, then of all.
         """
-        size = held.subtree.bytes
+        size, owner, share = subtree.bytes, subtree.scope.owner, self._most_bytes // SHARE
         with self._mutex:
-            if self._subtrees.get(held.place) is held:  # else it was let go of meanwhile
-                self._bytes[held.owner] += size - held.bytes
-                held.bytes = size
-                self._make_room(held)
+            if self._subtrees.get(subtree.place) is not subtree:
+                return size  # it was let go of meanwhile
+            self._bytes[owner] += size - subtree.counted
+            subtree.counted = size
+            if owner is not None and self._bytes[owner] > share:
+                for each in [*self._subtrees.values()]:
+                    if each.scope.owner == owner and each is not subtree and self._bytes[owner] > share:
+                        self._let_go(each)
+            while self._bytes.total() > self._most_bytes:
+                self._let_go(next(iter(self._subtrees.values())))
         return size
 
-    def _make_room(self, newest: _Held) -> None:
-        owner, share = newest.owner, self._most_bytes // SHARE
-        if owner is not None and self._bytes[owner] > share:
-            for each in [*self._subtrees.values()]:
-                if each.owner == owner and each is not newest and self._bytes[owner] > share:
-                    self._let_go(each)
-        while self._bytes.total() > self._most_bytes:
-            self._let_go(next(iter(self._subtrees.values())))
-
-    def _let_go(self, held: _Held) -> None:
-        del self._subtrees[held.place]
-        self._bytes[held.owner] -= held.bytes
-        if not self._bytes[held.owner]:
-            del self._bytes[held.owner]
+    def _let_go(self, subtree: Subtree) -> None:
+        del self._subtrees[subtree.place]
+        self._bytes[subtree.scope.owner] -= subtree.counted
+        if not self._bytes[subtree.scope.owner]:
+            del self._bytes[subtree.scope.owner]
 
 
 def text_of(row: Row) -> Text:
@@ -264,23 +240,3 @@ def item(text: Text) -> Item:
         vectors=opened(text.vectors) if text.vectors else {},
         at=text.created_at / SECOND,
     )
-
-
-def corpus_of(items: Iterable[Item]) -> Corpus:
-    """Vectors of other dimensions than the newest are left out: one model was taken for another."""
-    every = [*items]
-    dimensions = next((found for each in reversed(every) if (found := _dimensions(each))), 1)
-    fit = [each if _dimensions(each) in (0, dimensions) else replace(each, vectors={}) for each in every]
-    return Corpus.of(fit, dimensions=dimensions)
-
-
-def _expiries(texts: Iterable[Text]) -> dict[int, int]:
-    return {text.seq: text.expires_at for text in texts if text.expires_at is not None}
-
-
-def _alike(corpus: Corpus, items: Iterable[Item]) -> bool:
-    return all(_dimensions(each) in (0, corpus.vectors.dimensions) for each in items)
-
-
-def _dimensions(each: Item) -> int:
-    return next((rows.shape[1] for rows in each.vectors.values()), 0)

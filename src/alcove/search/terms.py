@@ -1,20 +1,21 @@
-"""Texts and questions into the words and terms that keyword search counts."""
+"""What ranking reads: memories and questions as terms, and words of like meaning."""
 
 from __future__ import annotations
 
 import re
 import threading
 import unicodedata
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from sys import getsizeof
 
+import numpy as np
 import Stemmer
 
 from alcove.search.embedders import Matrix
-from alcove.search.related_words import Lexicon
-from alcove.search.times import Span, recent, span
+from alcove.search.times import DAY, Span, recent, span
 
 LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
@@ -24,6 +25,13 @@ MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
+SHORT = 40
+"""Characters of a field that can be read as a date."""
+MIN_LIKENESS = 0.3
+"""How like a word must be to be related."""
+MAX_RELATED = 48
+REMEMBERED = 20_000
+"""Words whose related ones are kept: they depend on the language only, never on anybody's memories."""
 
 _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+)")
@@ -39,6 +47,8 @@ _STOP_WORDS = (
     "some any all"
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
+Related = tuple[tuple[str, float], ...]
+"""Words like another one and how like they are, nearest first."""
 
 
 def words(text: str) -> list[str]:
@@ -57,29 +67,17 @@ def words(text: str) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """How texts become terms; memories and questions are read alike."""
+def term_counts(text: str) -> Counter[str]:
+    """How often each term is in a text."""
+    return Counter(map(term, (word for word in words(text) if word not in STOP_WORDS)))
 
-    stemming: bool = True
-    stop_words: bool = True
 
-    def counts(self, text: str) -> Counter[str]:
-        """How often each term is in a text."""
-        return Counter(self.term(word) for word in words(text) if not self._idle(word))
-
-    def question(self, text: str) -> list[str]:
-        """A question's words, each once; if it has nothing but stop words, those."""
-        counts = Counter(words(text))
-        telling = [word for word, _ in counts.most_common() if not self._idle(word)]
-        chosen = set((telling or list(counts))[:MAX_QUERY_TERMS])
-        return [word for word in counts if word in chosen]
-
-    def term(self, word: str) -> str:
-        return _stem(word) if self.stemming and len(word) <= LONGEST_WORD else word
-
-    def _idle(self, word: str) -> bool:
-        return self.stop_words and word in STOP_WORDS
+def question_words(text: str) -> list[str]:
+    """A question's words, each once; if it has nothing but stop words, those."""
+    counts = Counter(words(text))
+    telling = [word for word, _ in counts.most_common() if word not in STOP_WORDS]
+    chosen = set((telling or list(counts))[:MAX_QUERY_TERMS])
+    return [word for word in counts if word in chosen]
 
 
 class _Stemmers(threading.local):
@@ -92,8 +90,13 @@ class _Stemmers(threading.local):
 _stemmers = _Stemmers()
 
 
+def term(word: str) -> str:
+    """What a word is counted as, in memories and questions alike: its stem."""
+    return word if len(word) > LONGEST_WORD else stem(word)
+
+
 @lru_cache(maxsize=50_000)  # of short words, so a few megabytes; equal terms are then one object
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
     """The stem of an English word; what is not plain English letters stays as it is."""
     return _stemmers.stem(word) if len(word) > 2 and word.isascii() and word.isalpha() else word
 
@@ -109,19 +112,73 @@ def asks(text: str) -> bool:
     return _ASKS.search(text[-16:]) is not None
 
 
-class Word(NamedTuple):
-    """A word of a question as a term, and the terms of words like it, nearest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """What a store knows of a memory that is indexed, and what its texts say, read when it is made."""
 
-    term: str
-    related: tuple[tuple[str, float], ...] = ()
+    id: Hashable
+    namespace: Hashable
+    sequence: int
+    """The order of writing; neighbours are next to each other in it, within one namespace."""
+    fields: Mapping[str, str]
+    """The `index` texts by name."""
+    vectors: Mapping[str, Matrix] = field(default_factory=dict)
+    """By field, a row for each window of its text; none while the item is not embedded."""
+    at: float | None = None
+    """When it was written, in seconds since 1970; or the day that a short field tells instead."""
+    terms: Mapping[str, Counter[str]] = field(init=False)
+    """By field, how often each term is in it."""
+    speaker: str | None = field(init=False)
+    asks: bool = field(init=False)
+    """Whether its longest text ends as a question."""
+
+    def __post_init__(self) -> None:
+        longest = max(self.fields.values(), key=len, default="")
+        terms = {name: term_counts(text) for name, text in self.fields.items()}
+        read = {"terms": terms, "speaker": speaker(longest), "asks": asks(longest), "at": self._moment()}
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
+
+    def _moment(self) -> float | None:
+        """A field such as `date` or `when` is short and has a day in it."""
+        texts = (text for text in self.fields.values() if len(text) <= SHORT and any(map(str.isdigit, text)))
+        days = (found.start for found in map(span, texts) if found and found.end - found.start <= DAY)
+        return next(days, self.at)
+
+    def content(self, labels: Collection[str]) -> Mapping[str, int]:
+        """The terms of the fields that are no labels."""
+        return self.terms_of(self.terms.keys() - labels)
+
+    def terms_of(self, names: Collection[str]) -> Mapping[str, int]:
+        """How often each term is in some fields together."""
+        counts = [terms for name, terms in self.terms.items() if name in names]
+        if len(counts) == 1:
+            return counts[0]
+        together: Counter[str] = Counter()
+        for each in counts:
+            together.update(each)
+        return together
+
+    @property
+    def dimensions(self) -> int:
+        """Of its vectors; 0 while it has none."""
+        return next((rows.shape[1] for rows in self.vectors.values()), 0)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes in a corpus, its vectors twice: by themselves and in the matrix."""
+        texts = sum(map(getsizeof, self.fields.values()))
+        terms = sum(map(len, self.terms.values()))
+        vectors = sum(rows.nbytes for rows in self.vectors.values())
+        return 1000 + 250 * len(self.terms) + texts + 60 * terms + 9 * vectors // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Read once, ranked in any number of subtrees."""
 
-    text: str
-    words: tuple[Word, ...]
+    words: Mapping[str, Related]
+    """Its words as terms, each with the terms of words like it."""
     said: frozenset[str]
     """Every word of it, for names."""
     vector: Matrix | None
@@ -138,23 +195,67 @@ class Question:
         *,
         lexicon: Lexicon | None = None,
         now: float | None = None,
-        reader: Reader = Reader(),  # noqa: B008 - frozen
     ) -> Question:
-        asked = reader.question(text)
-        related = lexicon.related(asked) if lexicon else [()] * len(asked)
-        found: dict[str, Word] = {}
-        for word, like in zip(asked, related, strict=True):
-            term = reader.term(word)
+        """A question as it is asked at a moment, `now`, in seconds since 1970.
+
+        `vector` is its embedding, and `lexicon` knows words of like meaning; without them it is ranked
+        without.
+        """
+        asked = question_words(text)
+        found: dict[str, Related] = {}
+        for word, related in zip(
+            asked, lexicon.related(asked) if lexicon else [()] * len(asked), strict=True
+        ):
             terms: dict[str, float] = {}
-            for other, likeness in like:
-                terms.setdefault(reader.term(other), likeness)
-            terms.pop(term, None)
-            found.setdefault(term, Word(term, tuple(terms.items())))
+            for other, likeness in related:
+                terms.setdefault(term(other), likeness)
+            terms.pop(term(word), None)
+            found.setdefault(term(word), tuple(terms.items()))
+        start = text[:MAX_TIMED]
         return cls(
-            text=text,
-            words=tuple(found.values()),
+            words=found,
             said=frozenset(words(text)),
             vector=vector,
-            span=span(text[:MAX_TIMED], now),
-            recent=recent(text[:MAX_TIMED]),
+            span=span(start, now),
+            recent=recent(start),
         )
+
+
+class Lexicon:
+    """Words of like meaning, by a language model's own table of words.
+
+    Every transformer begins with a vector for each piece of its vocabulary. Related words lie near one
+    another there, so a question about *kids* can find *children* by keyword, at no cost when memories are
+    indexed.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], table: Matrix) -> None:
+        self._words = sorted(word for word in vocabulary if len(word) > 2 and word.isalpha())
+        vectors = np.asarray(table[[vocabulary[word] for word in self._words]], dtype=np.float32)
+        # All words lean the same way in such tables; without their mean, likeness is about meaning.
+        vectors -= vectors.mean(axis=0)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        self._vectors = vectors
+        self._rows = {word: row for row, word in enumerate(self._words)}
+        self._remembered: OrderedDict[str, Related] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def related(self, words: Sequence[str]) -> list[Related]:
+        """For each word, the words like it and how like they are, nearest first."""
+        with self._lock:
+            known = {word: self._remembered[word] for word in words if word in self._remembered}
+        asked = [word for word in dict.fromkeys(words) if word not in known and word in self._rows]
+        if asked:
+            likeness = self._vectors[[self._rows[word] for word in asked]] @ self._vectors.T
+            for word, row in zip(asked, likeness, strict=True):
+                known[word] = self._nearest(row, self._rows[word])
+            with self._lock:
+                self._remembered.update((word, known[word]) for word in asked)
+                while len(self._remembered) > REMEMBERED:
+                    self._remembered.popitem(last=False)
+        return [known.get(word, ()) for word in words]
+
+    def _nearest(self, likeness: Matrix, own: int) -> Related:
+        rows = np.flatnonzero(likeness >= MIN_LIKENESS)
+        rows = rows[np.argsort(-likeness[rows], kind="stable")][: MAX_RELATED + 1]
+        return tuple((self._words[row], float(likeness[row])) for row in rows if row != own)
