@@ -191,17 +191,23 @@ def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], 
         bar.update(0)
 
 
+def followed(label: str, length: int, reached: Iterable[int]) -> int:
+    """Goes through how far a job has come, with a bar; how far it came in the end."""
+    done = 0
+    with progress(label, length) as step:
+        for now in reached:
+            step(now - done)
+            done = now
+    return done
+
+
 def finished(steps: Iterable[Progress[T]]) -> T:
     """What a long job gives in the end, with a bar for each of its steps."""
     for name, group in itertools.groupby(steps, key=lambda each: each.step):
         first = next(group)
         if first.result is not None:
             return first.result
-        with progress(name, first.total) as bar:
-            done = 0
-            for each in itertools.chain([first], group):
-                bar(each.done - done)
-                done = each.done
+        followed(name, first.total, (each.done for each in itertools.chain([first], group)))
     raise AssertionError("the last step has the result")
 
 
@@ -213,7 +219,7 @@ def writing(path: str | None) -> Iterator[Callable[[bytes], object]]:
     elif path == "-":
         yield sys.stdout.buffer.write
     else:
-        from alcove.upkeep.atomic_file import Partial  # noqa: PLC0415  --help does without
+        from alcove.upkeep.backup import Partial  # noqa: PLC0415  --help does without
 
         with Partial(Path(path)) as partial:
             yield partial.write

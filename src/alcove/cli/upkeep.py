@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from alcove.cli.output import Output, Refused, compact, count, finished, plain, progress, writing
+from alcove.cli.output import Output, Refused, compact, count, finished, followed, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
 from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
     from alcove import Alcove
-    from alcove.store.reports import Index
     from alcove.upkeep.backup import BackedUp, Restored
     from alcove.upkeep.doctor import Examination
     from alcove.upkeep.transfer import File
@@ -83,12 +82,8 @@ def reindex(store: Alcove, out: Output) -> None:
     Killed half-way, it goes on where it was when it is started again.
     Example:  ALCOVE_EMBEDDER=minilm alcove reindex
     """
-    done = 0
     status = store.admin.index()
-    with progress("indexing", status.indexed + status.waiting) as step:
-        for now in store.admin.reindex():
-            step(now - done)
-            done = now
+    done = followed("indexing", status.indexed + status.waiting, store.admin.reindex())
     out.record(store.admin.index(), f"{count(done, 'memory')} indexed")
 
 
@@ -103,7 +98,8 @@ def index(store: Alcove, out: Output, *, retry: bool, wait: bool) -> None:
     """
     status = store.admin.trigger_index() if retry or wait else store.admin.index()
     if wait:
-        status = _waited(store, status)
+        followed("indexing", status.waiting, _indexed(store, status.waiting))
+        status = store.admin.index()
     lines = [f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"]
     lines += [
         f"parked: {plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items
@@ -113,18 +109,14 @@ def index(store: Alcove, out: Output, *, retry: bool, wait: bool) -> None:
         sys.exit(1)
 
 
-def _waited(store: Alcove, status: Index) -> Index:
-    """The state of the index when nothing waits any more, or when nothing has happened for long."""
-    changed = time.monotonic()
-    with progress("indexing", status.waiting) as step:
-        while status.waiting and time.monotonic() - changed < _PATIENCE:
-            time.sleep(_BETWEEN_LOOKS)
-            now = store.admin.index()
-            if now.waiting != status.waiting:
-                step(status.waiting - now.waiting)
-                changed = time.monotonic()
-            status = now
-    return status
+def _indexed(store: Alcove, waited: int) -> Iterator[int]:
+    """How many of those that wait have been indexed, until none waits or nothing has happened for long."""
+    last, changed = waited, time.monotonic()
+    while last and time.monotonic() - changed < _PATIENCE:
+        time.sleep(_BETWEEN_LOOKS)
+        if (now := store.admin.index().waiting) != last:
+            last, changed = now, time.monotonic()
+            yield waited - now
 
 
 @on_store()
@@ -147,23 +139,16 @@ def rotate_keys(store: Alcove, out: Output) -> None:
     Killed half-way, it goes on where it was when it is started again.
     Example:  alcove rotate-keys
     """
-    before = store.admin.keys()
-    done = 0
-    with progress("rotating", sum(key.data_keys for key in before.keys)) as step:
-        for rotation in store.rotate_keys():
-            step(rotation.rewrapped - done)
-            done = rotation.rewrapped
+    wrapped = sum(key.data_keys for key in store.admin.keys().keys)
+    done = followed("rotating", wrapped, (rotation.rewrapped for rotation in store.rotate_keys()))
     active = store.admin.keys().active
     out.record({"active": active, "rewrapped": done}, f"{count(done, 'data key')} wrapped anew by {active}")
 
 
 @on_store()
 @prefix_argument
-@click.option(
-    "--of-user",
-    metavar="USER",
-    help="Everything held of this user instead, with its history (an access request).",
-)
+@click.option("--of-user", metavar="USER",
+              help="Everything held of this user instead, with its history (an access request).")  # fmt: skip
 @click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
 def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
     """Write memories as JSON Lines.

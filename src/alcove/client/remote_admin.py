@@ -20,8 +20,7 @@ from alcove.engine.copying import Copy
 from alcove.server import answers, forms
 from alcove.store.api_keys import ApiKey, ApiKeys
 from alcove.store.reports import ReviewPage
-from alcove.upkeep.atomic_file import Partial
-from alcove.upkeep.backup import BackedUp, Progress
+from alcove.upkeep.backup import BackedUp, Partial, Progress
 from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
 

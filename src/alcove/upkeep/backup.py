@@ -6,9 +6,14 @@ away from the backups, and `restore` asks for both.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Self, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -18,11 +23,10 @@ from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.engine.base import Engine
 from alcove.engine.copying import Copy
-from alcove.engine.rows import AuditRow, DataKey, Person, Row
+from alcove.engine.rows import AuditRow, Person, Row
 from alcove.engine.sqlite import SqliteEngine
-from alcove.store.decoding import Opener, place
-from alcove.upkeep.atomic_file import Partial
-from alcove.upkeep.wipe_ledger import Ledger, Note
+from alcove.store.decoding import Opener, place, uuid
+from alcove.upkeep.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 
 T = TypeVar("T")
@@ -84,8 +88,9 @@ def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp
             copy.refuse_damaged()
             unreadable: list[Row] = []
             yield from _opening(copy, vault.over(copy), summary.versions, unreadable)
-        for row in unreadable:
-            _refuse_altered(engine, row, to)
+        for row in unreadable:  # it may be copied as it is, but must not have become so in the copy
+            if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
+                raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
         partial.complete()
     size = to.stat().st_size
     result = BackedUp(to, size, summary.memories, summary.versions, summary.last_seq, len(unreadable))
@@ -108,17 +113,18 @@ def restore(
     """
     provider = keys or default_keys(at)
     with Partial(at) as partial:
-        notes = _notes(at, ledger)
+        found = _notes(at, ledger)
         with Copy(backup) as copy:
             Vault(copy, provider)  # a missing or wrong key is refused here
             held = copy.summary()
-            if notes is None and held.wipes and not without_ledger:
+            if found is None and held.wipes and not without_ledger:
                 raise StoreError(
                     f"somebody was wiped from the store of {backup}, but there is no ledger "
                     f"{Ledger.beside(at).path}: give it, or whoever was wiped since the backup would come "
                     "back; to accept that, say that you restore without a ledger"
                 )
             copy.refuse_damaged()
+        notes = found or []
         yield from _copying(backup, partial)
         engine = SqliteEngine(
             partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new
@@ -126,29 +132,28 @@ def restore(
         try:
             vault, unreadable = Vault(engine, provider), list[Row]()
             yield from _opening(engine, vault, held.versions, unreadable)
-            yield Progress("forgetting", 0, len(notes or ()))
-            users, memories = _forget_again(engine, vault, notes or ())
-            _note_restore(engine, users, memories)
+            yield Progress("forgetting", 0, len(notes))
+            users, memories = _forget_again(engine, vault, notes)
+            # The audit log's last entries are of the time before the backup.
+            details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
+            engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
             yield Progress("scrubbing", 0, 1)
-            engine.erasure.skip(max((note.position or 0 for note in notes or ()), default=0), _LOST_FUTURE)
+            engine.erasure.skip(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
             if not engine.erasure.scrub():
                 raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
         finally:
             engine.close()
         with Copy(partial.path) as copy:  # the log beside it is empty and gone
             summary = copy.summary()
-        Ledger.beside(at).include(notes or ())
+        Ledger.beside(at).include(notes)
         partial.complete()
     figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
     yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
 
 
-class _Contents(Protocol):
-    def data_keys(self) -> list[DataKey]: ...
-    def every_version(self) -> Iterator[Row]: ...
-
-
-def _opening(contents: _Contents, vault: Vault, total: int, unreadable: list[Row]) -> Iterator[Progress[T]]:
+def _opening(
+    contents: Copy | Engine, vault: Vault, total: int, unreadable: list[Row]
+) -> Iterator[Progress[T]]:
     """Unwraps every data key and opens every value; a key that does not open is an error."""
     for key in contents.data_keys():
         vault.key(key.subject)
@@ -163,13 +168,6 @@ def _opening(contents: _Contents, vault: Vault, total: int, unreadable: list[Row
                 unreadable.append(row)
 
 
-def _refuse_altered(engine: Engine, row: Row, to: Path) -> None:
-    """A value that does not open may be copied as it is, but must not have become so in the copy."""
-    for original in engine.history(row.ns, row.key):
-        if original.seq == row.seq and original != row:
-            raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
-
-
 def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
     total, done = source.stat().st_size, 0
     with source.open("rb") as file:
@@ -182,10 +180,9 @@ def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
 
 def _notes(at: Path, ledger: Path | None) -> list[Note] | None:
     """What the ledgers say, oldest first; None where there is none."""
-    beside = Ledger.beside(at)
     if ledger is not None and not ledger.exists():
         raise StoreError(f"the ledger {ledger} is not there")
-    ledgers = [each for each in (beside, Ledger(ledger or beside.path)) if each.path.exists()]
+    ledgers = [each for each in (Ledger.beside(at), ledger and Ledger(ledger)) if each and each.path.exists()]
     notes = {note: None for each in ledgers for note in each.read()}
     return sorted(notes, key=lambda note: note.moment) if ledgers else None
 
@@ -226,14 +223,13 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
 
 def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:
     """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
-    single = sorted(((note, _until(engine, note)) for note in notes if note.memory), key=lambda each: each[1])
-    by_id = {bytes.fromhex(note.memory.replace("-", "")): until for note, until in single if note.memory}
-    by_place = {note.place: until for note, until in single if note.place}
+    named: dict[str | None, int] = {}
+    for note in notes:
+        for name in (str(UUID(note.memory)), note.place) if note.memory else ():
+            named[name] = max(named.get(name, 0), _until(engine, note))
     found: dict[tuple[bytes, bytes], int] = {}
-    for row in engine.every_version() if by_id else ():
-        name = vault.pseudonym(place(row)) if by_place else ""
-        until = max(by_id.get(row.id, 0), by_place.get(name, 0))
-        if until:
+    for row in engine.every_version() if named else ():
+        if until := max(named.get(uuid(row.id), 0), named.get(vault.pseudonym(place(row)), 0)):
             found[row.ns, row.key] = max(until, found.get((row.ns, row.key), 0))
     return [(ns, key, until) for (ns, key), until in found.items()]
 
@@ -243,10 +239,91 @@ def _until(engine: Engine, note: Note) -> int:
     return engine.erasure.position(note.moment) if note.position is None else note.position
 
 
-def _note_restore(engine: Engine, users: int, memories: int) -> None:
-    """In the audit log of the restored store, whose last entries are of the time before the backup."""
-    details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
-    engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
+class Partial:
+    """A file beside its target for the length of a `with`; unless completed, nothing is left of it.
+
+    Its name is always the same and it is locked, so that what a killed process left is known for what
+    it is: the next attempt removes it.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.with_name(target.name + ".partial")
+
+    def __enter__(self) -> Self:
+        if not self.target.parent.is_dir():
+            raise StoreError(f"{self.target} cannot be written: the folder {self.target.parent} is not there")
+        self._refuse_what_is_there()
+        with self._explained():
+            self._file = self._claimed()
+        return self
+
+    def write(self, chunk: bytes) -> None:
+        """Adds to the end."""
+        with self._explained():
+            while chunk:
+                chunk = chunk[self._file.write(chunk) :]
+
+    def sync(self) -> None:
+        """What was written is on the disk when this returns."""
+        with self._explained():
+            os.fsync(self._file)
+
+    def complete(self) -> None:
+        """Puts the file on the disk and gives it its name, unless something else has it meanwhile."""
+        self.sync()
+        with self._explained():
+            try:
+                os.link(self.path, self.target)  # unlike a rename, it never replaces a file
+            except OSError:  # it is there by now, or the file system has no links
+                self._refuse_what_is_there()
+                self.path.rename(self.target)
+            sync_folder(self.target.parent)
+
+    def __exit__(self, *_: object) -> None:
+        for path in (self.path, *_companions(self.path)):
+            path.unlink(missing_ok=True)
+        self._file.close()
+
+    def _refuse_what_is_there(self) -> None:
+        for path in (self.target, *_companions(self.target)):
+            if os.path.lexists(path):
+                raise StoreError(f"{path} is already there; nothing is written over it")
+
+    def _claimed(self) -> FileIO:
+        """A new, empty, locked file of that name, once what a killed process left of it is gone."""
+        while True:
+            with ExitStack() as stack:
+                file = stack.enter_context(open(self.path, "ab", buffering=0, opener=_private))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise Unavailable(f"{self.path} is being written by another process") from None
+                found = os.fstat(file.fileno())
+                if found.st_nlink and not found.st_size:
+                    for path in _companions(self.path):
+                        path.unlink(missing_ok=True)
+                    stack.pop_all()
+                    return file
+                # Not emptied but removed: it may be another name of a file that was completed.
+                if found.st_nlink:
+                    self.path.unlink()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(f"{self.target} cannot be written: {error.strerror}") from None
+
+
+def _companions(path: Path) -> list[Path]:
+    """What SQLite keeps beside a file; found beside none, it would be taken for part of a new one."""
+    return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _refuse_new() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,11 +14,41 @@ from alcove.core.namespace import Namespace
 from alcove.engine.base import Engine
 from alcove.engine.rows import Row, Scope
 from alcove.store.decoding import Opener
-from alcove.upkeep.secret_patterns import telltales
 from alcove.upkeep.wipe_ledger import Ledger
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
+
+# What passwords and keys that no agent should remember look like: hints in lower case, and a pattern.
+# Every repetition that a match can fail after is bounded: a memory must not be able to hold the doctor up.
+_SECRETS = {
+    "a private key": (["private key"], r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
+    "an AWS key": (["akia", "asia"], r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    "a JSON Web Token": ([".eyj"], r"\beyJ[\w-]{8,400}\.eyJ[\w-]{8,4000}\.[\w-]{16}"),
+    "a GitHub token": (
+        ["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"],
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22})",
+    ),
+    "a GitLab token": (["glpat-"], r"\bglpat-[\w-]{20}"),
+    "a Slack token": (["xox"], r"\bxox[abeoprs]-[\w-]{10}"),
+    "a Google API key": (["aiza"], r"\bAIza[\w-]{35}"),
+    "a Stripe key": (["k_live_"], r"\b[sr]k_live_[A-Za-z0-9]{16}"),
+    "an Anthropic or OpenAI key": (
+        ["sk-"],
+        r"\bsk-(?:ant|proj|svcacct|admin)-[\w-]{16}|\bsk-[A-Za-z0-9]{32}",
+    ),
+    "a Hugging Face token": (["hf_"], r"\bhf_[A-Za-z0-9]{30}"),
+    "a package registry token": (["npm_", "pypi-"], r"\b(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{50})"),
+    "an Alcove API key": (["alcove_"], r"\balcove_[0-9a-f]{12}_[\w-]{40}"),
+    "a password in a URL": (["://"], r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@\"]{1,60}:[^\s/@\"]{3,100}@"),
+    # `password=…`, `"api_key": "…"`; a placeholder such as <password> or *** is none.
+    "a password": (
+        ["passw", "passphrase", "pwd", "secret", "api", "access"],
+        r"(?i:(?:\b|_)(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?token))"
+        r"\\?\"?\s{0,9}[:=]\s{0,9}(?!null|true|false|none)\\?[\"']?[^\s\"'\\<*$\[{(,;]{4,}",
+    ),
+}
+_COMPILED = [(kind, hints, re.compile(pattern)) for kind, (hints, pattern) in _SECRETS.items()]
 
 
 class Examination(NamedTuple):
@@ -59,10 +90,12 @@ def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
         try:
             text = _text(row, opener)
         except AlcoveError as error:
-            if not _wiped_since(engine, row, error):
+            # Whoever was wiped while we looked has no key any more, and no version either.
+            kept = (each.seq == row.seq for each in engine.history(row.ns, row.key))
+            if not isinstance(error, KeyDestroyed) or any(kept):
                 unreadable.append(f"{row.seq}: {error.message}")
             continue
-        for kind in sorted(telltales(text)):
+        for kind in sorted(kinds_of_secret(text)):
             suspicious[f"{_place(row)}: {kind}"] = None
     yield Examination("every value opens under its key, at its place", compared, unreadable, [], _RESTORE)
     advice = (
@@ -76,13 +109,6 @@ def _text(row: Row, opener: Opener) -> str:
     value = msgspec.json.encode(opener.value(row)).decode()
     names = str(Namespace.decode(row.ns)), row.key.decode()
     return "\n".join((*names, row.attributes, row.index_text or "", value))
-
-
-def _wiped_since(engine: Engine, row: Row, error: AlcoveError) -> bool:
-    """Whether a value lost its key only because its user was wiped while we looked."""
-    return isinstance(error, KeyDestroyed) and all(
-        each.seq != row.seq for each in engine.history(row.ns, row.key)
-    )
 
 
 def _ledger(engine: Engine, ledger: Ledger) -> Examination:
@@ -119,8 +145,8 @@ def _duplicates(engine: Engine, opener: Opener) -> Examination:
         except AlcoveError:
             continue  # the other examination speaks of it
         compared += 1
-        first = seen.setdefault(hashlib.sha256(value).digest(), row)
-        if first is not row:
+        first = seen.setdefault(hashlib.sha256(value).digest(), row._replace(sealed=None))
+        if first.seq != row.seq:
             noticed.append(f"{_place(row)}: the same as {_place(first)}")
     advice = "agents may be remembering one thing under several keys; delete what is not needed"
     return Examination("no two memories of a namespace are the same", compared, [], noticed, advice)
@@ -137,4 +163,14 @@ def _live(engine: Engine) -> Iterator[Row]:
 def _place(row: Row) -> str:
     """Where a memory lies, unless the name is itself what must not be shown."""
     place = f"{Namespace.decode(row.ns)} {row.key.decode()!r}"
-    return f"version {row.seq}" if telltales(place) else place
+    return f"version {row.seq}" if kinds_of_secret(place) else place
+
+
+def kinds_of_secret(text: str) -> set[str]:
+    """The kinds of secret that a text seems to hold; never the secret itself."""
+    lowered = text.lower()  # few texts have a hint, and to look for one costs a fraction of the pattern
+    return {
+        kind
+        for kind, hints, pattern in _COMPILED
+        if any(hint in lowered for hint in hints) and pattern.search(text)
+    }

@@ -11,31 +11,31 @@ from alcove.store.memories import Memories
 log = logging.getLogger("alcove")
 
 
-class Sweeper:
+class Sweeper(threading.Thread):
     """Sweeps every `interval` seconds, and at once when woken."""
 
     def __init__(self, memories: Memories, interval: float) -> None:
+        super().__init__(name="alcove-sweep", daemon=True)
         self._memories = memories
         self._interval = interval
-        self._wake = threading.Event()
+        self._woken = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="alcove-sweep", daemon=True)
-        self._thread.start()
+        self.start()
 
     def wake(self) -> None:
         """Sweeps now rather than at the end of the interval."""
-        self._wake.set()
+        self._woken.set()
 
     def stop(self) -> None:
         """Lets a sweep that is under way finish, and starts no other."""
         self._stopping = True
-        self._wake.set()
-        self._thread.join()
+        self.wake()
+        self.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._interval)
-            self._wake.clear()
+            self._woken.wait(self._interval)
+            self._woken.clear()
             if self._stopping:
                 return
             try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -73,27 +74,39 @@ class Ledger:
         """The ledger of the store at a path."""
         return cls(store.with_name(store.name + ".wipes"))
 
-    def record(self, note: Note) -> None:
+    def record(self, *notes: Note) -> None:
         """Notes what is about to be taken away; it is on the disk when this returns."""
-        self._append([note])
+        lines = b"".join(map(_line, notes))
+        try:
+            with open(self.path, "ab+", buffering=0, opener=partial(os.open, mode=0o600)) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                size = _mended(file)
+                if file.write(lines) < len(lines):
+                    file.truncate(size)  # half a line would spoil the next one
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file)
+            if size == 0:
+                sync_folder(self.path.resolve().parent)
+        except OSError as error:
+            raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
 
     def include(self, notes: Iterable[Note]) -> None:
         """Adds the notes of another ledger that this one does not have yet."""
-        known = set(map(_line, self.read()))
-        if missing := [note for note in notes if _line(note) not in known]:
-            self._append(missing)
+        known = {*self.read()}
+        if missing := [note for note in notes if note not in known]:
+            self.record(*missing)
 
     def read(self) -> list[Note]:
         """Every note; none where there is no file. A damaged line is an error that names it."""
         try:
-            content = self.path.read_bytes()
+            lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
             raise Unavailable(f"the ledger {self.path} cannot be read: {error.strerror}") from None
-        *lines, tail = content.split(b"\n")
-        notes = [self._parsed(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-        return notes if _is_torn(tail) else [*notes, self._parsed(tail, len(lines) + 1)]
+        if _is_torn(lines[-1]):
+            lines.pop()
+        return [self._parsed(line, number) for number, line in enumerate(lines, 1) if line.strip()]
 
     def _parsed(self, line: bytes, number: int) -> Note:
         try:
@@ -103,27 +116,6 @@ class Ledger:
                 f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
                 "copy; without it, somebody who was forgotten could come back"
             ) from None
-
-    def _append(self, notes: list[Note]) -> None:
-        lines = b"".join(map(_line, notes))
-        try:
-            with self._locked() as descriptor:
-                size = _mended(descriptor)
-                if os.write(descriptor, lines) < len(lines):
-                    os.ftruncate(descriptor, size)  # half a line would spoil the next one
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(descriptor)
-        except OSError as error:
-            raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
-
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
 
 
 def _line(note: Note) -> bytes:
@@ -139,19 +131,22 @@ def _is_torn(tail: bytes) -> bool:
     return False
 
 
-def _mended(descriptor: int) -> int:
+def _mended(file: FileIO) -> int:
     """The size, once the last line ends: a torn one goes, a whole one gets the line break it lacks."""
-    size = os.fstat(descriptor).st_size
-    tail = _tail(descriptor, size)
-    while tail and _is_torn(tail):
-        size -= len(tail)
-        os.ftruncate(descriptor, size)
-        tail = _tail(descriptor, size)
-    if tail:
-        size += os.write(descriptor, b"\n")
-    return size
+    file.seek(0)
+    content = file.readall()
+    tail = content.rpartition(b"\n")[2]
+    if _is_torn(tail):
+        file.truncate(len(content) - len(tail))
+    else:
+        file.write(b"\n")
+    return os.fstat(file.fileno()).st_size
 
 
-def _tail(descriptor: int, size: int) -> bytes:
-    """What follows the last line break, or as much of it as any line has."""
-    return os.pread(descriptor, 4096, max(0, size - 4096)).rpartition(b"\n")[2]
+def sync_folder(folder: Path) -> None:
+    """Puts the names of a folder's files on the disk: a new file is to be found after a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

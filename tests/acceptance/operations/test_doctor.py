@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Examination
-from alcove.upkeep.secret_patterns import telltales
+from alcove.upkeep.doctor import kinds_of_secret
 from tests.support.inspection import assert_sound, query
 
 AL = ("user", "al")
@@ -75,7 +75,7 @@ def test_a_secret_that_is_a_name_is_not_shown_either(memory: Alcove) -> None:
 def test_no_text_holds_the_doctor_up(piece: str) -> None:
     """A value of the largest size, made to be tried again and again; patience is the test's time-out."""
     hints = " private key .eyJ :// password "
-    telltales(piece * (1024 * 1024 // len(piece)) + hints)
+    kinds_of_secret(piece * (1024 * 1024 // len(piece)) + hints)
 
 
 def test_a_secret_in_the_history_is_still_there(memory: Alcove) -> None:
@@ -91,7 +91,7 @@ def test_a_secret_in_the_history_is_still_there(memory: Alcove) -> None:
      "eyJ is how tokens start", "token: none of it"],
 )  # fmt: skip
 def test_what_only_speaks_of_secrets_is_none(text: str) -> None:
-    assert telltales(text) == set()
+    assert kinds_of_secret(text) == set()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_only_speaks_of_secrets_is_none(text: str) -> None:
      '{"note":"\\"secret\\": \\"hunter22\\""}'],
 )  # fmt: skip
 def test_a_password_is_known_however_it_is_written(text: str) -> None:
-    assert telltales(text) == {"a password"}
+    assert kinds_of_secret(text) == {"a password"}
 
 
 def test_the_same_value_twice_in_one_namespace_is_noticed(memory: Alcove) -> None:
