@@ -20,7 +20,7 @@ from alcove import Alcove, Namespace, Put
 from growth import growth
 from raw import GroupCommit, RawStore
 from report import Figure
-from rounds import AgentsHandle, Comparison, compare, timed
+from rounds import Comparison, Crew, compare, timed
 
 WRITERS = 16
 GETS_A_SECOND = 15_000
@@ -67,7 +67,7 @@ class Bench:
         for signal in signals:
             signal.acquire()
 
-        with closing(AgentsHandle(WRITERS)) as crew, GroupCommit(self._raw) as group:
+        with closing(Crew(WRITERS)) as crew, GroupCommit(self._raw) as group:
 
             def put(member: int, _: int) -> None:
                 users[member].put(homes[member], next(self._keys), sample.VALUE)

@@ -54,7 +54,7 @@ def timed(work: Callable[[int], object], count: int) -> float:
     return time.perf_counter() - start
 
 
-class AgentsHandle:
+class Crew:
     """Threads that stay, as a server's do: what a thread sets up once is not paid for in every round."""
 
     def __init__(self, size: int) -> None:

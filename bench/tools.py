@@ -24,10 +24,10 @@ from typing import Any
 import httpx
 
 from alcove import Alcove
-from alcove.agents.service import Agents, Where
+from alcove.agents.loading import Watched
+from alcove.agents.service import Agents
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Delete, Put
 from alcove.store.memories import Memories
 from rest import SECRET, Server
 
@@ -166,7 +166,7 @@ class Here:
         self._within: dict[tuple[str, ...], Principal] = {}
 
     def tool(self, case: Case, given: dict[str, Any]) -> None:
-        self._agents.call(self._who, AGENT, case.tool, given, Where(**case.where))
+        self._agents.call(self._who, AGENT, case.tool, given, **case.where)
 
     def step(self, step: Step) -> None:
         what, room, more = step
@@ -181,11 +181,11 @@ class Here:
             case "put":
                 waiting = more.get("wait_for_index", False)
                 fields = {name: value for name, value in more.items() if name != "wait_for_index"}
-                self._memories.put(who, Put(namespace=room, **fields), wait_for_index=waiting)
+                self._memories.put(who, room, **fields, wait_for_index=waiting)
             case "get":
                 self._memories.get(who, room, more["key"])
             case "delete":
-                self._memories.delete(who, Delete(namespace=room, key=more["key"]))
+                self._memories.delete(who, room, more["key"])
             case "count":
                 self._memories.count(who, room)
             case "export":
@@ -278,7 +278,7 @@ def main() -> None:
         (specs := folder / "agents.yaml").write_text(SPECS)
         found: dict[str, list[tuple[float, float] | None]] = {}
         with Alcove(folder / "here.db") as memory:
-            here = Here(memory.memories, memory.agents(specs)._agents)
+            here = Here(memory.memories, Agents(memory.memories, Watched(specs), authentication=False))
             prepared(here)
             for case in chosen:
                 found[f"{case.tool} {case.note}".strip()] = [measured(here, case, options.calls, alone=False)]

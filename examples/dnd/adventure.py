@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, NotFound
-from alcove.agents.handle import AgentsHandle
+from alcove.client.store import AgentsHandle
 
 SPECS = Path(__file__).parent / "agents.yaml"
 SHEETS: dict[str, dict[str, Any]] = {

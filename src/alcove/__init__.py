@@ -40,6 +40,7 @@ from alcove.core.settings import Settings
 if TYPE_CHECKING:
     from alcove.client import connect
     from alcove.client.embedded import Alcove
+    from alcove.client.store import Store
     from alcove.core.cursor import Portion
     from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
     from alcove.upkeep.doctor import Examination
@@ -81,6 +82,7 @@ __all__ = [
     "Restored",
     "Rotation",
     "Settings",
+    "Store",
     "StoreError",
     "Swept",
     "Touch",
@@ -95,6 +97,7 @@ __all__ = [
 _LOADED_WHEN_USED = {
     "alcove.client": ["connect"],
     "alcove.client.embedded": ["Alcove"],
+    "alcove.client.store": ["Store"],
     "alcove.core.cursor": ["Portion"],
     "alcove.upkeep.backup": ["BackedUp", "Progress", "Restored", "restore"],
     "alcove.upkeep.doctor": ["Examination"],

@@ -277,8 +277,15 @@ def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) ->
 
     async def read() -> None:
         resources = [
-            Resource(method="GET", path="/whole", handler=large, summary="", answer=Page),
-            Resource(method="GET", path="/pieces", handler=large_in_pieces, summary="", streams="text/plain"),
+            Resource(name="whole", method="GET", path="/whole", handler=large, summary="", answer=Page),
+            Resource(
+                name="pieces",
+                method="GET",
+                path="/pieces",
+                handler=large_in_pieces,
+                summary="",
+                streams="text/plain",
+            ),
         ]
         config = ServeConfig(max_body_bytes=1000)
         offload = ThreadPool(threads=1, stops=True)

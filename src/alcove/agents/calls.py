@@ -95,7 +95,7 @@ class Calls:
             wipes=bound[1],
         )  # fmt: skip
         try:
-            self._memories.put(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
+            self._memories.put_record(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
         except KeyDestroyed:
             pass  # their user was wiped since
         except AlcoveError as error:

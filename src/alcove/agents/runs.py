@@ -95,7 +95,7 @@ class Runs:
         claim = Put(namespace=place, key=_CLAIM, value={}, expected_revision=found.revision if found else 0)
         keeper = _emptier(kind, id)
         if self._memories.count(keeper, room):  # what a run that ended may have left
-            revision = self._memories.put(who, claim).revision
+            revision = self._memories.put_record(who, claim).revision
             self._memories.clear(keeper, room)
             claim = structs.replace(claim, expected_revision=revision)
         self._memories.batch(who, [claim, _joined(kind, id, owner, "owner")])
@@ -133,7 +133,7 @@ class Runs:
 
     def left_alone(self, user: str) -> Iterator[Namespace]:
         """The rooms of the runs in which nobody is but this user, and where those runs are claimed."""
-        for ns in self._memories.namespaces(OVERSEER, ("runs",), suffix=("u", user), owner=user):
+        for ns in self._memories.namespaces_of(OVERSEER, ("runs",), user, suffix=("u", user)):
             if len(ns) == 5 and ns[1] in RUNS and self._find(ns[1], ns[2]).members == [user]:
                 yield from (_room(ns[1], ns[2]), _run(ns[1], ns[2]))
 
@@ -147,7 +147,7 @@ class Runs:
 
     def of(self, kind: str, user: str) -> list[str]:
         """The ids of the runs that somebody is in."""
-        places = self._memories.namespaces(OVERSEER, ("runs", _kind(kind)), suffix=("u", user), owner=user)
+        places = self._memories.namespaces_of(OVERSEER, ("runs", _kind(kind)), user, suffix=("u", user))
         return [ns[2] for ns in places if len(ns) == 5 and self.role(kind, ns[2], user)]
 
     def members(self, kind: str, id: str) -> list[str]:

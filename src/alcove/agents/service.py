@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
 _KEPT = 2048
+MOST_CALLS = 1000
+"""Tool calls in one answer."""
 
 
 class Where(Struct, frozen=True, kw_only=True):
@@ -115,10 +118,12 @@ class Agents:
     # Who there is
 
     def agents(self, principal: Principal) -> list[Agent]:
+        """The agents that the caller may use."""
         return [agent for agent in self.catalogue.agents.values() if may_use(agent, principal)]
 
-    def agent(self, principal: Principal, name: str) -> Agent:
-        return agent_for(self.catalogue, name, principal)
+    def agent(self, principal: Principal, agent: str) -> Agent:
+        """The spec of the agent of this name; NotFound if there is none that the caller may use."""
+        return agent_for(self.catalogue, agent, principal)
 
     def teams(self, principal: Principal) -> list[Team]:
         """The teams that the caller may use, with the namespace of its room instead of the template."""
@@ -126,14 +131,14 @@ class Agents:
         rooms = ((team, layout.team_room(team)) for team in usable)
         return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
 
-    def rooms(self, principal: Principal, name: str) -> list[RoomSummary]:
+    def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, and the older ones in which they left something."""
-        agent = self.agent(principal, name)
-        turn = self._turn(principal, agent, Where())
-        rooms, spec = turn.rooms, agent.memory
+        told = self.agent(principal, agent)
+        turn = self._turn(principal, told, Where())
+        rooms, spec = turn.rooms, told.memory
         found: list[tuple[str, Namespace]] = []
         if spec.private.session_isolated:
-            pattern = layout.isolated(agent)
+            pattern = layout.isolated(told)
             found += [
                 ("private", room)
                 for room in self._own(principal, ())
@@ -142,7 +147,7 @@ class Agents:
         elif rooms.private:
             found.append(("private", rooms.private))
         found += [("pool", room) for room in rooms.pools.values()]
-        for team in self.catalogue.teams_of(name):
+        for team in self.catalogue.teams_of(agent):
             if may_use(team, principal) and (room := layout.team_room(team)):
                 found.append(("team", room))
         found += [("facts", rooms.facts)] if rooms.facts else []
@@ -162,7 +167,7 @@ class Agents:
     def _own(self, principal: Principal, prefix: tuple[str, ...]) -> list[Namespace]:
         """The caller's rooms below a prefix that end with their name."""
         user = principal.user_id
-        return self._memories.namespaces(OVERSEER, prefix, suffix=("u", user), owner=user)
+        return self._memories.namespaces_of(OVERSEER, prefix, user, suffix=("u", user))
 
     def _held(self, turn: Turn, kind: str, room: Namespace) -> int:
         """What a room holds; those that are one namespace are counted without what lies below it."""
@@ -170,24 +175,47 @@ class Agents:
 
     # Tools
 
-    def tools(self, principal: Principal, name: str, format: str, team: str | None) -> list[dict[str, Any]]:
-        """The tools of an agent as a provider wants to be told of them."""
-        agent = self.agent(principal, name)
-        room = layout.team_room(team_for(self.catalogue, team, agent, principal)) if team else None
-        return [rendered(tool, format) for tool in toolset(agent, team=room is not None).values()]
+    def tools(
+        self, principal: Principal, agent: str, format: str = "openai", team: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The tools of an agent as a provider wants to be told of them.
+
+        `agent`: its name. `format`: `openai`, `anthropic` or `mcp`.
+        `team`: the team in which the agent works, whose room then has tools, too.
+        """
+        told = self.agent(principal, agent)
+        room = layout.team_room(team_for(self.catalogue, team, told, principal)) if team else None
+        return [rendered(tool, format) for tool in toolset(told, team=room is not None).values()]
 
     def call(
-        self, principal: Principal, name: str, tool_name: str, arguments: Mapping[str, Any], where: Where
+        self,
+        principal: Principal,
+        agent: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        team: str | None = None,
+        instances: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Runs a tool for the caller, and takes down that it was run."""
-        started = time.perf_counter()
-        agent, bound = self.agent(principal, name), self._memories.bound(principal.user_id)
+        """Runs a tool, and takes down that it was run: a structured result, and the words for a model.
+
+        `agent`, `tool`: their names. `arguments`: of the tool, as a model gives them.
+        `session_id`, `team`, `instances`: where the call is made; the last are ids of runs by their kind.
+        """
+        where = Where(session_id=session_id, team=team, instances={**(instances or {})})
+        return self._call(principal, self.agent(principal, agent), tool, arguments, where)
+
+    def _call(
+        self, principal: Principal, agent: Agent, name: str, arguments: Mapping[str, Any], where: Where
+    ) -> Answer:
+        started, bound = time.perf_counter(), self._memories.bound(principal.user_id)
         outcome, room, tool, turn = "ok", None, None, None
         try:
             turn = self._turn(principal, agent, where)
-            tool = turn.tools.get(tool_name)
+            tool = turn.tools.get(name)
             if tool is None:
-                raise NotFound(f"{name} has no tool {short(tool_name)}")
+                raise NotFound(f"{agent.name} has no tool {short(name)}")
             if tool.scratch:
                 room = self._named(turn, arguments.get("namespace", "global"))
             return tool.called(turn, arguments)
@@ -214,34 +242,43 @@ class Agents:
         except AlcoveError:
             return None
 
-    def calls_of(self, principal: Principal, name: str) -> Iterator[ToolCall]:
-        """The caller's calls of an agent; everybody's for an admin or auditor."""
-        agent = self.agent(principal, name)
+    def calls_of(self, principal: Principal, agent: str, limit: int = MOST_CALLS) -> list[ToolCall]:
+        """The newest tool calls of an agent, at most `limit`; everybody's for an admin or auditor."""
         everybody = principal.is_admin or principal.is_auditor
-        return self.calls.of(agent.name, None if everybody else principal.user_id)
+        found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)
+        return [*islice(found, validation.whole(limit, "limit", 1, MOST_CALLS))]
 
     # Runs
 
     def open_run(
         self, principal: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()
     ) -> Run:
+        """Opens a workflow, swarm or debate for these users; without an id it gets one."""
         return self.runs.open(kind, id, principal.user_id, members)
 
     def change_run(self, principal: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
+        """Makes these the members of a run; only its owner may."""
         return self.runs.change(kind, id, principal.user_id, members)
 
     def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
-        """The runs that the caller owns or is in."""
+        """The runs that the caller owns or is in: at most `limit`, after the first `offset`."""
         return self.runs.with_member(principal.user_id, limit=limit, offset=offset)
 
     def close_run(self, principal: Principal, kind: str, id: str) -> None:
+        """Ends a run and empties its room; only its owner may, or any member once the owner was wiped."""
         self.runs.close(kind, id, principal.user_id)
 
     # Scratch rooms
 
-    def room_stats(self, principal: Principal, name: str, kind: str, where: Where) -> RoomStats:
-        turn, room = self._scratch(principal, name, kind, where)
-        every = self._memories.export(turn.within(room), room, exact=True)
+    def room_stats(
+        self, principal: Principal, agent: str, kind: str, instance: str | None = None
+    ) -> RoomStats:
+        """How much an agent's scratch room of a kind holds, and how it was used.
+
+        `instance`: which one it is, where there are several: the id of a session or of a run.
+        """
+        turn, room = self._scratch(principal, agent, kind, instance)
+        every = self._memories.everything(turn.within(room), room, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
         used = [*self._uses(kind, room, principal.user_id)]
         done = [call.tool in READING for call in used if call.outcome == "ok"]
@@ -266,9 +303,9 @@ class Agents:
             for each in users if kind in agent.memory.scratch else ():
                 yield from (call for call in self.calls.of(agent.name, each) if call.room == name)
 
-    def reset_room(self, principal: Principal, name: str, kind: str, where: Where) -> None:
-        """Empties one room, so that its versions start at 1; a run's only for its owner."""
-        turn, room = self._scratch(principal, name, kind, where)
+    def reset_room(self, principal: Principal, agent: str, kind: str, instance: str | None = None) -> None:
+        """Empties one scratch room, so that its versions start at 1; a run's only for its owner."""
+        turn, room = self._scratch(principal, agent, kind, instance)
         if kind in RUNS:
             if self.runs.role(kind, room[1], principal.user_id) != "owner":
                 raise PermissionDenied(f"only the owner of this {kind} may reset it")
@@ -279,15 +316,26 @@ class Agents:
             self._memories.clear(turn.within(room), room)
 
     def watching(
-        self, principal: Principal, name: str, kind: str, where: Where
+        self, principal: Principal, agent: str, kind: str, instance: str | None
     ) -> tuple[Principal, Namespace]:
         """Who may read the events of a room, and where that is."""
-        turn, room = self._scratch(principal, name, kind, where)
+        turn, room = self._scratch(principal, agent, kind, instance)
         return turn.within(room), room
 
-    def _scratch(self, principal: Principal, name: str, kind: str, where: Where) -> tuple[Turn, Namespace]:
-        turn = self._turn(principal, self.agent(principal, name), where)
-        return turn, scratch_room(turn, kind)
+    def _scratch(
+        self, principal: Principal, agent: str, kind: str, instance: str | None
+    ) -> tuple[Turn, Namespace]:
+        if kind == "global" and instance is not None:
+            raise InvalidRequest("instance", "none: there is one global room")
+        run = "workflow" if kind == "agent" else kind
+        instances: dict[str, str] = {run: instance} if run in RUNS and instance is not None else {}
+        where = Where(session_id=instance if kind == "session" else None, instances=instances)
+        try:
+            turn = self._turn(principal, self.agent(principal, agent), where)
+            return turn, scratch_room(turn, kind)
+        except InvalidRequest as error:
+            field = "kind" if error.field == "namespace" else "instance"
+            raise InvalidRequest(field, error.expected) from None
 
     def _turn(self, principal: Principal, agent: Agent, where: Where) -> Turn:
         known = self._turns

@@ -2,29 +2,209 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
+from alcove.agents.runs import MOST_RUNS
+from alcove.agents.service import MOST_CALLS, Agents
+from alcove.agents.tools import READING, Answer
 from alcove.api import forms
-from alcove.api.operation import Operation
+from alcove.api.operation import Operation, Streaming
+from alcove.api.wire import converted
+from alcove.core import cursor
+from alcove.core.cursor import Portion
+from alcove.core.errors import AlcoveError
+from alcove.core.namespace import Namespace
+from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Result
+from alcove.core.records import Operation as Write
+from alcove.store import validation
 from alcove.store.admin import Admin
+from alcove.store.batches import parse
+from alcove.store.memories import Memories
+from alcove.upkeep.doctor import Examination
+
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
+_AT = "/v1/memories"
+_PLACE = {"namespace": "ns"}
+_EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
+
+
+def _written(operations: Sequence[Write | Mapping[str, object]]) -> msgspec.Raw:
+    """The operations of a batch as a client sends them; an error says which it is about."""
+    return msgspec.Raw(b"[%b]" % b",".join(_line(*each) for each in enumerate(parse(operations))))
+
+
+def _line(position: int, write: Write) -> bytes:
+    try:
+        fields = {name: getattr(write, name) for name in write.__struct_fields__}
+        given = {name: value for name, value in fields.items() if value is not None}
+        given["namespace"] = [*Namespace.checked(write.namespace)]
+        lines = {name: msgspec.Raw(validation.json(value, name)) for name, value in given.items()}
+        return msgspec.json.encode({"op": type(write).__struct_config__.tag, **lines})
+    except AlcoveError as error:
+        error.details["operation"] = position
+        raise
+
+
+def _results(answer: forms.BatchAnswer, arguments: Mapping[str, Any]) -> Portion[Result]:
+    """What the operations of a batch answered, as the records that each of them gives."""
+    after = arguments["after_cursor"]
+    asked = parse(arguments["operations"])[0 if after is None else cursor.decode(after) :]
+    found: Portion[Result] = Portion(map(_result, asked, answer.results))
+    found.after_cursor = answer.after_cursor
+    return found
+
+
+def _result(write: Write, answer: dict[str, Any] | None) -> Result:
+    if answer is None:
+        return None
+    if isinstance(write, Delete):
+        return converted(answer, Deletion)
+    return converted(answer, Memory) if isinstance(write, Get) else converted(answer, Entry)
+
+
+class MemoryOperations:
+    """Reading and writing memories."""
+
+    TAG = "memories"
+
+    put = Operation(
+        Memories.put,
+        f"PUT {_AT}",
+        "Store a memory",
+        errors=(409,),
+        example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": {"text": "likes green tea"}},
+    )
+    get = Operation(
+        Memories.get,
+        f"GET {_AT}",
+        "Read a memory",
+        names=_PLACE,
+        absent="there is no such memory",
+        reads=True,
+    )
+    delete = Operation(
+        Memories.delete,
+        f"DELETE {_AT}",
+        "Delete a memory; absent is fine",
+        names=_PLACE,
+        quiet=True,
+        errors=(409,),
+    )
+    touch = Operation(
+        Memories.touch,
+        f"POST {_AT}/touch",
+        "Change when a memory expires",
+        errors=(404,),
+        example={**_EXAMPLE, "ttl_seconds": 3600},
+    )
+    search = Operation(
+        Memories.search,
+        f"POST {_AT}/search",
+        "Find memories",
+        defaults={"namespace_prefix": msgspec.NODEFAULT},
+        within="items",
+        errors=(503,),
+        reads=True,
+        example={"namespace_prefix": ["user", "noop"], "query": "what to drink", "limit": 5},
+    )
+    list = Operation(
+        Memories.list,
+        f"POST {_AT}/list",
+        "List memories without their values",
+        within="items",
+        reads=True,
+        example={"namespace_prefix": ["user", "noop"], "limit": 20},
+    )
+    batch = Operation(
+        Memories.batch,
+        f"POST {_AT}/batch",
+        "Many operations in one transaction: all of them or none",
+        types={"operations": forms.Operations},
+        sends={"operations": _written},
+        answer=forms.BatchAnswer,
+        told_as=lambda results: forms.BatchAnswer([*results], results.after_cursor),  # type: ignore[list-item]
+        read_as=_results,
+        errors=(404, 409),
+        example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
+    )
+    namespaces = Operation(
+        Memories.namespaces,
+        f"GET {_AT}/namespaces",
+        "List the namespaces that hold something",
+        within="namespaces",
+        reads=True,
+    )
+    events = Operation(
+        Memories.events,
+        f"GET {_AT}/events",
+        "Read the timeline",
+        names={"prefix": "ns"},
+        sends={"kinds": validation.kinds},
+        reads=True,
+    )
+    history = Operation(
+        Memories.history,
+        f"GET {_AT}/history",
+        "Every retained version of one memory, newest first",
+        names=_PLACE,
+        within="versions",
+        reads=True,
+    )
+    follow = Streaming(
+        Memories.follow,
+        f"GET {_AT}/events/stream",
+        "Follow the timeline as server-sent events; resumes with Last-Event-ID",
+        streams=EVENTS,
+        names={"prefix": "ns"},
+        sends={"kinds": validation.kinds},
+        hidden=("after_cursor",),
+    )
+    export_memories = Streaming(
+        Memories.export,
+        f"GET {_AT}/export",
+        "Every memory the caller may see below a namespace, one a line",
+        streams=NDJSON,
+        names={"prefix": "ns"},
+    )
+
 
 _ADMIN = "/v1/admin"
 _USER = f"{_ADMIN}/users/{{user}}"
 _Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
+def _examined(examinations: Iterator[Examination]) -> forms.DoctorAnswer:
+    done = [*examinations]
+    return forms.DoctorAnswer(not any(each.wrong for each in done), done)
+
+
 class AdminOperations:
     """What operators do. Auditors may call what only reads."""
 
+    TAG = "admin"
+
     held = Operation(Admin.held, f"GET {_USER}", "What is held of a user", role="auditor")
+    memories_of = Operation(
+        Admin.memories_of,
+        f"GET {_USER}/memories",
+        "A user's memories, to review",
+        role="auditor",
+        types={"limit": _Limit},
+    )
+    export = Streaming(
+        Admin.export,
+        f"GET {_USER}/export",
+        "All that is held of a user, one a line",
+        role="auditor",
+        streams=NDJSON,
+    )
     remove = Operation(
-        Admin.remove,
-        f"DELETE {_USER}/memories/{{id}}",
-        "Take one memory away, audited",
-        role="admin",
-        errors=(404,),
+        Admin.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited", role="admin"
     )
     wipe = Operation(
         Admin.wipe,
@@ -32,8 +212,8 @@ class AdminOperations:
         "Erase a user",
         role="admin",
         defaults={"wait": False},
-        errors=(404,),
         unhurried=True,
+        example={"dry_run": True},
     )
     verify_receipt = Operation(
         Admin.verify_receipt,
@@ -60,12 +240,23 @@ class AdminOperations:
         types={"question": dict[str, Any]},
         mapping=("texts", forms.PolicyTexts),
         answer=forms.PolicyAnswers,
+        example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
     index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come", role="auditor")
     trigger_index = Operation(
         Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index what waits or was parked", role="admin"
     )
     keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "The key-encryption keys in use", role="auditor")
+    rotate_keys = Operation(
+        Admin.rotate_keys,
+        f"POST {_ADMIN}/keys/rotate",
+        "Wrap every data key anew",
+        role="admin",
+        answer=forms.RotationAnswer,
+        told_as=forms.RotationAnswer.of,
+        read_as=lambda answer, _: iter((answer.rotation,)),
+        unhurried=True,
+    )
     settings = Operation(
         Admin.settings,
         f"GET {_ADMIN}/settings",
@@ -88,4 +279,111 @@ class AdminOperations:
         "Who operated on what, newest first",
         role="auditor",
         types={"limit": _Limit},
+    )
+    doctor = Operation(
+        Admin.doctor,
+        f"GET {_ADMIN}/doctor",
+        "Check the whole store",
+        role="auditor",
+        answer=forms.DoctorAnswer,
+        told_as=_examined,
+        read_as=lambda answer, _: iter(answer.examinations),
+        reads=True,
+        unhurried=True,
+    )
+    list_api_keys = Operation(
+        Admin.list_api_keys,
+        f"GET {_ADMIN}/apikeys",
+        "API keys, without the keys",
+        role="auditor",
+        within="keys",
+    )
+    create_api_key = Operation(
+        Admin.create_api_key,
+        f"POST {_ADMIN}/apikeys",
+        "Make an API key; it is shown once",
+        role="admin",
+        within="key",
+        example={"client": "phone-app", "user": "alice"},
+    )
+    revoke_api_key = Operation(
+        Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}", "Revoke an API key", role="admin"
+    )
+
+
+_AGENT = "/v1/agents/{agent}"
+_ROOM = f"{_AGENT}/rooms/{{kind}}"
+_RUN = "/v1/runs/{kind}/{id}"
+_Provider = Literal["openai", "anthropic", "mcp"]
+
+
+class AgentOperations:
+    """Agents and teams, their tools, rooms and runs."""
+
+    TAG = "agents"
+
+    agents = Operation(Agents.agents, "GET /v1/agents", "The agents the caller may use", within="agents")
+    agent = Operation(Agents.agent, f"GET {_AGENT}", "One agent's spec")
+    teams = Operation(Agents.teams, "GET /v1/teams", "The teams the caller may use", within="teams")
+    rooms = Operation(
+        Agents.rooms,
+        f"GET {_AGENT}/memory",
+        "An agent's rooms that the caller may see, with counts",
+        within="rooms",
+    )
+    tools = Operation(
+        Agents.tools,
+        f"GET {_AGENT}/tools",
+        "An agent's tools, as a provider takes them",
+        types={"format": _Provider},
+        within="tools",
+    )
+    call_with = Operation(
+        Agents.call,
+        f"POST {_AGENT}/tools/{{tool}}",
+        "Call a tool",
+        types={"arguments": dict[str, Any], "instances": dict[str, str]},
+        defaults={"arguments": {}, "instances": {}},
+        answer=forms.ToolAnswer,
+        told_as=lambda answer: forms.ToolAnswer(*answer),
+        read_as=lambda answer, _: Answer(answer.result, answer.text),
+        errors=(409,),
+        reads=lambda arguments: arguments["tool"] in READING,
+    )
+    calls_of = Operation(
+        Agents.calls_of,
+        f"GET {_AGENT}/calls",
+        "The newest tool calls, without content",
+        types={"limit": Annotated[int, Meta(ge=1, le=MOST_CALLS)]},
+        defaults={"limit": 100},
+        within="calls",
+    )
+    room_stats = Operation(
+        Agents.room_stats, f"GET {_ROOM}", "How much a scratch room holds and how it was used"
+    )
+    reset_room = Operation(
+        Agents.reset_room, f"DELETE {_ROOM}", "Empty a scratch room; its versions start at 1 again"
+    )
+    list_runs = Operation(
+        Agents.list_runs,
+        "GET /v1/runs",
+        "The runs that the caller owns or is in",
+        types={"limit": Annotated[int, Meta(ge=1, le=MOST_RUNS)], "offset": Annotated[int, Meta(ge=0)]},
+        within="runs",
+    )
+    open_run = Operation(
+        Agents.open_run,
+        "POST /v1/runs",
+        "Open a workflow, swarm or debate for several users",
+        types={"kind": Literal["workflow", "swarm", "debate"]},
+        errors=(404, 409),
+        example={"kind": "workflow", "members": ["bob"]},
+    )
+    change_run = Operation(
+        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", errors=(409,)
+    )
+    close_run = Operation(
+        Agents.close_run,
+        f"DELETE {_RUN}",
+        "Close a run and take its rooms away; its owner, or members left without one",
     )

@@ -18,8 +18,8 @@ from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
     from alcove import Alcove
-    from alcove.agents.handle import AgentsHandle
     from alcove.agents.runs import Run
+    from alcove.client.store import AgentsHandle
 
 _MOST_CALLS = 1000
 _MOST_RUNS = 100

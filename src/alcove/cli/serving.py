@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
-from msgspec import structs
 
 from alcove import __version__
 from alcove.cli.memories import given
 from alcove.cli.output import Output, compact
 from alcove.cli.store import Duration, is_url, json_option, on_store
-from alcove.core.clock import parse_duration, system_clock, to_datetime
+from alcove.core.clock import parse_duration
 from alcove.core.errors import needed_by
 from alcove.server import config as configuration
 from alcove.server.config import ServeConfig
@@ -205,17 +204,14 @@ def create(store: Alcove, out: Output, roles: tuple[str, ...], **whom: Any) -> N
     """
     if not whom["trusted"] and not whom["user"]:
         raise click.UsageError("--user is needed unless the key is --trusted to name the user itself")
-    key = store.api_keys.create(roles=[*roles], now=system_clock(), **whom)
+    key = store.api_keys.create(roles=roles, **whom)
     out.record({"key": key}, key)
 
 
 @on_store("list", group=apikey)
 def list_keys(store: Alcove, out: Output) -> None:
     """List the keys that have not been revoked."""
-    known = [{**structs.asdict(key), "roles": [*key.roles], "created_at": to_datetime(key.created_at)}
-             for key in store.api_keys.list()]  # fmt: skip
-    for each in known:
-        del each["digest"]
+    known = store.api_keys.list()
     out.table(known, "id, client, user, roles, trusted, made=created_at", empty="there are no API keys")
 
 

@@ -20,7 +20,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
     from alcove.search.embedders import Embedder
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def on_store(
 @contextmanager
 def opened(
     at: str, *, token: str | None, api_key: str | None, as_user: str | None, make: bool
-) -> Iterator[Alcove]:
+) -> Iterator[Store]:
     """The store for the length of a `with`."""
     local = not is_url(at)
     if local:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from alcove.cli.output import Output, Refused, compact, count, finished, followed, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store, prefix_argument
@@ -51,7 +52,7 @@ def doctor(store: Alcove, out: Output, *, strict: bool) -> None:
     for each in store.doctor():
         ill, odd = ill + bool(each.wrong), odd + bool(each.noticed)
         if out.as_json:
-            click.echo(compact(each._asdict()))
+            click.echo(compact(structs.asdict(each)))
         else:
             _tell(each)
     if not out.as_json:

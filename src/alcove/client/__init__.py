@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from alcove.client.embedded import Alcove
+    from alcove.client.store import Store
     from alcove.core.settings import Settings
     from alcove.search.embedders import Embedder
 
@@ -20,17 +20,21 @@ def connect(
     token: str | None = None,
     api_key: str | None = None,
     timeout: float = 60.0,
+    retries: int = 2,
     settings: Settings | None = None,
     embedder: str | Embedder | None = "minilm",
-) -> Alcove:
+) -> Store:
     """The store in a file or behind a URL, as this user.
 
-    `settings` and `embedder` are for a file, credentials for a URL.
+    `at`: the path of a file, or a URL. `user`: who asks.
+    `token`, `api_key`, `timeout`, `retries`: for a URL: credentials, seconds that an answer may take, and how
+    often what was lost on its way is sent again.
+    `settings`, `embedder`: for a file.
     """
     if isinstance(at, str) and at.lower().startswith(SCHEMES):
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
 
-        return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout)
+        return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
     from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
     store = Alcove(at, settings=settings, embedder=embedder)

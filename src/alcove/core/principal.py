@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from alcove.core.errors import InvalidRequest, PermissionDenied
 from alcove.core.namespace import MAX_ENCODED_BYTES, Namespace
 
-JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+if TYPE_CHECKING:
+    JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+else:
+    JSON = Any  # records with it are decoded, and the decoder knows no type that contains itself
 
 
 @dataclass(frozen=True, slots=True)

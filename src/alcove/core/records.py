@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
@@ -15,6 +15,16 @@ from alcove.core.principal import JSON
 Kind = Literal["add", "update", "delete", "expired"]
 Mode = Literal["hybrid", "semantic", "keyword"]
 Shared = Literal["keep", "anonymise", "remove"]
+Address = Sequence[str] | str
+"""A namespace as a caller may give it: its segments, or their spelling."""
+Moment = datetime | str
+"""A time as a caller may give it: an aware datetime, or RFC 3339 text."""
+Key = Annotated[str, Meta(min_length=1, max_length=1024)]
+Seconds = Annotated[int, Meta(ge=0, description="How long it lives, in seconds; for ever without, or at 0.")]
+Revision = Annotated[int, Meta(ge=0, description="The revision that must be there; 0 is nothing.")]
+Query = Annotated[str, Meta(min_length=1, description="What to look for, in words.")]
+Offset = Annotated[int, Meta(ge=0, description="How many of the first to leave out.")]
+AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
 KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
 
 
@@ -51,13 +61,13 @@ class Signal(Struct, frozen=True, gc=False):
     score: float
 
 
-class Memory(Entry, frozen=True, kw_only=True, gc=False):
+class Memory(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A memory as it is read: opened, with its index text and who wrote it."""
 
     value: dict[str, JSON]
     index: dict[str, str]
     written_by: Author
-    score: float | None = None
+    score: float | None
     """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
     explain: dict[str, Signal] | None = None
 
@@ -113,7 +123,7 @@ class Event(Struct, frozen=True, kw_only=True):
     cursor: str
 
 
-class EventPage(Struct, frozen=True, kw_only=True):
+class EventPage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page of the timeline and the position after it.
 
     `truncated_before` is set when the caller's cursor is older than the retained history: events
@@ -169,7 +179,7 @@ class Swept(Struct, frozen=True, kw_only=True):
 class Operation(Struct, frozen=True, kw_only=True, tag_field="op"):
     """One operation of a batch."""
 
-    namespace: Sequence[str] | str
+    namespace: Address
     key: str
 
 

@@ -14,7 +14,7 @@ from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
 from alcove.engine.log import Live, Transaction
 from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, Wiped
-from alcove.store.api_keys import ApiKey
+from alcove.store.api_keys import KeyRow
 from alcove.store.reports import Root
 
 
@@ -57,16 +57,16 @@ class SqliteAdministration:
 
     # API keys
 
-    def add_api_key(self, key: ApiKey) -> None:
+    def add_api_key(self, key: KeyRow) -> None:
         roles = " ".join(key.roles)
         row = (key.id, key.client, key.user, roles, key.trusted, key.digest, key.created_at)
         self._db.change("add_api_key", *row)
 
-    def api_key(self, id: str) -> ApiKey | None:
+    def api_key(self, id: str) -> KeyRow | None:
         found = self._db.fetch("api_key", id)
         return _api_key(found[0]) if found else None
 
-    def api_keys(self) -> list[ApiKey]:
+    def api_keys(self) -> list[KeyRow]:
         return [*map(_api_key, self._db.fetch("api_keys"))]
 
     def remove_api_key(self, id: str) -> bool:
@@ -277,6 +277,6 @@ def _scrub_wanted(db: apsw.Connection) -> int:
     return generation
 
 
-def _api_key(row: tuple[Any, ...]) -> ApiKey:
+def _api_key(row: tuple[Any, ...]) -> KeyRow:
     id, client, user, roles, trusted, digest, created_at = row
-    return ApiKey(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)
+    return KeyRow(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)

@@ -20,12 +20,13 @@ import msgspec
 from msgspec import Struct
 from starlette.routing import Router
 
+from alcove.api import wire
+from alcove.api.forms import ErrorAnswer
 from alcove.core.errors import STATUS, AlcoveError, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.server.answers import ErrorAnswer
 from alcove.server.auth import Authenticator, Headers, on_this_machine
 from alcove.server.config import ServeConfig
-from alcove.server.limits import SMALL_BYTES, RateLimiter, Reservations, Shares, current_user
+from alcove.server.limits import RateLimiter, Reservations, Shares, current_user
 from alcove.server.logs import AccessLog
 from alcove.server.resource import Call, Resource, expect, path_parameter, path_pattern
 from alcove.server.streaming import (
@@ -38,6 +39,7 @@ from alcove.server.streaming import (
     whole,
 )
 from alcove.server.thread_pool import ThreadPool
+from alcove.store.reading import SMALL_BYTES
 
 trouble = logging.getLogger("alcove.http")
 
@@ -102,9 +104,9 @@ class Page(Struct):
     status: int = 200
 
 
-def encoded(answer: Struct) -> Page:
+def encoded(answer: object) -> Page:
     """An answer as it is sent: for a thread that has made one that may be large."""
-    return Page(_encode(answer), _JSON[1])
+    return Page(wire.encoded(answer), _JSON[1])
 
 
 class Application:
@@ -217,7 +219,7 @@ class Application:
             method = "GET" if exchange.method == "HEAD" else exchange.method  # the server drops a HEAD's body
             if (resource := methods.get(method)) is None:
                 raise _nothing_there(exchange, methods)
-            if resource.quick or resource.takes_lines or resource.unhurried:
+            if resource.takes_lines or resource.unhurried:
                 answer = await self._call(exchange, resource, receive)
             else:
                 async with asyncio.timeout(self._seconds):

@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
 
-SMALL_BYTES = 16 * 1024
-"""What is larger is read, checked, opened and answered by a thread and not on the event loop."""
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4
 

@@ -26,8 +26,8 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from alcove.api.forms import HealthAnswer
 from alcove.core.errors import AlcoveError
-from alcove.server.answers import HealthAnswer
 from alcove.server.application import METHODS, Exchange, Page
 from alcove.server.processes import FOLDER
 from alcove.server.resource import Call, Resource
@@ -142,6 +142,7 @@ class Metrics:
     def resources(self) -> list[Resource]:
         return [
             Resource(
+                name="metrics",
                 method="GET", path="/metrics", handler=self.metrics,
                 summary="Counts, as Prometheus reads them",
                 media_type=CONTENT_TYPE_PLAIN_0_0_4, local=True,
@@ -172,11 +173,13 @@ class HealthApi:
     def resources(self) -> list[Resource]:
         return [
             Resource(
-                method="GET", path="/healthz", handler=self.alive, summary="Whether the process is alive",
+                name="alive", method="GET", path="/healthz", handler=self.alive,
+                summary="Whether the process is alive",
                 answer=HealthAnswer, errors=(400,), open=True,
             ),
             Resource(
-                method="GET", path="/readyz", handler=self.ready, summary="Whether it can do its work",
+                name="ready", method="GET", path="/readyz", handler=self.ready,
+                summary="Whether it can do its work",
                 answer=HealthAnswer, errors=(400, 503), open=True,
             ),
         ]  # fmt: skip

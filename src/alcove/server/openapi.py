@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from alcove.api.forms import ErrorAnswer
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
-from alcove.server.answers import ErrorAnswer
 from alcove.server.application import Page
 from alcove.server.resource import Call, Resource
 
@@ -83,7 +83,7 @@ class DocsApi:
         served = [("/openapi.json", document), ("/docs", page)]
         served += [(f"/docs/{name}", _asset(name, media_type)) for name, media_type in _ASSETS.items()]
         return [
-            Resource(method="GET", path=path, handler=handler, summary="", errors=(), open=True)
+            Resource(name="page", method="GET", path=path, handler=handler, summary="", errors=(), open=True)
             for path, handler in served
         ]
 
@@ -98,7 +98,8 @@ def _asset(name: str, media_type: bytes) -> Any:
 
 def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": resource.handler.__name__,
+        "operationId": resource.name,
+        "tags": [resource.tag],
         "summary": resource.summary,
         "parameters": [*_in_path(resource.path), *_parameters(resource.query), *_headers(resource)],
         "responses": {},
@@ -115,6 +116,8 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         }
     elif resource.answer:
         operation["responses"]["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
+        if resource.quiet:
+            operation["responses"]["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
     elif resource.media_type:
         text = {resource.media_type: {"schema": {"type": "string"}}}
         operation["responses"]["200"] = {"description": "Done.", "content": text}

@@ -10,8 +10,8 @@ import msgspec
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from alcove.api.forms import ErrorAnswer
 from alcove.core.errors import AlcoveError
-from alcove.server.answers import ErrorAnswer
 from alcove.server.application import CONNECTION
 
 MOST_HEAD_BYTES = 64 * 1024

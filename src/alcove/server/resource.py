@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from alcove.api.forms import NoQuery
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import Principal
-from alcove.server.answers import NoQuery
 from alcove.store.validation import choices
 
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
@@ -39,6 +39,11 @@ class Call:
     hold: Callable[[int], None] = lambda size: None
     """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
 
+    @property
+    def asked(self) -> Any:
+        """The record of the parameters, wherever they stand."""
+        return self.query if self.body is None else self.body
+
     async def ask_again(self) -> None:
         """Finds out who calls once more, for what stays open; raises where that no longer holds."""
         if self.authenticate:
@@ -49,9 +54,12 @@ class Call:
 class Resource:
     """What is at a method and a path."""
 
+    name: str
     method: str
     path: str
     summary: str
+    tag: str = "service"
+    description: str | None = None
     handler: Callable[[Call], Awaitable[Struct | None]]
     query: type[Struct] = NoQuery
     body: type[Struct] | None = None
@@ -65,8 +73,10 @@ class Resource:
     """Whether the body is lines of JSON, read as they come and however many they are."""
     idempotent: bool = False
     """Whether an `Idempotency-Key` is taken."""
-    quick: bool = False
-    """Whether it waits for nothing, neither a body nor another thread, and so needs no time limit."""
+    quiet: bool = False
+    """Whether a 204 answers all who do not prefer to be told."""
+    example: Mapping[str, object] | None = None
+    """A body that works."""
     unhurried: bool = False
     """Whether it may take as long as the store is large."""
     open: bool = False

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -25,23 +26,24 @@ import alcove.search.searcher  # noqa: F401  before the first request, not durin
 from alcove import __version__
 from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
+from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
 from alcove.engine.base import Observer
 from alcove.search.embedders import embedder_for
 from alcove.server import logs, processes
-from alcove.server.admin import AdminApi
-from alcove.server.agents import AgentsApi
 from alcove.server.application import METHODS, Application, Exchange
 from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
-from alcove.server.memories import MemoriesApi
 from alcove.server.openapi import DocsApi
 from alcove.server.protocol import Protocol
+from alcove.server.resource import Resource
+from alcove.server.serving import served
 from alcove.server.streaming import Tail
-from alcove.server.streams import StreamsApi
+from alcove.server.streams import Streams
 from alcove.server.thread_pool import ThreadPool
+from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
@@ -102,11 +104,11 @@ def build(config: ServeConfig) -> ASGIApp:
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event)
-    streams = StreamsApi(memories, reads, changes, tail)
+    memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
-    authenticate = authenticator(config, store.api_keys)
+    authenticate = authenticator(config, memories.admin.api_keys)
 
     async def authenticate_with_grants(headers: Headers) -> Principal:
         return agents.direct(await authenticate(headers))
@@ -147,10 +149,7 @@ def build(config: ServeConfig) -> ASGIApp:
             tracing.close()
 
     resources = [
-        *MemoriesApi(memories, reads, patience=config.request_seconds / 2).resources(),
-        *streams.resources(),
-        *AdminApi(memories.admin, reads, changes).resources(),
-        *AgentsApi(agents, reads, changes, streams).resources(),
+        *_operations(Streams(memories, agents, reads, changes, tail), memories, agents, reads, changes),
         *HealthApi({**memories.readiness(), "agents": agents.check}, reads).resources(),
         *metrics.resources(),
     ]
@@ -168,11 +167,26 @@ def build(config: ServeConfig) -> ASGIApp:
         denied=denied,
     )
     metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
-    return _for_browsers(application, config.cors_origins) if config.cors_origins else application
+    return _for_browsers(application, config.cors_origins)
 
 
-def _for_browsers(application: ASGIApp, origins: str) -> ASGIApp:
+def _operations(
+    streams: Streams, memories: Memories, agents: Agents, reads: ThreadPool, changes: ThreadPool
+) -> list[Resource]:
+    """Every operation of the tables, and what streams beside them."""
+    serve = partial(served, reads=reads, changes=changes, handlers=streams.handlers())
+    return [
+        *serve(MemoryOperations, memories, changes=reads),
+        *serve(AdminOperations, memories.admin),
+        *serve(AgentOperations, agents),
+        *streams.resources(),
+    ]
+
+
+def _for_browsers(application: ASGIApp, origins: str | None) -> ASGIApp:
     """The same, for pages of these origins too: they send a token or a key, never a cookie."""
+    if not origins:
+        return application
     allowed = [each.strip() for each in origins.split(",")]
     return CORSMiddleware(
         application,

@@ -2,44 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
+from alcove.api.forms import NoQuery
 from alcove.api.operation import Operation, operations
-from alcove.server.answers import NoQuery
+from alcove.core.errors import InvalidRequest
 from alcove.server.application import Page, encoded
 from alcove.server.resource import Call, Resource
 from alcove.server.thread_pool import ThreadPool
+from alcove.store.steps import Steps, Work
+
+Handler = Callable[[Call], Awaitable[Struct | None]]
+_PREFERS_TO_BE_TOLD = b"return=representation"
 
 
-def served(table: type, service: object, *, reads: ThreadPool, changes: ThreadPool) -> list[Resource]:
-    """What is at the routes of a table's operations, done by the methods of a service."""
-    return [_resource(each, service, reads if each.reads else changes) for each in operations(table)]
+def served(
+    table: type,
+    service: object,
+    *,
+    reads: ThreadPool,
+    changes: ThreadPool,
+    handlers: Mapping[str, Handler] | None = None,
+) -> list[Resource]:
+    """What is at the routes of a table's operations, done by the methods of a service.
+
+    `reads` and `changes` have the threads for operations that only read, and for the others. `handlers` are
+    there for those that stream.
+    """
+    more = handlers or {}
+    return [
+        _resource(each, more.get(each.name) or _handler(each, service, reads, changes))
+        for each in operations(table)
+    ]
 
 
-def _resource(operation: Operation[..., Any], service: object, threads: ThreadPool) -> Resource:
+def _handler(
+    operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
+) -> Handler:
     method = getattr(service, operation.does.__name__)
+    steps = operation.steps and operation.steps.__get__(service)
 
     async def handle(call: Call) -> Page | None:
-        def done() -> Page | None:
-            asked = call.query if operation.in_query else call.body
-            result = method(call.principal, **operation.arguments(asked, call.path))
+        arguments = operation.arguments(call)
+
+        def done() -> Steps[Page | None]:
+            if steps is None or call.large:
+                yield Work.LARGE
+            try:
+                if steps:
+                    result = yield from steps(call.principal, **arguments)
+                else:
+                    result = method(call.principal, **arguments)
+            except InvalidRequest as error:
+                raise operation.named(error) from None
             answer = operation.told(result)
+            if operation.quiet and call.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD:
+                return None
             return None if answer is None else encoded(answer)
 
-        return await threads(done)
+        return await (reads if operation.reads(arguments) else changes).settled(done())
 
-    handle.__name__ = operation.name
+    return handle
+
+
+def _resource(operation: Operation[..., Any], handler: Handler) -> Resource:
     body = None if operation.in_query else operation.request
     query = operation.request if operation.in_query else None
     return Resource(
+        name=operation.name,
+        tag=operation.tag,
         method=operation.method,
         path=operation.path,
         summary=operation.summary,
-        handler=handle,
+        description=operation.__doc__,
+        handler=handler,
         query=query or NoQuery,
         body=body,
         answer=operation.answer,
-        errors=(400, 401, 403, *((413, 415) if body else ()), *operation.errors),
+        errors=operation.errors,
         role=operation.role,
+        streams=operation.streams,
+        idempotent=operation.idempotent,
+        quiet=operation.quiet,
         unhurried=operation.unhurried,
+        example=operation.example,
     )

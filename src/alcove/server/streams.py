@@ -1,15 +1,21 @@
-"""Events as they happen, and memories by the line: what has no end that can be known beforehand."""
+"""What has no end that can be known beforehand: events as they happen, exports, imports, backups."""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
+from alcove.agents.service import Agents
+from alcove.api import wire
+from alcove.api.operations import EVENTS, NDJSON
 from alcove.core import cursor
 from alcove.core.clock import system_clock
 from alcove.core.cursor import PIECE_BYTES
@@ -17,8 +23,8 @@ from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventPage, Kind
-from alcove.server import answers
 from alcove.server.resource import Call, Resource
+from alcove.server.serving import Handler
 from alcove.server.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
 from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
@@ -27,45 +33,72 @@ from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
 _PAGE = 100
-NDJSON = b"application/x-ndjson"
+_BACKUP_PIECE_BYTES = 256 * 1024
 Page = tuple[EventPage, list[bytes]]
 """A page without its events, and what is sent of those."""
 _encode = msgspec.json.Encoder().encode
 
 
-class StreamsApi:
-    """The resources under `/v1/memories` that stream."""
+class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    wait_for_index: Literal["true", "false"] = "false"
 
-    def __init__(self, memories: Memories, reads: ThreadPool, changes: ThreadPool, tail: Tail) -> None:
+
+class _RoomQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    instance: str | None = None
+
+
+class Streams:
+    """Answers and bodies that come in pieces."""
+
+    def __init__(
+        self, memories: Memories, agents: Agents, reads: ThreadPool, changes: ThreadPool, tail: Tail
+    ) -> None:
         self._memories = memories
+        self._agents = agents
         self._reads = reads
         self._changes = changes
         self._tail = tail
 
+    def handlers(self) -> dict[str, Handler]:
+        """What serves the operations of tables that stream, by their names."""
+        return {
+            "follow": self.follow,
+            "export_memories": self.export_memories,
+            "export": self.export_user,
+        }
+
     def resources(self) -> list[Resource]:
-        at = "/v1/memories"
+        """What streams and stands in no table."""
         return [
             Resource(
-                method="GET", path=f"{at}/events/stream", handler=self.stream, query=answers.StreamQuery,
-                summary="Follow the timeline as server-sent events; resumes with Last-Event-ID",
-                streams="text/event-stream",
+                name="import_memories", tag="memories", method="POST", path="/v1/memories/import",
+                handler=self.import_memories, summary="Import lines of an export", query=_ImportQuery,
+                takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
             ),
             Resource(
-                method="GET", path=f"{at}/export", handler=self.export, query=answers.ExportQuery,
-                summary="Every memory the caller may see below a namespace, one a line",
-                streams=NDJSON.decode(),
+                name="watch_room", tag="agents", method="GET", path="/v1/agents/{agent}/rooms/{kind}/events",
+                handler=self.watch_room, summary="Watch a scratch room", query=_RoomQuery,
+                errors=(400, 401, 403, 404), streams=EVENTS,
             ),
             Resource(
-                method="POST", path=f"{at}/import", handler=self.bring, summary="Import lines of an export",
-                query=answers.ImportQuery, takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
+                name="backup", tag="admin", method="GET", path="/v1/admin/backup", handler=self.backup,
+                summary="The whole store as one file, verified", role="admin", unhurried=True,
+                streams="application/octet-stream",
             ),
         ]  # fmt: skip
 
-    async def stream(self, call: Call) -> Struct:
+    async def follow(self, call: Call) -> Struct:
         namespace = Namespace.checked(call.query.ns, "ns")
-        return await self.follow(call, lambda: call.principal, namespace, call.query.kinds)
+        return await self._follow(call, lambda: call.principal, namespace, call.query.kinds)
 
-    async def follow(
+    async def watch_room(self, call: Call) -> Struct:
+        room = call.path["agent"], call.path["kind"], call.query.instance
+        _, namespace = await self._changes(partial(self._agents.watching, call.principal, *room))
+        return await self._follow(
+            call, lambda: self._agents.watching(call.principal, *room)[0], namespace, None
+        )
+
+    async def _follow(
         self, call: Call, who: Callable[[], Principal], namespace: Namespace, kinds: Sequence[Kind] | None
     ) -> Struct:
         """The events of a namespace from where the caller left off; `who` says each time who may see them."""
@@ -74,7 +107,7 @@ class StreamsApi:
         after = self._memories.end_of_events() if resumed is None else resumed.decode("latin-1")
 
         def read(position: str) -> Page:
-            page = self._memories.events(
+            page = self._memories.event_page(
                 who(), namespace, kinds=kinds, after_cursor=position, limit=_PAGE, most_bytes=PIECE_BYTES
             )
             return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
@@ -82,7 +115,7 @@ class StreamsApi:
         allowed = self._allowed(call, self._memories.view(who, namespace))
         first = await self._reads(partial(read, after))  # refused here, with a status
         events = self._events(read, after, first, seen)
-        return Stream(events, b"text/event-stream", allowed, b": ended %s\n\n")
+        return Stream(events, EVENTS.encode(), allowed, b": ended %s\n\n")
 
     async def _events(
         self, read: Callable[[str], Page], after: str, found: Page, seen: int
@@ -107,11 +140,37 @@ class StreamsApi:
             seen = self._tail.end()
             page, pieces = await self._reads(partial(read, cursor.encode(position)))
 
-    async def export(self, call: Call) -> Struct:
+    async def export_memories(self, call: Call) -> Struct:
         call.hold(MOST_BYTES)  # of what is read and not yet taken
         view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
-        found = map(answers.MemoryAnswer.of_memory, self._memories.seen(view))
-        return json_lines(self._reads, found, self._allowed(call, view))
+        return self._lines(self._memories.seen(view), self._allowed(call, view))
+
+    async def export_user(self, call: Call) -> Struct:
+        admin = self._memories.admin
+        found = await self._changes(partial(admin.export, call.principal, call.path["user"]))
+        return self._lines(found, call.ask_again)
+
+    async def backup(self, call: Call) -> Struct:
+        folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
+        admin, to = self._memories.admin, Path(folder.name) / "backup.db"
+        await self._reads(lambda: [*admin.backup(call.principal, to)])
+
+        async def pieces() -> AsyncIterator[bytes]:
+            with folder, to.open("rb") as file:
+                while piece := await self._reads(partial(file.read, _BACKUP_PIECE_BYTES)):
+                    yield piece
+
+        return Stream(pieces(), b"application/octet-stream", call.ask_again)
+
+    def _lines(self, found: Iterator[Struct], allowed: Allowed) -> Stream:
+        """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
+        lines = gathered(wire.encoded(each) + b"\n" for each in found)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await self._reads(lambda: next(lines, None)):
+                yield piece
+
+        return Stream(pieces(), NDJSON.encode(), allowed, b"%s\n")
 
     @staticmethod
     def _allowed(call: Call, view: View) -> Allowed:
@@ -123,7 +182,7 @@ class StreamsApi:
 
         return allowed
 
-    async def bring(self, call: Call) -> Struct:
+    async def import_memories(self, call: Call) -> Struct:
         importer = Importer(self._memories, lambda: call.principal, system_clock)
         lines, room = importer.lines, MOST_BYTES
         call.hold(room)
@@ -149,14 +208,3 @@ class StreamsApi:
 
 def _told(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
-
-
-def json_lines(offload: ThreadPool, found: Iterator[Struct], allowed: Allowed) -> Stream:
-    """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
-    lines = gathered(_encode(each) + b"\n" for each in found)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        while piece := await offload(lambda: next(lines, None)):
-            yield piece
-
-    return Stream(pieces(), NDJSON, allowed, b"%s\n")

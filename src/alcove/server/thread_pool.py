@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from alcove.core.cancellation import Cancellation
-from alcove.core.cursor import Portion
-from alcove.core.records import Result
 from alcove.engine.base import Waited
 from alcove.server.limits import Shares, current_user
+from alcove.store.steps import Steps, Work
 
 T = TypeVar("T")
 
@@ -95,18 +95,22 @@ class ThreadPool:
         self._pool.shutdown(wait=True)
         self._committer.shutdown(wait=True)
 
-    async def settled(
-        self, steps: Generator[Waited, None, Portion[Result]], *, large: bool = False
-    ) -> Portion[Result]:
-        """What a write answers once a thread has put it on the disk; the loop serves others meanwhile.
+    async def settled(self, steps: Steps[T]) -> T:
+        """What steps give in the end, their waiting done here; the loop serves others meanwhile.
 
-        What comes before and after is done here where it is small, and by a thread where it is `large`.
+        What is small is done on the loop, and by a thread from where they say that it is large.
         """
+        large = False
         while True:
             step = await self(partial(_next, steps)) if large else _next(steps)
-            if isinstance(step, Portion):
-                return step
-            await self._committed(step)
+            if isinstance(step, _Done):
+                return step.value
+            if step is Work.LARGE:
+                large = True
+            elif isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                await self._committed(step)
 
     async def _committed(self, pending: Waited) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
@@ -132,9 +136,15 @@ class ThreadPool:
         await done
 
 
-def _next(steps: Generator[Waited, None, Portion[Result]]) -> Waited | Portion[Result]:
-    """What is to be waited for, or the answer; a `StopIteration` would not pass from a thread to a loop."""
+@dataclass(slots=True)
+class _Done(Generic[T]):
+    """What steps gave in the end; a `StopIteration` would not pass from a thread to a loop."""
+
+    value: T
+
+
+def _next(steps: Steps[T]) -> Waited | float | Work | _Done[T]:
     try:
         return next(steps)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return _Done(done.value)

@@ -5,14 +5,16 @@ Beside the one road for memories this is the other one; it asks for a role befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from alcove.core.clock import SECOND, Clock, to_datetime
-from alcove.core.errors import Unavailable
+from alcove.core.errors import InvalidRequest, Unavailable
 from alcove.core.principal import Principal
 from alcove.core.settings import Settings
 from alcove.engine.base import Engine
@@ -55,6 +57,7 @@ class Admin(People):
         clock: Clock,
     ) -> None:
         super().__init__(engine, vault, standing, ledger, audit)
+        self.api_keys = ApiKeys(engine.admin, ledger)
         self._embedder = embedder
         self._indexer = indexer
         self._clock = clock
@@ -171,20 +174,46 @@ class Admin(People):
         return self._rotate(principal)
 
     def _rotate(self, principal: Principal) -> Iterator[Rotation]:
-        yield from self._vault.rotate()
-        self._audit.record(principal, "keys.rotate", active=self._vault.active_id())
-
-    def api_keys(self, principal: Principal) -> ApiKeys:
-        """The API keys of this store."""
-        principal.require("admin")
-        return ApiKeys(
-            self._rows, self._ledger, lambda action, id: self._audit.record(principal, action, key=id)
-        )
+        done = 0
+        for step in self._vault.rotate():
+            done = step.rewrapped
+            yield step
+        active = self._vault.active_id()
+        self._audit.record(principal, "keys.rotate", active=active)
+        if not done:
+            yield Rotation(active, 0)
 
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
-        """What is known of the API keys, for an auditor too."""
+        """The API keys that have not been revoked, without the keys."""
         principal.require("auditor")
-        return self._rows.api_keys()
+        return self.api_keys.list()
+
+    def create_api_key(
+        self,
+        principal: Principal,
+        *,
+        client: Annotated[str, Meta(min_length=1)],
+        user: str | None = None,
+        roles: Sequence[Annotated[str, Meta(pattern=r"^\S+$")]] = (),
+        trusted: bool = False,
+    ) -> str:
+        """Makes an API key, which cannot be shown again.
+
+        `client`: the program that will use it. `user`: whom it acts for. `roles`: such as `admin`.
+        `trusted`: whether it may name the user of each request itself.
+        """
+        principal.require("admin")
+        if not trusted and not user:
+            raise InvalidRequest("user", "whom the key acts for, unless it is trusted to name them itself")
+        id, key = self.api_keys.create(client, user, roles, trusted=trusted, now=self._clock())
+        self._audit.record(principal, "apikey.create", key=id)
+        return key
+
+    def revoke_api_key(self, principal: Principal, id: str) -> None:
+        """Makes a key useless from now on, in every process and in a restored backup."""
+        principal.require("admin")
+        self.api_keys.revoke(id)
+        self._audit.record(principal, "apikey.revoke", key=id)
 
     # Figures
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from alcove.core.clock import to_datetime
 from alcove.core.errors import NotFound
 from alcove.core.principal import checked_user
 from alcove.upkeep.wipe_ledger import Ledger, Note
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from alcove.engine.base import Administration
@@ -21,8 +25,19 @@ if TYPE_CHECKING:
 _PREFIX = "alcove"
 
 
-class ApiKey(Struct, frozen=True):
-    """What is known of a key; the key itself is not."""
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """What may be shown of a key."""
+
+    id: str
+    client: str
+    user: str | None
+    roles: list[str]
+    trusted: bool
+    created_at: datetime
+
+
+class KeyRow(Struct, frozen=True):
+    """What is kept of a key; the key itself is not."""
 
     id: str
     client: str
@@ -36,21 +51,21 @@ class ApiKey(Struct, frozen=True):
 class ApiKeys:
     """Makes, finds, lists and revokes keys; a revoked one is refused at once, in every process."""
 
-    def __init__(self, rows: Administration, ledger: Ledger, note: Callable[[str, str], None]) -> None:
+    def __init__(self, rows: Administration, ledger: Ledger) -> None:
         self._rows = rows
         self._ledger = ledger
-        self._note = note
 
-    def create(self, *, client: str, user: str | None, roles: list[str], trusted: bool, now: int) -> str:
-        """A new key, which cannot be shown again."""
+    def create(
+        self, client: str, user: str | None, roles: Sequence[str], *, trusted: bool, now: int
+    ) -> tuple[str, str]:
+        """The id of a new key, and the key, which cannot be shown again."""
         if user is not None:
             checked_user(user, "user")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        self._rows.add_api_key(ApiKey(id, client, user, tuple(roles), trusted, _digest(secret), now))
-        self._note("apikey.create", id)
-        return f"{_PREFIX}_{id}_{secret}"
+        self._rows.add_api_key(KeyRow(id, client, user, tuple(roles), trusted, _digest(secret), now))
+        return id, f"{_PREFIX}_{id}_{secret}"
 
-    def find(self, given: str) -> ApiKey | None:
+    def find(self, given: str) -> KeyRow | None:
         """The key that this text is, if it is one and has not been revoked."""
         prefix, _, rest = given.partition("_")
         id, _, secret = rest.partition("_")
@@ -59,7 +74,17 @@ class ApiKeys:
 
     def list(self) -> list[ApiKey]:
         """Every key that has not been revoked."""
-        return self._rows.api_keys()
+        return [
+            ApiKey(
+                id=key.id,
+                client=key.client,
+                user=key.user,
+                roles=[*key.roles],
+                trusted=key.trusted,
+                created_at=to_datetime(key.created_at),
+            )
+            for key in self._rows.api_keys()
+        ]
 
     def revoke(self, id: str) -> None:
         """Makes a key useless from now on, in a restored backup, too."""
@@ -67,7 +92,6 @@ class ApiKeys:
             raise NotFound(f"there is no API key {id}")
         self._ledger.record(Note(wiped_at=datetime.now(UTC), api_key=id))
         self._rows.remove_api_key(id)
-        self._note("apikey.revoke", id)
 
 
 def _digest(secret: str) -> bytes:

@@ -81,6 +81,7 @@ class Opener:
             attributes=attributes(row),
             index=index(row),
             written_by=_author(row),
+            score=None,
         )
 
     def hit(self, row: Row, hit: Hit) -> Memory:

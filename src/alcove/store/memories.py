@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -21,6 +20,8 @@ from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavai
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
+    Address,
+    AfterCursor,
     Deferred,
     Delete,
     Deletion,
@@ -28,16 +29,19 @@ from alcove.core.records import (
     Evict,
     Get,
     Imported,
+    Key,
     Memory,
     Operation,
     Put,
     Result,
+    Revision,
+    Seconds,
     Swept,
     Touch,
     new_id,
 )
 from alcove.core.settings import Settings
-from alcove.engine.base import Engine, Waited
+from alcove.engine.base import Engine
 from alcove.engine.commit import Step
 from alcove.engine.rows import (
     DataKeyGone,
@@ -55,9 +59,11 @@ from alcove.search.indexer import Indexer
 from alcove.store import decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
+from alcove.store.batches import parse
 from alcove.store.configuration import Standing
 from alcove.store.idempotency import IdempotentRequests
-from alcove.store.reading import Address, Reading
+from alcove.store.reading import Reading
+from alcove.store.steps import Steps, Work, stepwise
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 if TYPE_CHECKING:
@@ -104,65 +110,122 @@ class Memories(Reading):
         self._indexer = indexer
         self._opener = decoding.Opener(vault)
         self._replays = IdempotentRequests(vault, engine.versions)
+        self.index_patience = 30.0
+        """Seconds that a put waits to be indexed, if it is asked to."""
 
     # Writing
 
+    @stepwise
     def put(
         self,
         principal: Principal,
-        put: Put,
+        namespace: Address,
+        key: Key,
+        value: Mapping[str, object],
         *,
+        index: Mapping[str, str] | None = None,
+        ttl_seconds: Seconds | None = None,
+        expected_revision: Revision | None = None,
+        create_only: bool = False,
         idempotency_key: str | None = None,
         wait_for_index: bool = False,
-    ) -> Entry:
-        """Stores a value at a key, whatever was there, and answers without echoing it."""
-        result = self._write_one(principal, put, idempotency_key)
-        assert isinstance(result, Entry)
-        if wait_for_index:
-            self.wait_for_index(result)
-        return result
+    ) -> Steps[Entry]:
+        """Stores a JSON object at a key, replacing what was there; the answer does not echo the value.
 
-    def wait_for_index(self, entry: Entry, seconds: float = 30.0) -> None:
-        """Waits until an entry that was just written can be found by meaning, if it ever can."""
-        for pause in self.index_pauses(entry, seconds):
-            time.sleep(pause)
+        `namespace`, `key`: where; a namespace is a sequence of segments, or its spelling (`user:alice`).
+        `value`: the object. `index`: texts by which it is to be found, by field.
+        `ttl_seconds`: how long it lives; for ever without.
+        `expected_revision`: refuses with Conflict if what is there has another; 0 is nothing.
+        `create_only`: refuses with Conflict if anything is there.
+        `idempotency_key`: the same key with the same request is done once, and answered again for a day.
+        `wait_for_index`: answers when the memory can be found by meaning, too.
+        """
+        put = Put(
+            namespace=namespace,
+            key=key,
+            value=value,
+            index=index,
+            ttl_seconds=ttl_seconds,
+            expected_revision=expected_revision,
+            create_only=create_only,
+        )
+        entry = yield from self._write_one(principal, put, idempotency_key)
+        assert isinstance(entry, Entry)
+        if wait_for_index and index:
+            yield from self.index_pauses(entry, self.index_patience)
+        return entry
+
+    @stepwise
+    def put_record(self, principal: Principal, put: Put) -> Steps[Entry]:
+        """Stores what a record says."""
+        entry = yield from self._write_one(principal, put, None)
+        assert isinstance(entry, Entry)
+        return entry
+
+    @stepwise
+    def wait_for_index(self, entry: Entry, seconds: float) -> Steps[bool]:
+        """Waits until an entry that was just written can be found by meaning; whether it still waits."""
+        return (yield from self.index_pauses(entry, seconds))
 
     def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool]:
-        """The same for who must not block: yields how long to pause before asking for the next pause.
-
-        In the end it returns whether the entry still waits.
-        """
+        """The same for who must not block: yields how long to pause before asking for the next pause."""
         place = validation.address(entry.namespace, entry.key, self._standing.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
         if row is not None and self._indexer is not None:
             yield from self._indexer.pauses(row.seq, seconds)
         return row is not None and self._engine.index.waits(row.seq)[0]
 
-    def delete(self, principal: Principal, delete: Delete, *, idempotency_key: str | None = None) -> Deletion:
-        """Deletes what is at a key; nothing there is not an error."""
-        result = self._write_one(principal, delete, idempotency_key)
-        assert isinstance(result, Deletion)
-        return result
+    @stepwise
+    def delete(
+        self,
+        principal: Principal,
+        namespace: Address,
+        key: Key,
+        *,
+        expected_revision: Revision | None = None,
+        idempotency_key: str | None = None,
+    ) -> Steps[Deletion]:
+        """Deletes what is at a key; nothing there is not an error.
 
-    def touch(self, principal: Principal, touch: Touch) -> Entry:
-        """Changes when a memory expires, without a version or an event."""
-        result = self._write_one(principal, touch, None)
-        assert isinstance(result, Entry)
-        return result
+        `namespace`, `key`: where.
+        `expected_revision`: refuses with Conflict if what is there has another.
+        `idempotency_key`: the same key with the same request is done once, and answered again for a day.
+        """
+        delete = Delete(namespace=namespace, key=key, expected_revision=expected_revision)
+        deletion = yield from self._write_one(principal, delete, idempotency_key)
+        assert isinstance(deletion, Deletion)
+        return deletion
 
+    @stepwise
+    def touch(
+        self, principal: Principal, namespace: Address, key: Key, *, ttl_seconds: Seconds | None = None
+    ) -> Steps[Entry]:
+        """Changes when a memory expires; no version, no event. NotFound where there is none.
+
+        `namespace`, `key`: where. `ttl_seconds`: how long it lives from now on; for ever without.
+        """
+        touch = Touch(namespace=namespace, key=key, ttl_seconds=ttl_seconds)
+        entry = yield from self._write_one(principal, touch, None)
+        assert isinstance(entry, Entry)
+        return entry
+
+    @stepwise
     def batch(
         self,
         principal: Principal,
-        operations: Sequence[Operation],
+        operations: Sequence[Operation | Mapping[str, object]],
         *,
         idempotency_key: str | None = None,
-        after_cursor: str | None = None,
-    ) -> Portion[Result]:
-        """Many operations in one transaction, which reads its own writes: all of them or none.
+        after_cursor: AfterCursor | None = None,
+    ) -> Steps[Portion[Result]]:
+        """Puts, gets, deletes and touches in one transaction, which reads its own writes: all or none.
 
-        Gets that would be too much in one answer are left for another call, from its cursor on.
+        `operations`: records (`Put`, `Get`, `Delete`, `Touch`) or mappings with an `op`.
+        `idempotency_key`: the same key with the same request is done once, and answered again for a day.
+        `after_cursor`: gets of more than 4 MiB in all end early; the same call with their cursor goes on.
         """
-        return self._write(principal, operations, idempotency_key, after_cursor)
+        yield Work.LARGE
+        return (yield from self._write(principal, parse(operations), idempotency_key, after_cursor))
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
@@ -185,38 +248,24 @@ class Memories(Reading):
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
 
-    def _write_one(self, principal: Principal, operation: Operation, idempotency_key: str | None) -> Result:
+    def _write_one(
+        self, principal: Principal, operation: Operation, idempotency_key: str | None
+    ) -> Steps[Result]:
         try:
-            return self._write(principal, [operation], idempotency_key)[0]
+            (result,) = yield from self._write(principal, [operation], idempotency_key)
         except AlcoveError as error:
             error.details.pop("operation", None)
             raise
+        return result
 
     def _write(
         self,
         principal: Principal,
         operations: Sequence[Operation],
-        idempotency_key: str | None,
-        after_cursor: str | None = None,
-    ) -> Portion[Result]:
-        steps = self.write_steps(principal, operations, idempotency_key, after_cursor)
-        while True:
-            try:
-                next(steps).wait()
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-
-    def write_steps(
-        self,
-        principal: Principal,
-        operations: Sequence[Operation],
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
-    ) -> Generator[Waited, None, Portion[Result]]:
-        """A write that leaves waiting to its caller: a thread blocks for what is yielded, a loop awaits it.
-
-        No other part of it waits for the write lock.
-        """
+    ) -> Steps[Portion[Result]]:
+        """A write; no part of it waits for the write lock but in what it yields."""
         done = _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property, partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
-from alcove.core import cursor
+from msgspec import Meta
+
+from alcove.core import cancellation, cursor
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.cursor import MOST_BYTES, Portion, portion
 from alcove.core.errors import InvalidRequest, KeyDestroyed, PermissionDenied
@@ -18,12 +20,19 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
     KINDS,
+    Address,
+    AfterCursor,
     Entry,
+    Event,
     EventPage,
     FoundMemories,
+    Key,
     Kind,
     Memory,
     Mode,
+    Moment,
+    Offset,
+    Query,
     Version,
 )
 from alcove.core.settings import Settings
@@ -32,16 +41,12 @@ from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import decoding, validation
 from alcove.store.configuration import Standing
 from alcove.store.filters import Filter
+from alcove.store.steps import Steps, Work, stepwise
 
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
 
 T = TypeVar("T")
-
-Address = Sequence[str] | str
-"""A namespace as a caller may give it: its segments, or their spelling."""
-Moment = datetime | str
-"""A time as a caller may give it: an aware datetime, or RFC 3339 text."""
 
 View = Callable[[], Scope]
 """What somebody was let see when it began; raises once they may no longer see just that."""
@@ -51,6 +56,10 @@ List: TypeAlias = list  # inside the class, `list` is the method
 MODES = get_args(Mode)
 _MOST_OFFSET = 10**9
 _EXPORT_PAGE = 200
+_FOLLOWED = 100
+_POLL_SECONDS = 0.05
+SMALL_BYTES = 16 * 1024
+"""What can be opened and told in less time than it takes to hand it to another thread."""
 _ALIKE = 16
 """Namespaces after which it is cheaper to look for the next that differs than to read on."""
 
@@ -74,29 +83,27 @@ class Reading:
         """The settings in force."""
         return self._standing.current().settings
 
+    @stepwise
     def get(
-        self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
-    ) -> Memory | None:
-        """The memory at a key, or None; at a past moment with `as_of`."""
-        return self.locate(principal, namespace, key, as_of=as_of)[1]()
+        self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
+    ) -> Steps[Memory | None]:
+        """The memory at a key, or None.
 
-    def locate(
-        self, principal: Principal, namespace: Address, key: str, *, as_of: Moment | None = None
-    ) -> tuple[int, Callable[[], Memory | None]]:
-        """How many bytes lie at a key, and what opens them: that takes the longer the more they are."""
+        `namespace`, `key`: where. `as_of`: a past moment, of which to tell what was there.
+        """
         policy, settings = self._standing.current()
         place = validation.address(namespace, key, settings)
         at = checked_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
         row = self._row(place, at)
-
-        def opened() -> Memory | None:
-            try:
-                return self._opener.memory(row) if row else None
-            except KeyDestroyed:
-                return decoding.undisturbed(partial(self._read, place, at))
-
-        return row.size if row else 0, opened
+        if row is None:
+            return None
+        if row.size > SMALL_BYTES:
+            yield Work.LARGE
+        try:
+            return self._opener.memory(row)
+        except KeyDestroyed:
+            return decoding.undisturbed(partial(self._read, place, at))
 
     def _read(self, place: validation.Address, at: int | None) -> Memory | None:
         row = self._row(place, at)
@@ -108,9 +115,12 @@ class Reading:
         return row
 
     def history(
-        self, principal: Principal, namespace: Address, key: str, *, after_cursor: str | None = None
+        self, principal: Principal, namespace: Address, key: Key, *, after_cursor: AfterCursor | None = None
     ) -> Portion[Version]:
-        """Every retained version of one key, newest first."""
+        """Every retained version of one key, newest first; at most 4 MiB at once.
+
+        `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
+        """
         policy, settings = self._standing.current()
         place = validation.address(namespace, key, settings)
         below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
@@ -129,18 +139,24 @@ class Reading:
         principal: Principal,
         namespace_prefix: Address = (),
         *,
-        query: str | None = None,
+        query: Query | None = None,
         mode: Mode = "hybrid",
         filter: Mapping[str, object] | None = None,
-        limit: int = 10,
-        offset: int = 0,
+        limit: Annotated[int, Meta(ge=1, le=100)] = 10,
+        offset: Offset = 0,
         as_of: Moment | None = None,
         explain: bool = False,
         exact: bool = False,
     ) -> FoundMemories:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
-        With `exact`, only what lies in the namespace itself.
+        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
+        `filter`: conditions on fields, such as `{"n": {"gte": 2}}`.
+        `limit`, `offset`: how many, after how many.
+        `as_of`: a past moment, of which to tell what was there.
+        `explain`: whether each memory tells what each signal of its rank added.
+        `exact`: whether to look only in the namespace itself, and not below it.
         """
         limit = validation.whole(limit, "limit", 1, 100)
         if query is None:
@@ -180,12 +196,18 @@ class Reading:
         namespace_prefix: Address = (),
         *,
         filter: Mapping[str, object] | None = None,
-        limit: int = 100,
-        offset: int = 0,
+        limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
+        offset: Offset = 0,
         as_of: Moment | None = None,
         exact: bool = False,
     ) -> List[Entry]:
-        """The same as `search`, without opening the values."""
+        """Memories below a prefix by namespace and key, without their values, which are not opened.
+
+        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `filter`: conditions on fields. `limit`, `offset`: how many, after how many.
+        `as_of`: a past moment, of which to tell what was there.
+        `exact`: whether to look only in the namespace itself, and not below it.
+        """
         limit = validation.whole(limit, "limit", 1, 1000)
         find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
         return decoding.undisturbed(lambda: find(lambda every: [*map(decoding.entry, islice(every, limit))]))
@@ -222,15 +244,31 @@ class Reading:
         prefix: Address = (),
         *,
         suffix: Address = (),
+        max_depth: Annotated[int, Meta(ge=1)] | None = None,
+        limit: Annotated[int, Meta(ge=1)] | None = None,
+        offset: Offset = 0,
+    ) -> List[Namespace]:
+        """The distinct namespaces that hold something live, sorted.
+
+        `prefix`, `suffix`: what they begin and end with. `max_depth`: how many segments to cut them to.
+        `limit`, `offset`: how many, after how many.
+        """
+        return self.namespaces_of(
+            principal, prefix, None, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset
+        )
+
+    def namespaces_of(
+        self,
+        principal: Principal,
+        prefix: Address,
+        owner: str | None,
+        *,
+        suffix: Address = (),
         max_depth: int | None = None,
         limit: int | None = None,
         offset: int = 0,
-        owner: str | None = None,
     ) -> List[Namespace]:
-        """The distinct namespaces with something live in them, cut to a depth, sorted.
-
-        With an owner, only those that belong to this user, at the cost of those.
-        """
+        """The same; with an owner, only those that belong to this user, at the cost of those."""
         ending = Namespace.checked(suffix, "suffix")
         depth = None if max_depth is None else validation.whole(max_depth, "max_depth", 1, 2**31)
         offset = validation.whole(offset, "offset", 0, _MOST_OFFSET)
@@ -250,15 +288,52 @@ class Reading:
                 scope = replace(scope, low=Namespace(last).subtree()[1])
                 found = self._engine.namespaces(scope, now=self._clock(), owner=owner)
 
-    def export(
-        self, principal: Principal, prefix: Address = (), *, exact: bool = False, unowned: bool = False
-    ) -> Iterator[Memory]:
+    def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
         """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.
 
         What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
-        With `unowned`, only rooms that are nobody's.
+        `prefix`: where; everywhere the caller may look, without.
         """
+        return self.everything(principal, prefix)
+
+    def everything(
+        self, principal: Principal, prefix: Address, *, exact: bool = False, unowned: bool = False
+    ) -> Iterator[Memory]:
+        """The same; `exact` without what lies below, `unowned` without what is somebody's."""
         return self.seen(self.view(lambda: principal, prefix, exact=exact, unowned=unowned))
+
+    def follow(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after_cursor: str | None = None,
+    ) -> Iterator[Event]:
+        """Each event below a prefix as it happens, for ever; at a URL, a lost connection is made again.
+
+        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
+        `after_cursor`: from where on; from now on, without.
+        """
+        position = after_cursor or self.end_of_events()
+        page = self.event_page(principal, prefix, kinds=kinds, after_cursor=position, limit=_FOLLOWED)
+        return self._followed(principal, prefix, kinds, page)
+
+    def _followed(
+        self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, page: EventPage
+    ) -> Iterator[Event]:
+        seen = 0
+        while True:
+            yield from page.events
+            position = cursor.decode(page.after_cursor)
+            if not page.more:
+                position = max(position, seen)  # what came before it was not for this reader
+                while self.last_event() == seen:
+                    cancellation.check()
+                    time.sleep(_POLL_SECONDS)
+            seen = self.last_event()
+            after = cursor.encode(position)
+            page = self.event_page(principal, prefix, kinds=kinds, after_cursor=after, limit=_FOLLOWED)
 
     def view(
         self,
@@ -314,13 +389,32 @@ class Reading:
         after: Moment | None = None,
         before: Moment | None = None,
         after_cursor: str | None = None,
-        limit: int = 50,
+        limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    ) -> EventPage:
+        """A page of what happened below a prefix, oldest first, and the cursor to go on from.
+
+        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
+        `after`, `before`: only what happened between these moments.
+        `after_cursor`: where an earlier page ended. `limit`: how many at most.
+        """
+        return self.event_page(
+            principal, prefix, kinds=kinds, after=after, before=before, after_cursor=after_cursor, limit=limit
+        )
+
+    def event_page(
+        self,
+        principal: Principal,
+        prefix: Address,
+        *,
+        kinds: Sequence[Kind] | None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None,
+        limit: int,
         most_bytes: int = MOST_BYTES,
     ) -> EventPage:
-        """A page of the timeline below a prefix, oldest first, and the cursor to go on from."""
-        chosen = KINDS if kinds is None else kinds
-        if not isinstance(chosen, List | tuple) or not chosen or not all(k in KINDS for k in chosen):
-            raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
+        """The same, bounded in bytes as the caller says."""
+        chosen = validation.kinds(kinds) or KINDS
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         since, until = checked_moment(after, "after"), checked_moment(before, "before")

@@ -12,6 +12,7 @@ from msgspec import Struct
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
 from alcove.core.namespace import Namespace
+from alcove.core.records import KINDS, Kind
 from alcove.core.settings import Settings
 
 MAX_KEY_BYTES = 1024
@@ -57,6 +58,15 @@ def query(given: object) -> None:
         raise InvalidRequest("query", f"at most {MAX_QUERY_BYTES} bytes")
     if not str(given).strip():
         raise InvalidRequest("query", "something to look for")
+
+
+def kinds(given: object) -> list[Kind] | None:
+    """Some kinds of events; None where all are meant."""
+    if given is None:
+        return None
+    if not isinstance(given, list | tuple) or not given or not all(kind in KINDS for kind in given):
+        raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
+    return [*given]
 
 
 def value(given: object, settings: Settings) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
@@ -51,7 +51,7 @@ _SECRETS = {
 _COMPILED = [(kind, hints, re.compile(pattern)) for kind, (hints, pattern) in _SECRETS.items()]
 
 
-class Examination(NamedTuple):
+class Examination(Struct, frozen=True):
     """One thing the doctor checked, over how many, what was found, and what to do about it."""
 
     name: str

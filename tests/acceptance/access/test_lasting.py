@@ -47,7 +47,7 @@ class Key:
     def __init__(self, service: Service) -> None:
         self._at = service.at
         with Alcove(self._at, embedder=None) as store:
-            self.text = store.api_keys.create(client="c", user="alice", roles=[], trusted=False, now=0)
+            self.text = store.api_keys.create(client="c", user="alice", roles=[], trusted=False)
 
     def revoke(self) -> None:
         with Alcove(self._at, embedder=None) as store:

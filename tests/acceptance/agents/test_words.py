@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound
-from alcove.agents.handle import AgentsHandle
+from alcove.client.store import AgentsHandle
 from tests.support.crowd import QUIET, Crowd, join
 
 SPECS = """

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from alcove import Alcove
 from alcove.agents.loading import load
-from alcove.agents.service import Where
 from tests.support.crowd import QUIET
 from tests.support.service import COMMAND, environment
 
@@ -64,7 +63,7 @@ def test_the_recipe_moves_a_shared_room_into_rooms_of_the_agents_own(tmp_path: P
             ]
         moved = [*memory.export_memories("agent-room")]
         assert {each.written_by: each.created_at for each in moved} == written
-        agents.reset_room("fighter", "global", Where())
+        agents.reset_room("fighter", "global")
         assert [*memory.export_memories("global")] == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Conflict, NotFound
-from alcove.agents.handle import AgentsHandle
+from alcove.client.store import AgentsHandle
 from tests.support.crowd import QUIET
 from tests.support.inspection import assert_sound
 from tests.support.patience import PATIENCE

@@ -17,11 +17,11 @@ from alcove.agents import loading
 from alcove.engine.database import Database
 from alcove.server import application, logs
 from alcove.server.config import ServeConfig
-from alcove.server.limits import SMALL_BYTES
 from alcove.server.resource import Resource
 from alcove.server.running import build
 from alcove.store import audit, validation
 from alcove.store.decoding import Opener
+from alcove.store.reading import SMALL_BYTES
 from tests.support.players import SECRET, SPECS, token
 
 MEMORIES = "/v1/memories"

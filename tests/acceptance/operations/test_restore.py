@@ -92,7 +92,7 @@ def test_no_byte_of_a_user_who_was_wiped_since_comes_back(path: Path, to: Path, 
     al, bob = Markers.new(), Markers.new()
     with Alcove(path, settings=QUIET, policy_dir=policy) as memory:
         fill_with_markers(memory, al, bob, rows=1000)
-        memory.api_keys.create(client=al.client, user=al.user, roles=[], trusted=False, now=1)
+        memory.api_keys.create(client=al.client, user=al.user, roles=[], trusted=False)
         list(memory.backup(to))
         assert al.found_in(to.read_bytes()) == PLAIN
         assert memory.wipe(al.user).scrubbed
@@ -168,7 +168,7 @@ def test_a_clock_set_back_after_a_wipe_costs_nobody_what_they_made_since(
     path: Path, to: Path, clock: ManualClock
 ) -> None:
     def key(memory: Alcove) -> None:
-        memory.api_keys.create(client="app", user="al", roles=[], trusted=False, now=clock.now)
+        memory.api_keys.create(client="app", user="al", roles=[], trusted=False)
 
     with Alcove(path, settings=QUIET, clock=clock, embedder=None) as memory:
         memory.as_user("al").put(AL, "old", {"n": 1})
@@ -221,8 +221,7 @@ def test_what_two_restored_stores_wrote_is_not_taken_for_one_another(path: Path,
 
 def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -> None:
     revoked, kept = (
-        memory.api_keys.create(client="app", user=user, roles=[], trusted=False, now=1)
-        for user in ("al", "bob")
+        memory.api_keys.create(client="app", user=user, roles=[], trusted=False) for user in ("al", "bob")
     )
     [*memory.backup(to)]
     memory.api_keys.revoke(revoked.split("_")[1])
@@ -231,8 +230,8 @@ def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -
     lose(memory, path)
     bring_back(to, path)
     with Alcove(path, settings=QUIET) as again:
-        assert again.api_keys.find(revoked) is None
-        assert again.api_keys.find(kept) is not None
+        assert again.memories.admin.api_keys.find(revoked) is None
+        assert again.memories.admin.api_keys.find(kept) is not None
     assert len(Ledger.beside(path).read()) == 1
 
 

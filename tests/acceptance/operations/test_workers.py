@@ -265,7 +265,7 @@ def test_more_requests_a_second_than_allowed_are_told_to_come_back(tmp_path: Pat
     with serving(tmp_path, "--auth", "apikey", "--rate-limit", 0.0001) as service:
         with Alcove(service.at) as store:
             alice, bob = (
-                store.api_keys.create(client="c", user=user, roles=[], trusted=False, now=0)
+                store.api_keys.create(client="c", user=user, roles=[], trusted=False)
                 for user in ("alice", "bob")
             )
         assert service.look(alice).status_code == 200

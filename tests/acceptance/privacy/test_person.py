@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from alcove import Alcove, NotFound, connect
+from alcove import Alcove, NotFound, Store, connect
 from tests.support.crowd import QUIET
 from tests.support.service import Service
 
 
 @pytest.fixture(params=["file", "url"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Alcove]:
+def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
     """A store here, and one behind a server; the caller is an admin."""
     if request.param == "file":
         with Alcove(path, settings=QUIET, embedder=None) as memory:
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Alcove]:
 
 
 @pytest.fixture
-def user(store: Alcove) -> str:
+def user(store: Store) -> str:
     """Somebody with a memory of two versions, one that has expired, and one in a pool."""
     name = f"ann/{uuid.uuid4().hex[:6]}"
     own = {"namespace": ["user", name], "written_by": {"user": name}}
@@ -45,7 +45,7 @@ def user(store: Alcove) -> str:
 
 
 def test_an_export_has_every_version_and_what_they_wrote_into_shared_rooms(
-    store: Alcove, user: str, tmp_path: Path
+    store: Store, user: str, tmp_path: Path
 ) -> None:
     lines = [*store.admin.export(user)]
     assert [(str(each.namespace[0]), each.value, each.kind, each.current) for each in lines] == [
@@ -62,7 +62,7 @@ def test_an_export_has_every_version_and_what_they_wrote_into_shared_rooms(
         assert [each.value for each in elsewhere.export_memories()] == [lines[3].value, lines[1].value]
 
 
-def test_a_dry_run_then_the_wipe_then_nobody(store: Alcove, user: str) -> None:
+def test_a_dry_run_then_the_wipe_then_nobody(store: Store, user: str) -> None:
     dry = store.wipe(user, dry_run=True)
     assert store.admin.held(user).memories == 1
     receipt = store.wipe(user)
@@ -78,7 +78,7 @@ def test_a_dry_run_then_the_wipe_then_nobody(store: Alcove, user: str) -> None:
         assert refused.value.details["field"] == "user"
 
 
-def test_a_receipt_is_recognised_as_it_was_given_and_no_other(store: Alcove, user: str) -> None:
+def test_a_receipt_is_recognised_as_it_was_given_and_no_other(store: Store, user: str) -> None:
     dry, receipt = store.wipe(user, dry_run=True), store.wipe(user, wait=False)
     assert store.admin.verify_receipt(receipt)
     assert store.admin.verify_receipt(structs.replace(receipt, scrubbed=True))

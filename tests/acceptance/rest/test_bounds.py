@@ -124,7 +124,7 @@ def test_a_stream_tells_every_event_however_large(service: Service) -> None:
     first = asked(service, "GET", "events", params={"ns": [*HOME, "many"], "limit": 1})["after_cursor"]
     keys: list[str] = []
     with alcove.connect(service.url) as store:
-        for event in store.follow([*HOME, "many"], after_cursor=first):  # type: ignore[attr-defined]
+        for event in store.follow([*HOME, "many"], after_cursor=first):
             keys.append(event.key)
             if len(keys) == COUNT - 1:
                 break

@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied, StoreError, Unavailable, connect
+from alcove import (
+    Alcove,
+    AlcoveError,
+    InvalidRequest,
+    PermissionDenied,
+    Store,
+    StoreError,
+    Unavailable,
+    connect,
+)
 from alcove.client.remote import Remote
 from alcove.core.errors import Unauthenticated
 from tests.support.crowd import QUIET
@@ -24,9 +33,9 @@ ROOM = ("user", "noop", uuid.uuid4().hex)
 
 
 @pytest.fixture(params=["file", "url"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Alcove]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "file":
-        made = Alcove(tmp_path / "memory.db", settings=QUIET)
+        made: Store = Alcove(tmp_path / "memory.db", settings=QUIET)
     else:
         made = Remote(request.getfixturevalue("service").url)
     with made as store:
@@ -47,7 +56,7 @@ def test_the_same_calls_give_the_same_records(tmp_path: Path, service: Service) 
         assert _story(here) == _story(there)
 
 
-def _story(store: Alcove) -> list[Any]:
+def _story(store: Store) -> list[Any]:
     """Everything a caller can do to memories, with ids and times taken out of the answers."""
     told: list[Any] = [
         store.put(ROOM, "tea", {"n": 1, "deep": {"er": [1, None, "é"]}}, index={"text": "tea"}),
@@ -94,7 +103,7 @@ def _plain(record: Any) -> Any:
     }
 
 
-WRONG: dict[str, Callable[[Alcove], object]] = {
+WRONG: dict[str, Callable[[Store], object]] = {
     "no key": lambda s: s.put(ROOM, "", {}),
     "no namespace": lambda s: s.put("", "k", {}),
     "bad spelling": lambda s: s.get("user:100%", "k"),
@@ -119,7 +128,8 @@ WRONG: dict[str, Callable[[Alcove], object]] = {
 def test_the_same_mistakes_give_the_same_errors(wrong: str, tmp_path: Path, service: Service) -> None:
     errors = []
     with Alcove(tmp_path / "memory.db", settings=QUIET) as here, Remote(service.url) as there:
-        for store in (here, there):
+        stores: tuple[Store, ...] = (here, there)
+        for store in stores:
             with pytest.raises(AlcoveError) as caught:
                 WRONG[wrong](store)
             errors.append((type(caught.value), caught.value.details.get("operation")))
@@ -127,14 +137,14 @@ def test_the_same_mistakes_give_the_same_errors(wrong: str, tmp_path: Path, serv
     assert errors[0] == errors[1]
 
 
-def test_denials_carry_the_reason_of_the_policy(store: Alcove) -> None:
+def test_denials_carry_the_reason_of_the_policy(store: Store) -> None:
     with pytest.raises(PermissionDenied) as denied:
         store.get("user:bob", "k")
     assert denied.value.reason == "this namespace is not yours, and nothing grants it to you"
     assert str(denied.value).count("access denied") == 1
 
 
-def test_a_list_is_longer_than_a_page(store: Alcove) -> None:
+def test_a_list_is_longer_than_a_page(store: Store) -> None:
     room = ("user", "noop", uuid.uuid4().hex)
     store.batch([{"op": "put", "namespace": room, "key": f"{n:03}", "value": {}} for n in range(250)])
     assert [each.key for each in store.list(room, limit=201, offset=5)] == [f"{n:03}" for n in range(5, 206)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge
+from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Store
 from alcove.client.remote import Remote
 from tests.support.crowd import QUIET
 from tests.support.rules import GOOD, HOME, RULES, Rule
@@ -30,13 +30,13 @@ ROUTES = {
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alcove]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Alcove(tmp_path_factory.mktemp("rules") / "memory.db", keys=MemoryKey(), settings=QUIET) as memory:
         yield memory.as_user("noop")
 
 
 @pytest.fixture(scope="module")
-def there(service: Service) -> Iterator[Alcove]:
+def there(service: Service) -> Iterator[Store]:
     with Remote(service.url) as store:
         yield store
 

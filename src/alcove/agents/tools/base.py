@@ -18,7 +18,7 @@ from alcove.agents.tools.answers import Answer
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Delete, Entry, FoundMemories, Memory, Put
+from alcove.core.records import Entry, FoundMemories, Memory
 from alcove.store.memories import Memories
 from alcove.store.validation import choices
 
@@ -38,11 +38,11 @@ class Room(NamedTuple):
         return self.memories.get(self.who, self.at, key)
 
     def put(self, key: str, value: dict[str, Any], index: dict[str, str]) -> Entry:
-        return self.memories.put(self.who, Put(namespace=self.at, key=key, value=value, index=index))
+        return self.memories.put(self.who, self.at, key, value, index=index)
 
     def delete(self, key: str) -> bool:
         """Whether there was anything to delete."""
-        return self.memories.delete(self.who, Delete(namespace=self.at, key=key)).deleted
+        return self.memories.delete(self.who, self.at, key).deleted
 
     def search(self, **asked: Any) -> FoundMemories:
         return self.memories.search(self.who, self.at, **asked, exact=self.alone)

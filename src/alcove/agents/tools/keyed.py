@@ -126,7 +126,7 @@ class PrivateRoom(KeyedRoom):
 def left_behind(turn: Turn) -> Iterator[Memory]:
     """What this user wrote into rooms from before users had their own."""
     if turn.rooms.fallback:
-        yield from turn.memories.export(_before(turn).who, _before(turn).at, unowned=True)
+        yield from turn.memories.everything(_before(turn).who, _before(turn).at, unowned=True)
 
 
 def _found_before(turn: Turn, query: str) -> Iterator[Memory]:

@@ -57,7 +57,7 @@ def write(
     turn.memories.check(turn.within(place), put)  # what will be refused opens no run
     enter(turn, namespace, opening=not expected_version)
     try:
-        entry = turn.memories.put(turn.within(place), put)
+        entry = turn.memories.put_record(turn.within(place), put)
     except Conflict:
         hint = "read it, then write with the version it has (0: it must not exist)"
         raise Conflict(f"{short(key)} is not at version {expected_version}; {hint}") from None
@@ -74,7 +74,7 @@ def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
 
 def listing(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
     place, fits = enter(turn, namespace), matcher(pattern or "*")
-    every = turn.memories.export(turn.within(place), place, exact=True)
+    every = turn.memories.everything(turn.within(place), place, exact=True)
     found, more = some(islice((memory for memory in every if fits(memory.key)), offset, None), _PAGE)
     after = offset + len(found) if more else None
     text = listed(map(_line, found[:MOST]), offset + MOST if len(found) > MOST else after)

@@ -1,0 +1,257 @@
+"""A server as its clients see it: what to send it, and what its answers mean. Nothing here waits."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from alcove.api.forms import ErrorAnswer
+from alcove.api.operation import IDEMPOTENCY_KEY, Operation
+from alcove.api.wire import decoder
+from alcove.core.errors import (
+    AlcoveError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+    PolicyError,
+    RateLimited,
+    StoreError,
+    Unauthenticated,
+    Unavailable,
+    needed_by,
+)
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.store import validation
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+_PLAIN = {each.code: each for each in (NotFound, Conflict, Unavailable, RateLimited, Unauthenticated)}
+_NARROW = {each.code: each for each in (InvalidRequest, PayloadTooLarge)}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class NotReached(Unavailable):
+    """No connection could be made, so that nothing was sent."""
+
+
+class Asked(Struct, kw_only=True):
+    """A request, before it is sent."""
+
+    method: str
+    path: str
+    params: Mapping[str, object] = {}
+    content: Any = None
+    headers: dict[str, str] = {}
+    patient: bool = False
+    """Whether to wait for its answer for as long as it takes."""
+    repeatable: bool = False
+    """Whether it may be sent again when nobody knows whether it was done."""
+
+
+class Server:
+    """One server and the credentials for it."""
+
+    def __init__(self, url: str, credentials: Mapping[str, str | None], timeout: float, retries: int) -> None:
+        """`retries`: how often a request that failed on its way is sent again, where that is safe."""
+        with needed_by("a store at a URL", extra="client"):
+            import httpx  # noqa: PLC0415
+        self.url = url.rstrip("/")
+        self._httpx = httpx
+        self._timeout = httpx.Timeout(timeout)
+        self._patient = httpx.Timeout(timeout, read=None, write=None)
+        self._credentials = _raw({name: value for name, value in credentials.items() if value is not None})
+        self._retries = retries
+
+    def asked(self, operation: Operation[..., Any], arguments: Mapping[str, Any]) -> Asked:
+        """The request for an operation, with these arguments of its method."""
+        path, rest = operation.asked(arguments)
+        headers = {"Prefer": "return=representation"} if operation.quiet else {}
+        if operation.idempotent:
+            key = arguments[IDEMPOTENCY_KEY]
+            if key is not None:
+                validation.text(key, IDEMPOTENCY_KEY)
+            headers["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
+        if not operation.in_query:
+            headers["Content-Type"] = "application/json"
+        return Asked(
+            method=operation.method,
+            path=operation.path.format(**{name: segment(text, name) for name, text in path.items()}),
+            params=_query(rest) if operation.in_query else {},
+            content=None if operation.in_query else body(rest),
+            headers=headers,
+            patient=operation.unhurried,
+            repeatable=operation.repeatable,
+        )
+
+    def meant(self, operation: Operation[..., T], raw: bytes, arguments: Mapping[str, Any]) -> T:
+        """What the method of an operation would have given here."""
+        return operation.meant(self.decode(raw, operation.answer or type(None)), arguments)
+
+    def sending(self, who: Principal, asked: Asked) -> dict[str, Any]:
+        """What httpx is to send. A principal other than a plain handle's is named, as a trusted key may."""
+        named = {} if who is DEFAULT_PRINCIPAL else _raw({"X-User-ID": who.user_id})
+        return {
+            "method": asked.method,
+            "url": f"{self.url}{asked.path}",
+            "params": asked.params,
+            "content": asked.content,
+            "headers": {**self._credentials, **named, **_raw(asked.headers)},
+            "timeout": self._patient if asked.patient else self._timeout,
+        }
+
+    def pause(self, asked: Asked, error: AlcoveError, tries: int) -> float:
+        """How long to wait before a request is sent again; raises the error where it is not to be."""
+        again = isinstance(error, NotReached) or (
+            asked.repeatable and isinstance(error, Unavailable | RateLimited)
+        )
+        if not again or tries >= self._retries:
+            raise error
+        return float(min(_FIRST_PAUSE * 2**tries * (1 + random.random()), _LONGEST_PAUSE))  # noqa: S311
+
+    @contextmanager
+    def errors_translated(self) -> Iterator[None]:
+        """Raises what went wrong on the way as errors of ours."""
+        httpx = self._httpx
+        try:
+            yield
+        except UnicodeEncodeError:
+            raise InvalidRequest("request", "text without lone surrogates") from None
+        except httpx.LocalProtocolError:  # its own words would show the token
+            raise InvalidRequest("headers", "a token, key and user without control characters") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise InvalidRequest("at", f"the URL of a server ({error})") from None
+        except httpx.HTTPError as error:
+            kind = NotReached if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else Unavailable
+            raise kind(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
+
+    def decode(self, raw: bytes, kind: type[T]) -> T:
+        """A body of the server's as a record."""
+        try:
+            return decoder(kind).decode(raw or b"null")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise StoreError(f"what answers at {self.url} is not Alcove, or one of another version") from None
+
+    def line(self, raw: bytes, kind: type[T]) -> T:
+        """A line of an answer; one that ended before its end says so in the last."""
+        if raw.startswith(b'{"code":'):
+            raise self.error(200, raw)
+        return self.decode(raw, kind)
+
+    def error(self, status: int, raw: bytes) -> AlcoveError:
+        """The exception that the server's error was, or the nearest to it."""
+        try:
+            told = decoder(ErrorAnswer).decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            if status >= 500:
+                return Unavailable(f"{self.url} answers {status}, and not as Alcove does")
+            return StoreError(f"what answers at {self.url} is not Alcove ({status})")
+        details: dict[str, Any] = told.details or {}
+        if told.code in _NARROW and "field" in details:
+            error: AlcoveError = _NARROW[told.code](str(details["field"]), str(details.get("expected")))
+        elif told.code == InvalidRequest.code:
+            error = PolicyError(told.error)
+        elif told.code == PermissionDenied.code:
+            error = PermissionDenied(told.reason or told.error.removeprefix("access denied: "))
+        elif told.code == NotFound.code and told.error.startswith("there is nothing at /"):
+            error = StoreError(f"{told.error} of {self.url}: another service, or another version")
+        elif told.code in _PLAIN:
+            error = _PLAIN[told.code](told.error)
+        else:
+            error = AlcoveError(f"{told.error} (request {told.request_id})")
+        error.details = details
+        return error
+
+
+class Lines:
+    """Cuts what comes in pieces into lines, ended by a line feed and by nothing else that a text may hold."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def of(self, piece: bytes) -> Iterator[bytes]:
+        """The lines that this piece ends."""
+        *ended, last = piece.split(b"\n")
+        for end in ended:
+            yield bytes(self._begun + end)
+            self._begun.clear()
+        self._begun += last
+
+
+class SentEvents:
+    """Reads server-sent events line by line, and keeps where to resume."""
+
+    def __init__(self, last: str | None) -> None:
+        self.last = last
+        self._special = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.last is None else {"Last-Event-ID": self.last}
+
+    def data(self, line: bytes) -> bytes | None:
+        """The event that this line has, if it has one."""
+        name, _, text = line.partition(b": ")
+        if name == b"id":
+            self.last = text.decode()
+        found = text if name == b"data" and not self._special else None
+        self._special = name == b"event"  # about the stream, and not one of its events
+        return found
+
+
+def body(fields: Mapping[str, object]) -> bytes:
+    """A body of the fields that are given; what JSON cannot carry is refused here, by its name."""
+    return msgspec.json.encode(
+        {name: _json(field, name) for name, field in fields.items() if field is not None}
+    )
+
+
+def _json(field: object, name: str) -> msgspec.Raw:
+    if isinstance(field, msgspec.Raw):
+        return field
+    return msgspec.Raw(validation.json(dict(field) if isinstance(field, Mapping) else field, name))
+
+
+def _query(fields: Mapping[str, object]) -> dict[str, object]:
+    for name, field in fields.items():
+        for text in field if isinstance(field, list) else [field]:
+            if isinstance(text, str):
+                validation.text(text, name)
+    return {name: field for name, field in fields.items() if field is not None}
+
+
+def segment(text: str, field: str) -> str:
+    """A part of a path; any character may be in it, also the dots that a path is tidied of."""
+    if not validation.text(text, field):
+        raise InvalidRequest(field, "a non-empty string")
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Headers in UTF-8: a user id may hold any character."""
+    return {name.encode(): value.encode() for name, value in headers.items()}
+
+
+def pieces_sent(lines: Iterable[bytes], *, wait_for_index: bool) -> Asked:
+    """The request for an import."""
+    return Asked(
+        method="POST",
+        path="/v1/memories/import",
+        params={"wait_for_index": "true"} if wait_for_index else {},
+        content=lines,
+        headers={"Content-Type": "application/x-ndjson"},
+        patient=True,
+    )
+
+
+BACKUP = Asked(method="GET", path="/v1/admin/backup", patient=True)
