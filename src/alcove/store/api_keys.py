@@ -17,9 +17,6 @@ from alcove.core.principal import checked_user
 from alcove.upkeep.wipe_ledger import Ledger, Note
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from alcove.engine.base import Administration
 
 _PREFIX = "alcove"

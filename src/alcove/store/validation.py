@@ -12,13 +12,12 @@ from msgspec import Struct
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, Kind
+from alcove.core.records import KINDS, MAX_TTL_SECONDS, Kind
 from alcove.core.settings import Settings
 
 MAX_KEY_BYTES = 1024
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
-MAX_TTL_SECONDS = 100 * 366 * 86_400
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
 
