@@ -22,7 +22,7 @@ Moment = datetime | str
 Key = Annotated[str, Meta(min_length=1, max_length=1024)]
 MAX_TTL_SECONDS = 100 * 366 * 86_400
 Seconds = Annotated[
-    int, Meta(ge=0, le=MAX_TTL_SECONDS, description="How long it lives, in seconds; for ever without, or at 0.")
+    int, Meta(ge=0, le=MAX_TTL_SECONDS, description="How long it lives, in seconds; for ever without or at 0")
 ]
 Revision = Annotated[int, Meta(ge=0, description="The revision that must be there; 0 is nothing.")]
 Query = Annotated[str, Meta(min_length=1, description="What to look for, in words.")]
