@@ -207,6 +207,9 @@ class Engine(DataKeys, Protocol):
 
     # Reading. `at` is a moment: what was current then. None reads what is current at `now`.
     def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None: ...
+    def read(self, ns: bytes, key: bytes, *, now: int) -> tuple[int, Row | None]:
+        """The version of the newest document, and what is at a key."""
+
     def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]: ...
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int

@@ -24,7 +24,7 @@ class Submission:
     `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_signal", "_sleep", "abandoned", "once", "operations", "outcome")
+    __slots__ = ("_queue", "_sleep", "abandoned", "once", "operations", "outcome", "signal")
 
     def __init__(
         self, queue: CommitQueue, operations: Sequence[RowOperation], once: IdempotentRequest | None
@@ -32,7 +32,8 @@ class Submission:
         self._queue = queue
         self._sleep = threading.Lock()
         self._sleep.acquire()
-        self._signal: Callable[[], None] | None = None
+        self.signal: Callable[[], None] | None = None
+        """Tells an event loop to look again; None where a thread waits."""
         self.operations = operations
         self.once = once
         self.outcome: Outcome | BaseException | None = None
@@ -63,27 +64,17 @@ class Submission:
 
     def result(self) -> Outcome:
         """What the transaction answered, once it is on the disk."""
-        self.wait()
+        if self.outcome is None:
+            self.wait()
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         assert self.outcome is not None
         return self.outcome
 
-    def signal_with(self, signal: Callable[[], None]) -> None:
-        """Called only by a holder of the queue's mutex, like `wake`."""
-        self._signal = signal
-        if self.outcome is not None:  # somebody led before we were there to be told
-            signal()
-
-    @property
-    def blocks(self) -> bool:
-        """Whether a thread waits for it, and not an event loop."""
-        return self._signal is None
-
     def wake(self) -> None:
         """Tells who waits to look again; called only by a holder of the queue's mutex."""
-        if self._signal:
-            self._signal()
+        if self.signal:
+            self.signal()
         elif self._sleep.locked():
             self._sleep.release()
 
@@ -147,7 +138,9 @@ class CommitQueue:
 
     def attend(self, submission: Submission, signal: Callable[[], None]) -> None:
         with self._mutex:
-            submission.signal_with(signal)
+            submission.signal = signal
+            if submission.outcome is not None:  # somebody led before we were there to be told
+                signal()
         self.pass_on()
 
     def lead(self, leader: Submission) -> bool:
@@ -175,7 +168,7 @@ class CommitQueue:
                 heir.wake()
 
     def _commit_batch(self, leader: Submission) -> None:
-        if leader.blocks and self._count < self._crowd:
+        if leader.signal is None and self._count < self._crowd:
             time.sleep(LINGER)
         batch: list[Submission] = []
         committed = False
@@ -209,4 +202,5 @@ class CommitQueue:
                 else:
                     del self._waiting[user]
                 operations += len(batch[-1].operations)
-                size += sum(len(each.sealed) for each in batch[-1].operations if isinstance(each, PutRow))
+                for each in batch[-1].operations:
+                    size += len(each.sealed) if isinstance(each, PutRow) else 0

@@ -101,15 +101,17 @@ class Database:
     @contextmanager
     def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
-        with self._turn, explained(self.path):
+        with self._turn:
             self._refuse_if_closed()
-            self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
                 self._writer.execute("ROLLBACK" if undo else "COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if self._writer.in_transaction:  # a full disk has rolled it back already
                     self._writer.execute("ROLLBACK")
+                if isinstance(error, apsw.Error):
+                    raise _explain(error, self.path) from error
                 raise
 
     def change(self, name: str, *params: apsw.SQLiteValue) -> int:

@@ -58,10 +58,6 @@ class Transaction:
         last = db.execute(SQL["last_moment"]).fetchone()
         return cls(db, max(clock(), last[0] + 1) if last else clock())
 
-    def later(self, microseconds: int) -> Transaction:
-        """Another in the same commit, that much later."""
-        return Transaction(self._db, self.at + microseconds)
-
     def run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
         """Does every operation in order, or raises and has done none of them."""
         if len(operations) == 1 and not once:
@@ -132,10 +128,11 @@ class Transaction:
 
     def _put(self, put: rows.PutRow) -> Row:
         newest = self._newest(put.ns, put.key, put.data_key)
-        _expect(put.expected, newest.live, put.ns, put.key)
+        if put.expected is not None:
+            _expect(put.expected, newest.live, put.ns, put.key)
         if not newest.data_key_exists:
             raise DataKeyGone
-        revision = self._record_lapse(newest)
+        revision = self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
         if newest.live:
             self._db.execute(SQL["end"], (self.at, newest.live.seq))
         elif not newest.namespace_known:
@@ -149,8 +146,10 @@ class Transaction:
 
     def _delete(self, delete: rows.DeleteRow) -> Row | None:
         newest = self._newest(delete.ns, delete.key)
-        _expect(delete.expected, newest.live, delete.ns, delete.key)
-        self._record_lapse(newest)
+        if delete.expected is not None:
+            _expect(delete.expected, newest.live, delete.ns, delete.key)
+        if newest.lapsed:
+            self.end(newest.lapsed, "expired")
         return self.end(newest.live, "delete", delete.writer) if newest.live else None
 
     def _touch(self, touch: rows.TouchRow) -> Row | None:
@@ -174,8 +173,7 @@ class Transaction:
         return row
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
-        found = self._one("newest", ns, key, data_key)
-        assert found is not None
+        (found,) = self._db.execute(SQL["newest"], (ns, key, data_key))
         *fields, ended_at, expires_at, namespace_known, data_key_exists = found
         if fields[0] is None:
             return Newest(None, None, 0, namespace_known, data_key_exists)
@@ -187,10 +185,6 @@ class Transaction:
             lapsed = last
         return Newest(live, lapsed, last.revision, namespace_known, data_key_exists)
 
-    def _record_lapse(self, newest: Newest) -> int:
-        """The key's last revision, once an expiry that is due has been recorded."""
-        return self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
-
     def _append(self, row: Row, owner: str | None, *, ended_at: int | None) -> Row:
         _, id, ns, key, kind, revision, created_at, expires_at, *rest = row
         values = (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner, *rest)
@@ -201,9 +195,9 @@ class Transaction:
         return self._db.execute(SQL[name], params).fetchone()
 
 
-def _expect(expected: int | None, live: Live | None, ns: bytes, key: bytes) -> None:
+def _expect(expected: int, live: Live | None, ns: bytes, key: bytes) -> None:
     actual = live.revision if live else 0
-    if expected is None or expected == actual:
+    if expected == actual:
         return
     wanted = f"at revision {expected}" if expected else "absent"
     found = f"at revision {actual}" if actual else "absent"

@@ -59,8 +59,13 @@ class SqliteEngine(copying.StoredDataKeys):
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
         with self._db.write() as db:
-            first = Transaction.now(db, self._clock)
-            outcomes = [_attempt(first.later(n), submission) for n, submission in enumerate(batch)]
+            first, outcomes = Transaction.now(db, self._clock), list[rows.Outcome | Exception]()
+            for later, submission in enumerate(batch):
+                try:
+                    transaction = Transaction(db, first.at + later)
+                    outcomes.append(transaction.run(submission.operations, submission.once))
+                except (AlcoveError, rows.DataKeyGone) as refusal:
+                    outcomes.append(refusal)
         for submission, outcome in zip(batch, outcomes, strict=True):
             submission.outcome = outcome
 
@@ -69,6 +74,10 @@ class SqliteEngine(copying.StoredDataKeys):
     def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None:
         found = self._fetch("get", ns, key, now) if at is None else self._fetch("get_at", ns, key, at)
         return Row._make(found[0]) if found else None
+
+    def read(self, ns: bytes, key: bytes, *, now: int) -> tuple[int, Row | None]:
+        ((version, *row),) = self._fetch("read", ns, key, now)
+        return version, None if row[0] is None else Row._make(row)
 
     def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]:
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
@@ -196,11 +205,3 @@ class SqliteEngine(copying.StoredDataKeys):
     def notices(self) -> Findings:
         with self._db.read() as db, db:
             yield from findings(db, "notices.sql")
-
-
-def _attempt(transaction: Transaction, submission: Submission) -> rows.Outcome | Exception:
-    """What one submission answers once the commit stands; its refusal is not its neighbours'."""
-    try:
-        return transaction.run(submission.operations, submission.once)
-    except (AlcoveError, rows.DataKeyGone) as refusal:
-        return refusal

@@ -32,6 +32,12 @@ INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
 SELECT {columns} FROM versions v INDEXED BY live
 WHERE ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
 
+-- name: read
+-- The same, after the version of the newest document: one row, whose rest is empty where nothing is there.
+SELECT value, {columns} FROM marks LEFT JOIN versions v INDEXED BY live
+ON ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
+WHERE name = 'documents'
+
 -- name: crowd
 -- How many keys a namespace holds, which was written longest ago and whether one is among them, off the index alone.
 SELECT count(*), min(seq), max(key = ?2) FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL
