@@ -16,11 +16,10 @@ from alcove.core.principal import Principal
 from alcove.server.application import Application, Page
 from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
-from alcove.server.limits import Reservations, Shares, current_user
+from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
 from alcove.server.logs import AccessLog
 from alcove.server.resource import Call, Resource
 from alcove.server.streaming import Stream
-from alcove.server.thread_pool import ThreadPool
 
 
 def greedy(shares: Shares, user: str) -> int:

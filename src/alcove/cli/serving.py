@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, a
     with needed_by("alcove token", extra="server"):
         from alcove.server.auth import make_token  # noqa: PLC0415
 
-    made = make_token(jwt_secret, user, list(roles), seconds=seconds, clock=time.time)
+    made = make_token(jwt_secret, user, list(roles), seconds=seconds)
     Output(as_json=as_json).record({"token": made}, made)
 
 

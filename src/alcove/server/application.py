@@ -26,26 +26,17 @@ from alcove.core.errors import STATUS, AlcoveError, MethodNotAllowed, NotFound, 
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.server.auth import Authenticator, Headers, on_this_machine
 from alcove.server.config import ServeConfig
-from alcove.server.limits import RateLimiter, Reservations, Shares, current_user
+from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, current_user
 from alcove.server.logs import AccessLog
 from alcove.server.resource import Call, Resource, expect, path_parameter, path_pattern
-from alcove.server.streaming import (
-    PART_BYTES,
-    Stream,
-    expected_bytes,
-    in_pieces,
-    pour,
-    while_allowed,
-    whole,
-)
-from alcove.server.thread_pool import ThreadPool
+from alcove.server.streaming import PART_BYTES, Stream, in_pieces, pour, while_allowed, whole
 from alcove.store.reading import SMALL_BYTES
 
 trouble = logging.getLogger("alcove.http")
 
 _encode = msgspec.json.Encoder().encode
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_JSON = (b"content-type", b"application/json")
+_JSON = b"application/json"
 UNKNOWN = "unknown"
 """The declared path of what is not there."""
 CONNECTION = "alcove.connection"
@@ -57,25 +48,9 @@ METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 _LEAST_BODIES_BYTES = 256 * 1024 * 1024
 _BODIES = 64
 
-Answered = tuple[int, bytes | Stream, list[tuple[bytes, bytes]]]
-"""Status, body and headers."""
-
 
 class Exchange:
     """One request and its answer, as the log, the metrics and the traces tell it."""
-
-    __slots__ = (
-        "connection",
-        "headers",
-        "held",
-        "id",
-        "method",
-        "path",
-        "principal",
-        "scope",
-        "started",
-        "status",
-    )
 
     def __init__(self, scope: dict[str, Any], path: str) -> None:
         self.scope = scope
@@ -97,16 +72,20 @@ Watcher = Callable[[Exchange], None]
 
 
 class Page(Struct):
-    """An answer that is not one of our records: a page, a script, a schema."""
+    """An answer that is sent whole: a page, a script, or one of our records once it is encoded."""
 
     body: bytes
     media_type: bytes
     status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 def encoded(answer: object) -> Page:
     """An answer as it is sent: for a thread that has made one that may be large."""
-    return Page(wire.encoded(answer), _JSON[1])
+    return Page(wire.encoded(answer), _JSON)
+
+
+_NOTHING = Page(b"", b"", 204)
 
 
 class Application:
@@ -188,33 +167,33 @@ class Application:
     ) -> None:
         self.under_way += 1
         try:
-            exchange.status, body, headers = await self._answer(exchange, methods, receive)
+            answer = await self._answer(exchange, methods, receive)
+            exchange.status = answer.status
         finally:
             self.under_way -= 1
             for watcher in self._watchers:
                 watcher(exchange)
         if exchange.status == 403 and self._denied:
             self._denied(exchange)
-        headers = [(b"x-request-id", exchange.id.encode()), *headers]
-        pieces = self._pieces(body, exchange) if isinstance(body, Stream) else None
-        if isinstance(body, bytes):
-            if exchange.status != 204:
+        headers = [(b"x-request-id", exchange.id.encode()), *answer.headers]
+        body = None if isinstance(answer, Stream) else answer.body
+        if answer.status != 204:
+            headers.append((b"content-type", answer.media_type))
+            if body is not None:
                 headers.append((b"content-length", b"%d" % len(body)))
-            if len(body) > PART_BYTES:
-                pieces = _alone(body)
-        await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
-        if pieces is None:
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if body is not None and len(body) <= PART_BYTES:
             await send({"type": "http.response.body", "body": body})
             return
         try:
-            await pour(pieces, receive, send, self._seconds)
+            await pour(self._pieces(answer, exchange), receive, send, self._seconds)
         except (AlcoveError, TimeoutError) as error:  # it breaks off, which a client can tell from its end
             why = str(error) or "its reader is too slow"
             trouble.warning("answer %s was broken off: %s", exchange.id, why)
             if exchange.connection:
                 exchange.connection.transport.abort()  # closing would wait for a reader who may never take it
 
-    async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Answered:
+    async def _answer(self, exchange: Exchange, methods: dict[str, Resource], receive: Any) -> Page | Stream:
         try:
             method = "GET" if exchange.method == "HEAD" else exchange.method  # the server drops a HEAD's body
             if (resource := methods.get(method)) is None:
@@ -225,12 +204,13 @@ class Application:
                 async with asyncio.timeout(self._seconds):
                     answer = await self._call(exchange, resource, receive)
             if answer is None:
-                return 204, b"", []
+                return _NOTHING
             if isinstance(answer, Stream):
-                return 200, answer, [(b"content-type", answer.media_type), (b"cache-control", b"no-store")]
-            page = answer if isinstance(answer, Page) else encoded(answer)
+                return answer
+            page = answer if isinstance(answer, Page) else Page(_encode(answer), _JSON)
             if len(page.body) > PART_BYTES:
                 self._hold_unread(exchange.held, page.body)
+            return page
         except AlcoveError as error:
             return _refusal(error, exchange)
         except TimeoutError:
@@ -238,7 +218,6 @@ class Application:
         except Exception:
             trouble.exception("request %s failed", exchange.id)
             return _refusal(AlcoveError("something went wrong on our side"), exchange)
-        return page.status, page.body, [(b"content-type", page.media_type)]
 
     async def _call(self, exchange: Exchange, resource: Resource, receive: Any) -> Struct | None:
         """Finds out who calls, parses what they sent and has the resource answer it."""
@@ -265,9 +244,7 @@ class Application:
             expect(headers.get(b"content-type", b""), b"application/x-ndjson")
             pieces = in_pieces(receive, self._seconds)
         elif resource.body is not None:
-            if (expected := expected_bytes(headers, self._most_body_bytes)) > SMALL_BYTES:
-                hold(expected)
-            raw = await whole(receive, self._most_body_bytes)
+            raw = await whole(receive, headers, self._most_body_bytes, hold)
             large = len(raw) > SMALL_BYTES
             parse = partial(resource.parse_body, raw, headers.get(b"content-type", b""))
             body = await self._threads(parse) if large else parse()
@@ -286,11 +263,14 @@ class Application:
         """Counts what waits for its reader among bodies, as the largest of them if it is larger."""
         held.take(self._bodies, current_user.get(), min(len(sent), self._most_body_bytes))
 
-    async def _pieces(self, stream: Stream, exchange: Exchange) -> AsyncIterator[bytes]:
+    async def _pieces(self, stream: Page | Stream, exchange: Exchange) -> AsyncIterator[bytes]:
         """The pieces of an answer; one that is no longer allowed says so, if it can, and ends.
 
         For a HEAD it is begun all the same, so that it puts away what it holds.
         """
+        if isinstance(stream, Page):
+            yield stream.body
+            return
         lasting, unread = while_allowed(stream.pieces, stream.allowed), Reservations()
         try:
             async for piece in lasting:
@@ -309,10 +289,6 @@ class Application:
             await lasting.aclose()  # type: ignore[attr-defined]
 
 
-async def _alone(piece: bytes) -> AsyncIterator[bytes]:
-    yield piece
-
-
 def _local(exchange: Exchange) -> bool:
     client = exchange.scope["client"]
     return client is not None and on_this_machine(client[0], exchange.headers)
@@ -326,12 +302,12 @@ def _nothing_there(exchange: Exchange, methods: dict[str, Resource]) -> AlcoveEr
     return MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
 
 
-def _refusal(error: AlcoveError, exchange: Exchange) -> Answered:
-    headers = [_JSON]
+def _refusal(error: AlcoveError, exchange: Exchange) -> Page:
+    headers = []
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", str(error.details["allow"]).encode()))
     if isinstance(error, Unauthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
-    return STATUS[error.code], _encode(ErrorAnswer.of(error, exchange.id)), headers
+    return Page(_encode(ErrorAnswer.of(error, exchange.id)), _JSON, STATUS[error.code], headers)

@@ -11,9 +11,9 @@ import math
 import time
 import urllib.request
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http.client import HTTPException
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
@@ -29,6 +29,8 @@ Headers = Mapping[bytes, bytes]
 _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_NO_NAMES = "only a trusted API key may name the user with X-User-ID"
+"""Whoever names a user expects to be served as that user, and not as somebody else."""
 _MOST_TOKENS = 10_000
 _MOST_REMEMBERED = 4096
 """Bytes of a token that is remembered, so that all take some 100 MB; a longer one is verified each time."""
@@ -42,21 +44,15 @@ _FRESH_SECONDS = 300
 _BELIEVED_SECONDS = 3600
 
 
-class Authenticator(Protocol):
-    """Says who calls, from the headers of a request and nothing else."""
-
-    async def __call__(self, headers: Headers) -> Principal: ...
+Authenticator = Callable[[Headers], Awaitable[Principal]]
+"""Says who calls, from the headers of a request and nothing else."""
 
 
 def authenticator(config: ServeConfig, keys: ApiKeys) -> Authenticator:
     """Who says who calls, as it is configured; `keys` are the API keys of the store."""
-    if config.auth == "noop":
-        return Noop(anywhere=config.insecure)
-    if config.auth == "apikey":
-        return KeyHolders(keys)
-    if config.jwt_secret is not None:
-        return Tokens(SharedSecret(config.jwt_secret), config)
-    return Tokens(PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer), config)
+    if config.auth == "jwt":
+        return Tokens(config)
+    return KeyHolders(keys) if config.auth == "apikey" else Noop(anywhere=config.insecure)
 
 
 class Noop:
@@ -69,7 +65,8 @@ class Noop:
         self._anywhere = anywhere
 
     async def __call__(self, headers: Headers) -> Principal:
-        _refuse_a_name(headers)
+        if b"x-user-id" in headers:
+            raise PermissionDenied(_NO_NAMES)
         if not self._anywhere:
             host = headers.get(b"host")
             if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
@@ -87,16 +84,19 @@ class Tokens:
     taken for a secret. A verified token is remembered until it expires.
     """
 
-    def __init__(self, keys: Keys, config: ServeConfig) -> None:
-        self._keys = keys
+    def __init__(self, config: ServeConfig) -> None:
         self._config = config
+        self._secret = config.jwt_secret
+        self._published = PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer)
+        if self._secret is not None and len(self._secret.encode()) < _SAFE_SECRET_BYTES:
+            log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
         self._verified: dict[bytes, tuple[float, Principal]] = {}
 
     async def __call__(self, headers: Headers) -> Principal:
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not token:
+        if not (token := _bearer(headers)):
             raise Unauthenticated("expected a bearer token")
-        _refuse_a_name(headers)
+        if b"x-user-id" in headers:
+            raise PermissionDenied(_NO_NAMES)
         until, principal = self._verified.get(token, (0.0, None))
         if principal is None or until <= time.time():
             until, principal = await self._verify(token.decode("latin-1"))
@@ -111,8 +111,8 @@ class Tokens:
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
-                key=await self._keys.key_for(token),
-                algorithms=self._keys.algorithms,
+                key=await self._published.key_for(token) if self._secret is None else self._secret,
+                algorithms=_ASYMMETRIC if self._secret is None else ["HS256"],
                 audience=config.jwt_audience,
                 issuer=config.jwt_issuer or config.oidc_issuer,
                 leeway=config.jwt_leeway,
@@ -138,36 +138,14 @@ class Tokens:
             raise Unauthenticated(f"the token does not hold: {error}") from None
 
 
-class Keys(Protocol):
-    """Where the key of a token comes from; a published one brings its own algorithm, which must fit."""
-
-    algorithms: list[str]
-
-    async def key_for(self, token: str) -> Any: ...
-
-
-class SharedSecret:
-    """One secret, HS256."""
-
-    def __init__(self, secret: str) -> None:
-        self.algorithms = ["HS256"]
-        self._secret = secret
-        if len(secret.encode()) < _SAFE_SECRET_BYTES:
-            log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
-
-    async def key_for(self, token: str) -> str:
-        return self._secret
-
-
 class PublishedKeys:
-    """A key set at a URL, or at the URL that an OIDC issuer names.
+    """A key set at a URL, or at the URL that an OIDC issuer names; each key is for one algorithm.
 
     It is fetched again when it is old or does not have a token's key, though not for every token of somebody
     who makes key ids up. A known key needs no fetch to succeed until the set is too old to be believed.
     """
 
     def __init__(self, *, jwks_url: str | None = None, issuer: str | None = None) -> None:
-        self.algorithms = _ASYMMETRIC
         self._url = jwks_url
         self._issuer = issuer
         self._keys: dict[str | None, jwt.PyJWK] = {}
@@ -219,11 +197,7 @@ class KeyHolders:
         self._keys = keys
 
     async def __call__(self, headers: Headers) -> Principal:
-        given = headers.get(b"x-api-key")
-        if given is None:
-            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-            given = token if scheme.lower() == b"bearer" else b""
-        key = self._keys.find(given.decode("latin-1"))
+        key = self._keys.find(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
         if key is None:
             raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
         named = headers.get(b"x-user-id")
@@ -239,9 +213,9 @@ class KeyHolders:
         return Principal(user, key.client, {"roles": list(key.roles)})
 
 
-def make_token(secret: str, user: str, roles: list[str], *, seconds: int, clock: Callable[[], float]) -> str:
+def make_token(secret: str, user: str, roles: list[str], *, seconds: int) -> str:
     """A token for trying things out in HS256 mode."""
-    now = int(clock())
+    now = int(time.time())
     claims = {"sub": user, "roles": roles, "iat": now, "exp": now + seconds}
     return jwt.encode(claims, secret, algorithm="HS256")
 
@@ -267,10 +241,10 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _refuse_a_name(headers: Headers) -> None:
-    """Whoever names a user expects to be served as that user, and not as somebody else."""
-    if b"x-user-id" in headers:
-        raise PermissionDenied("only a trusted API key may name the user with X-User-ID")
+def _bearer(headers: Headers) -> bytes:
+    """What the header `Authorization` bears; nothing where it bears something else."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token if scheme.lower() == b"bearer" else b""
 
 
 def _claim(claims: dict[str, Any], path: str) -> Any:

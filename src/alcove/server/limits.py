@@ -1,16 +1,27 @@
-"""What one request, one user and the whole server may take."""
+"""What one request, one user and the whole server may take: places, bytes, threads, requests a second."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
+from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
+from alcove.engine.base import Waited
+from alcove.store.steps import Steps, Work
 
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4
 
+T = TypeVar("T")
 current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
 """The user whose request the running task answers; None where nobody has said who they are."""
 
@@ -43,23 +54,18 @@ class Shares:
             del self._held[user]
 
 
-class Reservations:
+class Reservations(list[tuple[Shares, str | None, int]]):
     """The places that one request holds, of whatever is shared."""
-
-    __slots__ = ("_places",)
-
-    def __init__(self) -> None:
-        self._places: list[tuple[Shares, str | None, int]] = []
 
     def take(self, shares: Shares, user: str | None, places: int = 1) -> None:
         """Takes places for this request, or refuses it."""
         if not shares.take(user, places):
             raise Unavailable("more is under way than you or the server may have; try again in a moment")
-        self._places.append((shares, user, places))
+        self.append((shares, user, places))
 
     def give_back(self) -> None:
-        while self._places:
-            shares, user, places = self._places.pop()
+        while self:
+            shares, user, places = self.pop()
             shares.give(user, places)
 
 
@@ -72,8 +78,6 @@ class RateLimiter:
 
     def take(self, principal: Principal) -> None:
         """Takes one request out of the principal's bucket, or refuses it."""
-        if not self._per_second:
-            return
         now, most = time.monotonic(), max(1.0, self._per_second)
         who = principal.user_id, principal.client_id
         left, since = self._buckets.get(who, (most, now))
@@ -83,3 +87,135 @@ class RateLimiter:
         if len(self._buckets) >= _MOST_BUCKETS:
             self._buckets.clear()
         self._buckets[who] = left - 1, now
+
+
+class ThreadPool:
+    """Runs calls in a few threads, of which no user ever has all; whoever waits gets a turn user by user.
+
+    A call whose caller is gone keeps its thread until it ends. With `stops` it is cancelled, and ends at its
+    next step; without, it is finished.
+    """
+
+    def __init__(self, *, threads: int, stops: bool) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
+        self._threads = Shares(threads)
+        self._stops = stops
+        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        user = current_user.get()
+        await self._turn(user)
+        work = Cancellation()
+        running = self._pool.submit(work.run, call)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            work.cancelled = self._stops
+            raise
+        finally:
+            self._leave(user, running)
+
+    async def _turn(self, user: str | None) -> None:
+        """Waits until this user may have a thread."""
+        if user not in self._waiting and self._threads.take(user):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, {})[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came as its caller left
+                self._threads.give(user)
+            elif len(self._waiting[user]) > 1:
+                del self._waiting[user][turn]
+            else:
+                del self._waiting[user]
+            self._pass_on()
+            raise
+
+    def _leave(self, user: str | None, running: Future[T]) -> None:
+        """Gives the thread to the next when it is free, which may be later than its caller left."""
+        if running.done():
+            self._give(user)
+        else:
+            loop = asyncio.get_running_loop()
+
+            def ended(_: Future[T]) -> None:
+                with suppress(RuntimeError):  # the server has stopped meanwhile
+                    loop.call_soon_threadsafe(self._give, user)
+
+            running.add_done_callback(ended)
+
+    def _give(self, user: str | None) -> None:
+        self._threads.give(user)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Gives a thread that is free to the first that may have it."""
+        for user, turns in self._waiting.items():
+            turn = next((each for each in turns if not each.cancelled()), None)
+            if turn and self._threads.take(user):
+                del turns[turn], self._waiting[user]
+                if turns:
+                    self._waiting[user] = turns  # behind all others
+                turn.set_result(None)
+                return
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        self._committer.shutdown(wait=True)
+
+    async def settled(self, steps: Steps[T]) -> T:
+        """What steps give in the end, their waiting done here; the loop serves others meanwhile.
+
+        What is small is done on the loop, and by a thread from where they say that it is large.
+        """
+        large = False
+        while True:
+            step = await self(partial(_next, steps)) if large else _next(steps)
+            if isinstance(step, _Done):
+                return step.value
+            if step is Work.LARGE:
+                large = True
+            elif isinstance(step, float):
+                await asyncio.sleep(step)
+            else:
+                await self._committed(step)
+
+    async def _committed(self, pending: Waited) -> None:
+        """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def lead() -> None:
+            if pending.settle():
+                loop.call_soon_threadsafe(finish)
+
+        def signal() -> None:
+            """Called from any thread, whenever the commit is done or somebody must lead."""
+            if pending.done:
+                loop.call_soon_threadsafe(finish)
+            else:
+                self._committer.submit(lead)
+
+        pending.attend(signal)
+        await done
+
+
+@dataclass(slots=True)
+class _Done(Generic[T]):
+    """What steps gave in the end; a `StopIteration` would not pass from a thread to a loop."""
+
+    value: T
+
+
+def _next(steps: Steps[T]) -> Waited | float | Work | _Done[T]:
+    try:
+        return next(steps)
+    except StopIteration as done:
+        return _Done(done.value)

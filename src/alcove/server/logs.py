@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from alcove.server.application import Exchange
@@ -37,21 +36,6 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-class AccessLine(Struct, kw_only=True):
-    """What is told of a request: no content, the path as it is declared, and no query."""
-
-    time: datetime
-    level: str = "info"
-    event: str = "request"
-    request_id: str
-    method: str
-    path: str
-    status: int
-    ms: float
-    user: str | None
-    client: str | None
-
-
 class AccessLog:
     """One line a request, gathered and written a few times a second: `logging` costs as much as a get.
 
@@ -64,21 +48,24 @@ class AccessLog:
         self._size = 0
 
     def tell(self, exchange: Exchange) -> None:
-        """Notes a request that has ended; called on the event loop."""
-        who = exchange.principal
-        line = AccessLine(
-            time=datetime.now(UTC),
-            request_id=exchange.id,
-            method=exchange.method,
-            path=exchange.path,
-            status=exchange.status,
-            ms=round((time.perf_counter() - exchange.started) * 1000, 3),
-            user=who.user_id if who else None,
-            client=who.client_id if who else None,
-        )
-        if self._pseudonym:
-            line.user = line.user and self._pseudonym(line.user)
-            line.client = line.client and self._pseudonym(line.client)
+        """Notes a request that has ended: no content, the path as it is declared, and no query.
+
+        Called on the event loop.
+        """
+        who, hidden = exchange.principal, self._pseudonym
+        user, client = (who.user_id, who.client_id) if who else (None, None)
+        line = {
+            "time": datetime.now(UTC),
+            "level": "info",
+            "event": "request",
+            "request_id": exchange.id,
+            "method": exchange.method,
+            "path": exchange.path,
+            "status": exchange.status,
+            "ms": round((time.perf_counter() - exchange.started) * 1000, 3),
+            "user": hidden(user) if hidden and user else user,
+            "client": hidden(client) if hidden and client else client,
+        }
         encoded = msgspec.json.encode(line) + b"\n"
         if self._size + len(encoded) > _PIPE_TAKES:
             self.flush()

@@ -13,25 +13,17 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import prometheus_client as prometheus
 from msgspec import Struct, json
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from alcove.api.forms import HealthAnswer
 from alcove.core.errors import AlcoveError
 from alcove.server.application import METHODS, Exchange, Page
+from alcove.server.limits import ThreadPool
 from alcove.server.processes import FOLDER
 from alcove.server.resource import Call, Resource
-from alcove.server.thread_pool import ThreadPool
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -43,31 +35,30 @@ class Metrics:
     """Counts the requests and observes the store of one worker, and answers for all of them."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        own = self._registry = CollectorRegistry()
-        self._seconds = Histogram(
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        own = self._registry = prometheus.CollectorRegistry()
+        counter, histogram = (
+            partial(prometheus.Counter, registry=own),
+            partial(prometheus.Histogram, registry=own),
+        )
+        summed = partial(prometheus.Gauge, multiprocess_mode="livesum", registry=own)
+        latest = partial(prometheus.Gauge, multiprocess_mode="livemostrecent", registry=own)
+        self._seconds = histogram(
             "alcove_request_seconds", "Time from a request's headers until its answer is ready.",
-            ["route", "method", "status"], buckets=SECONDS, registry=own,
+            ["route", "method", "status"], buckets=SECONDS,
         )  # fmt: skip
-        self._denials = Counter(
-            "alcove_denials", "Requests that were refused for want of permission.",
-            ["route", "method"], registry=own,
-        )  # fmt: skip
-        self._writes = Histogram(
-            "alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES, registry=own
+        self._denials = counter(
+            "alcove_denials", "Requests that were refused for want of permission.", ["route", "method"]
         )
-        self._failures = Counter("alcove_commit_failures", "Commits that the disk refused.", registry=own)
-        self._expirations = Counter(
-            "alcove_expirations", "Memories whose end a sweep recorded.", ["which"], registry=own
-        )
-        summed = partial(Gauge, multiprocess_mode="livesum", registry=own)
+        self._writes = histogram("alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES)
+        self._failures = counter("alcove_commit_failures", "Commits that the disk refused.")
+        self._expirations = counter("alcove_expirations", "Memories whose end a sweep recorded.", ["which"])
         self._in_flight = summed(
             "alcove_requests_in_flight", "Requests that are being answered, this one included."
         )
         self._waiting = summed(
             "alcove_writes_waiting", "Writes that are not on the disk yet: queued, or in the running commit."
         )
-        latest = partial(Gauge, multiprocess_mode="livemostrecent", registry=own)
         self._index_waiting = latest("alcove_index_waiting", "Texts that wait to be found by meaning.")
         self._index_lag = latest(
             "alcove_index_lag_seconds", "How long the text has waited that has waited longest."
@@ -80,8 +71,8 @@ class Metrics:
             self._expirations.labels(which)
         self._shared = os.environ.get(FOLDER)
         if not self._shared:  # of several processes, it would tell only of the one that is asked
-            ProcessCollector(registry=own)
-        self._answered: dict[tuple[str, str, int], Histogram] = {}
+            prometheus.ProcessCollector(registry=own)
+        self._answered: dict[tuple[str, str, int], prometheus.Histogram] = {}
         self._writes_now = 0
         self.sample()
 
@@ -90,14 +81,14 @@ class Metrics:
     def __call__(self, exchange: Exchange) -> None:
         """Counts a request whose answer is ready."""
         seconds = time.perf_counter() - exchange.started
-        key = exchange.path, exchange.method, exchange.status
+        method = exchange.method if exchange.method in METHODS else "other"
+        key = exchange.path, method, exchange.status
         known = self._answered.get(key)
         if known is None:
-            known = self._seconds.labels(exchange.path, _counted(exchange), str(exchange.status))
-            self._answered[key] = known
+            known = self._answered[key] = self._seconds.labels(*key)
         known.observe(seconds)
         if exchange.status == _FORBIDDEN:
-            self._denials.labels(exchange.path, _counted(exchange)).inc()
+            self._denials.labels(exchange.path, method).inc()
 
     # Of the store, on any thread
 
@@ -135,9 +126,9 @@ class Metrics:
         self._index_lag.set(lag)
         registry = self._registry
         if self._shared:
-            registry = CollectorRegistry()
+            registry = prometheus.CollectorRegistry()
             MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return prometheus.generate_latest(registry)
 
     def resources(self) -> list[Resource]:
         return [
@@ -145,18 +136,13 @@ class Metrics:
                 name="metrics",
                 method="GET", path="/metrics", handler=self.metrics,
                 summary="Counts, as Prometheus reads them",
-                media_type=CONTENT_TYPE_PLAIN_0_0_4, local=True,
+                media_type=CONTENT_TYPE_PLAIN_0_0_4, local=True, role="auditor",
             )
         ]  # fmt: skip
 
     async def metrics(self, call: Call) -> Struct:
-        call.principal.require("auditor")
         text = await asyncio.to_thread(self.text)  # of many workers, it is some milliseconds of reading files
         return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
-
-
-def _counted(exchange: Exchange) -> str:
-    return exchange.method if exchange.method in METHODS else "other"
 
 
 class HealthApi:

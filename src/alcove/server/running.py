@@ -36,13 +36,13 @@ from alcove.server import logs, processes
 from alcove.server.application import METHODS, Application, Exchange
 from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
+from alcove.server.limits import ThreadPool
 from alcove.server.openapi import DocsApi
 from alcove.server.protocol import Protocol
 from alcove.server.resource import Resource
 from alcove.server.serving import served
 from alcove.server.streaming import Tail
 from alcove.server.streams import Streams
-from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove.http")
@@ -101,6 +101,7 @@ def build(config: ServeConfig) -> ASGIApp:
     metrics = Metrics()
     store = _store(config, metrics)
     memories = store.memories
+    authenticate = authenticator(config, memories.admin.api_keys)
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event)
@@ -108,22 +109,9 @@ def build(config: ServeConfig) -> ASGIApp:
     specs = _specs(config)
     agents = Agents(memories, specs, authentication=config.auth != "noop")
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
-    authenticate = authenticator(config, memories.admin.api_keys)
 
     async def authenticate_with_grants(headers: Headers) -> Principal:
         return agents.direct(await authenticate(headers))
-
-    def reload() -> None:
-        """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
-        try:
-            logs.write_to(config.log_file)
-            if specs:
-                specs.look()
-            store.reload_policy()
-        except (AlcoveError, OSError) as error:
-            log.error("not reloaded, the last good one stays in force: %s", error)
-        else:
-            log.info("reloaded")
 
     def denied(exchange: Exchange) -> None:
         """Tells the audit log who called without the role; the policy tells it of its own denials."""
@@ -138,7 +126,7 @@ def build(config: ServeConfig) -> ASGIApp:
         beside += [_follow(specs)] if specs else []
         tasks = [asyncio.create_task(each) for each in beside]
         processes.when_stopping(tail.stop)
-        processes.when_hung_up(reload)
+        processes.when_hung_up(partial(_reload, config, specs, store))
         yield
         for each in tasks:
             each.cancel()
@@ -167,7 +155,15 @@ def build(config: ServeConfig) -> ASGIApp:
         denied=denied,
     )
     metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
-    return _for_browsers(application, config.cors_origins)
+    if config.cors_origins is None:
+        return application
+    return CORSMiddleware(  # no cookies: whoever calls sends a token or a key
+        application,
+        allow_origins=[each.strip() for each in config.cors_origins.split(",")],
+        allow_methods=sorted(METHODS),
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
 
 
 def _operations(
@@ -183,20 +179,6 @@ def _operations(
     ]
 
 
-def _for_browsers(application: ASGIApp, origins: str | None) -> ASGIApp:
-    """The same, for pages of these origins too: they send a token or a key, never a cookie."""
-    if not origins:
-        return application
-    allowed = [each.strip() for each in origins.split(",")]
-    return CORSMiddleware(
-        application,
-        allow_origins=allowed,
-        allow_methods=sorted(METHODS),
-        allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after"],
-    )
-
-
 def _try(config: ServeConfig) -> None:
     """Reads and opens all that a worker will, so that what is wrong is told of once and starts none."""
     specs = _specs(config)
@@ -209,6 +191,19 @@ def _specs(config: ServeConfig) -> Watched | None:
     """The specs, at whose files no request looks."""
     path = Path(config.agents) if config.agents else None
     return Watched(path, max_depth=config.max_depth, interval=math.inf) if path else None
+
+
+def _reload(config: ServeConfig, specs: Watched | None, store: Alcove) -> None:
+    """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
+    try:
+        logs.write_to(config.log_file)
+        if specs:
+            specs.look()
+        store.reload_policy()
+    except (AlcoveError, OSError) as error:
+        log.error("not reloaded, the last good one stays in force: %s", error)
+    else:
+        log.info("reloaded")
 
 
 async def _follow(specs: Watched) -> None:
@@ -243,7 +238,7 @@ def check(config: ServeConfig) -> None:
     for name, url in (("jwks-url", config.jwks_url), ("oidc-issuer", config.oidc_issuer)):
         if url is not None and not url.startswith(("http://", "https://")):
             raise InvalidRequest(name, "an address that starts with http:// or https://")
-    for origin in config.cors_origins.split(",") if config.cors_origins else ():
+    for origin in [] if config.cors_origins is None else config.cors_origins.split(","):
         if origin.strip() != "*" and not re.fullmatch(r"https?://[^/\s]+", origin.strip()):
             raise InvalidRequest("cors-origins", "origins such as https://app.example.org, or *")
     if config.jwt_secret == "":

@@ -11,8 +11,8 @@ from alcove.api.forms import NoQuery
 from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest
 from alcove.server.application import Page, encoded
+from alcove.server.limits import ThreadPool
 from alcove.server.resource import Call, Resource
-from alcove.server.thread_pool import ThreadPool
 from alcove.store.steps import Steps, Work
 
 Handler = Callable[[Call], Awaitable[Struct | None]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from alcove.core.errors import PayloadTooLarge, Unavailable
+from alcove.store.reading import SMALL_BYTES
 
 ASK_AGAIN_SECONDS = 2.0
 """How long something open goes on before it is asked again whether it may."""
@@ -31,27 +32,29 @@ class Stream(Struct):
     allowed: Allowed
     last_words: bytes | None = None
     """What is sent, around the error, before an answer ends that is no longer allowed; None breaks it off."""
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ((b"cache-control", b"no-store"),)
 
 
-def expected_bytes(headers: Mapping[bytes, bytes], most: int) -> int:
-    """How long a body will be, at most; one that says it is too long is refused."""
-    if b"transfer-encoding" in headers:
-        return most
+async def whole(
+    receive: Any, headers: Mapping[bytes, bytes], most: int, hold: Callable[[int], None]
+) -> bytearray:
+    """The body, refused as soon as it is known to have more bytes than `most`.
+
+    One that may not be small is counted by `hold` before it is read, by what its head says of its length.
+    """
     declared = headers.get(b"content-length", b"0")
     expected = int(declared[:20]) if declared.isdigit() else 0
-    if expected > most:
-        raise _too_large(most)
-    return expected
-
-
-async def whole(receive: Any, most: int) -> bytearray:
-    """The body, refused as soon as it is known to be too large."""
+    if b"transfer-encoding" in headers:
+        expected = most
+    if SMALL_BYTES < expected <= most:
+        hold(expected)
     body, more = bytearray(), True
-    while more:
+    while more and max(expected, len(body)) <= most:
         piece, more = await _piece(receive)
         body += piece
-        if len(body) > most:
-            raise _too_large(most)
+    if max(expected, len(body)) > most:
+        raise PayloadTooLarge("body", f"at most {most} bytes")
     return body
 
 
@@ -74,10 +77,6 @@ async def _piece(receive: Any) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise Unavailable("the client went away")
     return message.get("body", b""), message.get("more_body", False)
-
-
-def _too_large(most: int) -> PayloadTooLarge:
-    return PayloadTooLarge("body", f"at most {most} bytes")
 
 
 async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, patience: float) -> None:

@@ -23,10 +23,10 @@ from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventPage, Kind
+from alcove.server.limits import ThreadPool
 from alcove.server.resource import Call, Resource
 from alcove.server.serving import Handler
 from alcove.server.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
-from alcove.server.thread_pool import ThreadPool
 from alcove.store.memories import Memories
 from alcove.store.reading import View
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
