@@ -123,7 +123,9 @@ def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[st
     """Lines with their columns under one another, numbers to the right; the widest columns give way."""
     rows = [[shown(cell) for cell in row] for row in table]
     widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
-    may_give = [number for number, title in enumerate(rows[0]) if title != "id"]  # one is there to be copied
+    # A number, a time or an id that is cut says nothing.
+    may_give = [n for n, (title, *cells) in enumerate(zip(*table, strict=True))
+                if title != "id" and not any(isinstance(cell, int | datetime) for cell in cells)]  # fmt: skip
     while width is not None and may_give and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         widest = max(may_give, key=widths.__getitem__)
         if widths[widest] <= _LEAST:

@@ -38,6 +38,7 @@ def serve(**options: Any) -> None:
     \b
     With no options, on this machine only, over memory.db.
     Each option is also a variable (ALCOVE_PORT) and a name in a YAML file (port).
+    Seconds and days may also be typed 90s, 15m, 1h or 7d.
     Example:  alcove serve --port 8080 --at memory.db --auth jwt --jwt-secret "$SECRET"
     """
     if is_url(str(options["at"])):

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
+from alcove.core.clock import parse_duration
 from alcove.core.settings import MIB, Settings, setting
 
 
@@ -139,9 +140,16 @@ def _click_type(kind: Any, least: float | None, most: float | None) -> Any:
 
 
 class _Number(click.FloatRange):
-    """A number within its bounds, which NaN is not, although no comparison says so."""
+    """A number within its bounds, which NaN is not, although no comparison says so.
+
+    All but one are durations, which may be typed 90s, 15m, 1h or 7d.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        name = param and param.name
+        if name and name != "rate_limit":
+            duration = parse_duration(str(value), "d" if name.endswith("_days") else "s")
+            value = value if duration is None else duration
         number = float(super().convert(value, param, ctx))
         return number if math.isfinite(number) else self.fail(f"{value} is not a number", param, ctx)
 

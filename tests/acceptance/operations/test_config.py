@@ -63,6 +63,18 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Pa
     assert effective()["port"] == (8080, "default")
 
 
+def test_seconds_and_days_may_have_a_letter(tmp_path: Path) -> None:
+    file = written(tmp_path, "sweep_interval: 15m\nretention_days: 36h\nbusy_timeout: 90s\n")
+    found = effective("--config", file, "--audit-days", "7d", env={"ALCOVE_REQUEST_SECONDS": "1h"})
+    wanted = {
+        "sweep_interval": 900.0, "retention_days": 1.5, "busy_timeout": 90.0, "audit_days": 7.0,
+        "request_seconds": 3600.0,
+    }  # fmt: skip
+    assert {name: found[name][0] for name in wanted} == wanted
+    for flags in (["--rate-limit", "5m"], ["--request-seconds", "2d"], ["--sweep-interval", "1w"]):
+        assert CliRunner().invoke(main, ["config", *flags]).exit_code == 2
+
+
 def test_every_option_is_a_flag_a_variable_and_a_name_in_the_file(tmp_path: Path) -> None:
     other: dict[str, Any] = {
         "auth": "apikey",
