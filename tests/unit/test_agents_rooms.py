@@ -10,8 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import Grant, InvalidRequest, Namespace
-from alcove.agents import templates
-from alcove.agents.rooms import Fallback, Rooms, resolve
+from alcove.agents.rooms import OWNERS, RESERVED, Fallback, Rooms, resolve
 from alcove.agents.specs import Agent, Team
 from tests.support.patience import LONG
 
@@ -110,7 +109,7 @@ def test_names_are_filled_in_once_so_that_a_name_is_never_a_placeholder() -> Non
 def test_every_room_has_exactly_the_segments_of_the_contract(user: str) -> None:
     rooms = resolve(agent(**EVERYTHING), user, session_id="s", instances={"workflow": "w", "swarm": "x"})
     assert rooms.private == ("agent", "bot", "u", user)
-    assert rooms.fallback == Fallback(Namespace(("agent", "bot")), user)
+    assert rooms.fallback == Fallback(Namespace(("agent", "bot")), (user,))
     assert rooms.pools == {"org:docs": ("org", "docs")}
     assert rooms.facts == ("facts", "bot", "u", user)
     assert rooms.long_term == {
@@ -173,7 +172,7 @@ def test_a_team_that_shares_nothing_has_no_room() -> None:
 
 def test_rows_without_an_author_count_only_with_authentication_off() -> None:
     fallback = resolve(agent(private={}), "noop", authentication=False).fallback
-    assert fallback == Fallback(Namespace(("agent", "bot")), "noop", authorless=True)
+    assert fallback == Fallback(Namespace(("agent", "bot")), ("noop", None))
 
 
 @pytest.mark.parametrize("session", ["u", "user", "facts", "session"])
@@ -192,7 +191,7 @@ def test_a_user_id_in_a_template_never_makes_the_room_somebody_elses(user: str) 
     for template in ("{user_id}:{agent_name}", "agent:{user_id}:{agent_name}"):
         room = Namespace.parse(private(template, user=user))
         assert room.owner == user
-        assert room[0] not in templates.RESERVED | templates.OWNERS
+        assert room[0] not in RESERVED | OWNERS
 
 
 def test_an_id_too_long_for_a_namespace_is_named() -> None:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
-from alcove.agents import templates
 from alcove.agents.access import GROUP, admitted
+from alcove.agents.rooms import OWNERS, Pattern, overlap, private_template, shared_room
 from alcove.agents.spec_reading import AllSpecs, Located
 from alcove.agents.specs import Agent, Path, Team
-from alcove.agents.templates import OWNERS, Pattern
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 
@@ -158,7 +157,7 @@ def _lets_others_in(spec: Agent | Team, team: Team) -> bool:
 def _private(agent: Agent, max_depth: int) -> Pattern:
     """The pattern of an agent's private rooms, without the user."""
     spec = agent.memory.private
-    template = templates.private(spec.namespace, agent.name, session_isolated=spec.session_isolated)
+    template = private_template(agent)
     shortest = template.fill({"user_id": "x", "session_id": "x"})
     Namespace.checked((*shortest, "u", "x"))
     if spec.session_isolated and not template.needs("session_id"):
@@ -186,7 +185,7 @@ def _shared(specs: AllSpecs) -> Iterator[tuple[Located[Any], Path, Namespace | s
 
 def _namespace(text: str, placeholder: str, name: str) -> Namespace | str:
     try:
-        return Namespace.checked(templates.shared(text, placeholder, name))
+        return Namespace.checked(shared_room(text, placeholder, name))
     except InvalidRequest as error:
         return error.expected
 
@@ -216,7 +215,7 @@ class _Territory:
                 return met
         else:
             against = [*self._open.items(), *self._fixed.items()]
-        return next((agent for other, agent in against if templates.overlap(pattern, other)), None)
+        return next((agent for other, agent in against if overlap(pattern, other)), None)
 
 
 def _is_fixed(pattern: Pattern) -> bool:

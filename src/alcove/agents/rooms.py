@@ -1,71 +1,80 @@
 """From a spec, a user and a session to rooms: the exact namespaces, and the grant that opens each.
 
-Every name stands in a segment of its own or inside one, so no user, session or instance id reaches a
-room that is not its own, whatever characters it has.
+A template becomes segments first, and names are filled in afterwards: every name stands in a segment of its
+own or inside one, so no user, session or instance id adds a segment or reaches a room that is not its own,
+whatever characters it has.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from alcove.agents import templates
 from alcove.agents.specs import Agent, Kind, Team
-from alcove.agents.templates import OWNERS, RESERVED
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant
 
+Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
+OWNERS = frozenset({"u", "user"})
+"""Segments that say whose a namespace is; no template and no name may spell one."""
+RESERVED = frozenset(
+    {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
+     "swarm", "debate"}
+)  # fmt: skip
+"""First segments of rooms that Alcove lays out itself."""
 RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
 """Bytes in the id of a session or a run."""
+SESSION = "{session_id}"
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(NamedTuple):
     """Where to look while the private room is empty: rooms from before users had their own.
 
-    Everything under `namespace` that `written_by` wrote into rooms that are nobody's, newest of each key.
+    Everything under `namespace` that one of `authors` wrote into rooms that are nobody's, newest of each key.
     """
 
     namespace: Namespace
-    written_by: str
-    authorless: bool = False
-    """Whether rows without an author count, too: only with authentication off."""
-
-    @property
-    def authors(self) -> tuple[str | None, ...]:
-        """Whose rows count; None for those that nobody is known to have written."""
-        return (self.written_by, None) if self.authorless else (self.written_by,)
+    authors: tuple[str | None, ...]
+    """None for rows that nobody is known to have written, which count only with authentication off."""
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """The rooms of one agent for one user, in one session, team and set of runs."""
+    """The rooms of one agent for one user, in one session, team and set of runs.
+
+    Each is worked out when it is asked for, so a call needs only its own ids.
+    """
 
     agent: Agent
     user: str
     session_id: str | None = None
     team_spec: Team | None = None
-    instances: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    instances: Mapping[str, str] = field(default_factory=dict)
     authentication: bool = True
+
+    def __post_init__(self) -> None:
+        for kind in self.instances:
+            if kind not in RUNS:
+                raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
 
     @functools.cached_property
     def private(self) -> Namespace | None:
         """What the agent remembers of this user; None where the spec has no such room."""
-        spec = self.agent.memory.private
-        if not spec.enabled:
+        if not self.agent.memory.private.enabled:
             return None
-        template = templates.private(spec.namespace, self.agent.name, session_isolated=spec.session_isolated)
-        values = {"user_id": self.user}
+        template, values = private_template(self.agent), {"user_id": self.user}
         if template.needs("session_id"):
             values["session_id"] = self._session()
-        return Namespace.checked((*_filled(template, values), "u", self.user), "user_id")
+        return Namespace.checked((*template.checked(values), "u", self.user), "user_id")
 
     @property
     def fallback(self) -> Fallback | None:
@@ -73,7 +82,7 @@ class Rooms:
         private = None if self.agent.memory.private.session_isolated else self.private
         if private is None:
             return None
-        return Fallback(Namespace(private[:-2]), self.user, authorless=not self.authentication)
+        return Fallback(Namespace(private[:-2]), (self.user,) if self.authentication else (self.user, None))
 
     @functools.cached_property
     def pools(self) -> Mapping[str, Namespace]:
@@ -97,27 +106,13 @@ class Rooms:
     def long_term(self) -> Mapping[str, Namespace]:
         """By scope: `all` for every agent of this user, `agent` for this one; empty where it is off."""
         if not self.agent.memory.long_term.enabled:
-            return MappingProxyType({})
+            return {}
+        scopes = {"all": ("all",), "agent": ("agent", self.agent.name)}
         root = ("user", self.user, "long-term")
-        return MappingProxyType(
-            {
-                "all": Namespace.checked((*root, "all"), "user_id"),
-                "agent": Namespace.checked((*root, "agent", self.agent.name), "user_id"),
-            }
-        )
+        return {name: Namespace.checked((*root, *scope), "user_id") for name, scope in scopes.items()}
 
     def scratch(self, kind: str) -> Namespace:
         """The scratch room of this kind, bound to its instance; an error where the call names none."""
-        room = self._found.get(kind)
-        if room is None:
-            room = self._found[kind] = self._resolved(kind)
-        return room
-
-    @functools.cached_property
-    def _found(self) -> dict[str, Namespace]:
-        return {}
-
-    def _resolved(self, kind: str) -> Namespace:
         kinds = self.agent.memory.scratch
         if kind not in kinds:
             raise InvalidRequest("namespace", f"one of {', '.join(kinds) or 'no scratch rooms'}")
@@ -125,13 +120,16 @@ class Rooms:
             return Namespace(("global",))
         if kind == "session":
             return Namespace.checked(("session", self._session(), "u", self.user), "session_id")
-        run = self._run("workflow" if kind == "agent" else kind)
+        name = "workflow" if kind == "agent" else kind
+        run, where = self.instances.get(name), f"instances.{name}"
+        if run is not None and (type(run) is not str or not run):
+            raise InvalidRequest(where, "a non-empty string")
         if kind == "agent":
             own = ("agent-room", self.agent.name, "u", self.user)
-            return Namespace.checked(own if run is None else (*own, run), "instances.workflow")
+            return Namespace.checked(own if run is None else (*own, run), where)
         if run is None:
-            raise InvalidRequest(f"instances.{kind}", f"the id of this {kind}: it has a room of its own")
-        return Namespace.checked((kind, run), f"instances.{kind}")
+            raise InvalidRequest(where, f"the id of this {kind}: it has a room of its own")
+        return Namespace.checked((kind, run), where)
 
     def grant(self, room: Namespace) -> Grant:
         """What opens one of these rooms; nobody deletes in a shared one, where others may have written."""
@@ -146,11 +144,36 @@ class Rooms:
             raise InvalidRequest("session_id", "another id: 'u' has a meaning in namespaces")
         return given
 
-    def _run(self, kind: str) -> str | None:
-        given = self.instances.get(kind)
-        if given is not None and (type(given) is not str or not given):
-            raise InvalidRequest(f"instances.{kind}", "a non-empty string")
-        return given
+
+def pools(agent: Agent) -> dict[str, Namespace]:
+    """An agent's pools by name; they are the same for every user."""
+    rooms = (shared_room(text, "agent_name", agent.name) for text in agent.memory.pools)
+    return {str(room): room for room in rooms}
+
+
+def team_room(team: Team) -> Namespace | None:
+    """A team's room; None for a team that shares nothing."""
+    text = team.shared_memory_namespace
+    return None if text is None else shared_room(text, "team_name", team.name)
+
+
+@functools.lru_cache(4096)
+def shared_room(text: str, placeholder: str, name: str) -> Namespace:
+    """The namespace of a pool or a team: nothing in it may depend on who calls."""
+    return Namespace(_parsed(text, {placeholder: name}).fill({}))
+
+
+def older(agent: Agent) -> str | None:
+    """Below which prefix an agent's older rooms lie, as text that `older_room` fills in for a user."""
+    spec = agent.memory.private
+    if not spec.enabled or spec.session_isolated:
+        return None
+    return msgspec.json.encode(private_template(agent)).decode()
+
+
+def older_room(text: str, user: str) -> Namespace:
+    """Where older memories of a user may lie: the fallback of a private room."""
+    return Namespace(msgspec.json.decode(text, type=Template).checked({"user_id": user}))
 
 
 def resolve(
@@ -162,56 +185,18 @@ def resolve(
     instances: Mapping[str, str] | None = None,
     authentication: bool = True,
 ) -> Rooms:
-    """The rooms of this call. Each is worked out when it is asked for, so a call needs only its own ids."""
-    for kind in instances or ():
-        if kind not in RUNS:
-            raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
-    return Rooms(agent, user, session_id, team, MappingProxyType(dict(instances or {})), authentication)
+    """The rooms of this call."""
+    return Rooms(agent, user, session_id, team, instances or {}, authentication)
 
 
-def older(agent: Agent) -> str | None:
-    """Below which prefix an agent's older rooms lie, as text that `older_room` fills in for a user."""
-    spec = agent.memory.private
-    if not spec.enabled or spec.session_isolated:
-        return None
-    template = templates.private(spec.namespace, agent.name, session_isolated=False)
-    return msgspec.json.encode(template).decode()
-
-
-def older_room(text: str, user: str) -> Namespace:
-    """Where older memories of a user may lie: the fallback of a private room."""
-    template = msgspec.json.decode(text, type=templates.Template)
-    return Namespace(_filled(template, {"user_id": user}))
-
-
-def isolated(agent: Agent) -> templates.Pattern | None:
+def isolated(agent: Agent) -> Pattern | None:
     """What the private rooms of an agent look like that has one for each session, without the user."""
-    spec = agent.memory.private
-    if not spec.enabled:
-        return None
-    return templates.private(spec.namespace, agent.name, session_isolated=True).pattern
+    return private_template(agent).pattern if agent.memory.private.enabled else None
 
 
-def fits(room: Namespace, pattern: templates.Pattern) -> bool:
+def fits(room: Namespace, pattern: Pattern) -> bool:
     """Whether a user's room can be one of these."""
-    return len(room) == len(pattern) + 2 and templates.overlap(room[:-2], pattern)
-
-
-def pools(agent: Agent) -> Mapping[str, Namespace]:
-    """An agent's pools by name; they are the same for every user."""
-    return _pools(agent.memory.pools, agent.name)
-
-
-def team_room(team: Team) -> Namespace | None:
-    """A team's room; None for a team that shares nothing."""
-    text = team.shared_memory_namespace
-    return None if text is None else templates.shared(text, "team_name", team.name)
-
-
-@functools.lru_cache(4096)
-def _pools(texts: tuple[str, ...], agent: str) -> Mapping[str, Namespace]:
-    rooms = (templates.shared(text, "agent_name", agent) for text in texts)
-    return MappingProxyType({str(room): room for room in rooms})
+    return len(room) == len(pattern) + 2 and overlap(room[:-2], pattern)
 
 
 def short(name: str) -> str:
@@ -219,13 +204,130 @@ def short(name: str) -> str:
     return repr(name if len(name) <= 60 else f"{name[:60]}…")
 
 
-def _filled(template: templates.Template, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Segments in which no id spells what says whose a room is, or another room's first segment."""
-    segments = list(template.fill(values))
-    for place, segment in enumerate(segments):
-        names = template.segments[place][1::2]
-        if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
-            if "session_id" in names:
-                raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
-            segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
-    return tuple(segments)
+# Templates
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A parsed template: what is fixed is filled in, `{user_id}` and `{session_id}` are left."""
+
+    segments: tuple[tuple[str, ...], ...]
+    """Each segment as its pieces: odd ones are names of placeholders."""
+
+    def fill(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """The segments with every placeholder replaced, in one pass."""
+        return tuple(
+            "".join(values[piece] if odd % 2 else piece for odd, piece in enumerate(segment))
+            for segment in self.segments
+        )
+
+    def checked(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """The same, with no id that spells what says whose a room is, or another room's first segment."""
+        segments = list(self.fill(values))
+        for place, segment in enumerate(segments):
+            names = self.segments[place][1::2]
+            if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
+                if "session_id" in names:
+                    raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
+                segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
+        return tuple(segments)
+
+    def needs(self, name: str) -> bool:
+        """Whether this placeholder is in it."""
+        return any(name in segment[1::2] for segment in self.segments)
+
+    @property
+    def pattern(self) -> Pattern:
+        """Each segment as text, or as what stands before and after the part known only at the call."""
+        return tuple(s[0] if len(s) == 1 else (s[0], s[-1]) for s in self.segments)
+
+
+def private_template(agent: Agent) -> Template:
+    """An agent's private template; without isolation the session is taken out of it."""
+    spec = agent.memory.private
+    return _private(spec.namespace, agent.name, spec.session_isolated)
+
+
+@functools.lru_cache(4096)
+def _private(text: str, agent: str, session_isolated: bool) -> Template:
+    text = text if session_isolated else without_session(text)
+    return _parsed(text, {"agent_name": agent}, later=("user_id", "session_id"))
+
+
+def without_session(text: str) -> str:
+    """The template without `{session_id}`, and without the `-`, `_` or `.` that glued it to other text."""
+    if SESSION not in text:
+        return text
+    segments = (_removed(segment) for segment in text.split(":"))
+    return ":".join(segment for segment in segments if segment is not None)
+
+
+def _removed(segment: str) -> str | None:
+    """One segment without its session; None where nothing else was in it."""
+    first, *others = segment.split(SESSION)
+    kept = first
+    for other in others:
+        left, right = kept.rstrip("-_."), other.lstrip("-_.")
+        glue = (kept[len(left) :] or other[: len(other) - len(right)])[:1]
+        kept = f"{left}{glue}{right}" if left and right else left or right
+    return kept if kept or not others else None
+
+
+def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> Template:
+    """Fills in what is known and leaves `later` open; InvalidRequest says what is wrong."""
+    names = [*values, *later]
+    if not text:
+        raise InvalidRequest("namespace", "a template with something left in it besides {session_id}")
+    segments = []
+    for segment in Namespace.parse(text):
+        if not segment:
+            raise InvalidRequest("namespace", f"segments that are not empty, in {text!r}")
+        pieces = _PLACEHOLDER.split(segment)
+        for piece in pieces[1::2]:
+            if piece not in names:
+                raise InvalidRequest("namespace", f"no {{{piece}}} here, only {_listed(names)}")
+        if any(brace in piece for piece in pieces[0::2] for brace in "{}"):
+            raise InvalidRequest("namespace", f"braces only around {_listed(names)}, in {text!r}")
+        segments.append(_merged(pieces, values))
+    template = Template(tuple(segments))
+    if owner := next((segment for segment in template.pattern if segment in OWNERS), None):
+        raise InvalidRequest("namespace", f"no segment {owner!r}, which says whose a room is")
+    if (first := template.pattern[0]) in RESERVED:
+        raise InvalidRequest("namespace", f"another first segment: {first!r} has rooms of its own")
+    return template
+
+
+def _merged(pieces: list[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Pieces of a segment, with what is known made part of the text around it."""
+    merged = [pieces[0]]
+    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if name in values:
+            merged[-1] += values[name] + text
+        else:
+            merged += [name, text]
+    return tuple(merged)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in names) or "plain text"
+
+
+def overlap(one: Pattern, other: Pattern) -> bool:
+    """Whether the shorter pattern can be the beginning of the longer, or equal to it."""
+    return all(_may_equal(a, b) for a, b in zip(one, other, strict=False))
+
+
+def _may_equal(one: tuple[str, str] | str, other: tuple[str, str] | str) -> bool:
+    if isinstance(one, str):
+        return one == other if isinstance(other, str) else _may_equal(other, one)
+    if isinstance(other, str):
+        escaped = other[1:] if other[:1] == "%" and other[1:] in OWNERS | RESERVED else ""
+        return any(_fits(one, text) for text in (other, escaped))
+    starts = one[0].startswith(other[0]) or other[0].startswith(one[0])
+    ends = one[1].endswith(other[1]) or other[1].endswith(one[1])
+    return starts and ends
+
+
+def _fits(ends: tuple[str, str], text: str) -> bool:
+    before, after = ends
+    return len(text) > len(before) + len(after) and text.startswith(before) and text.endswith(after)
