@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from alcove.agents.access import agent_for, direct_grants, may_use, team_for
 from alcove.agents.loading import load
-from alcove.agents.specs import Agent, Catalogue
+from alcove.agents.rooms import direct_grants
+from alcove.agents.specs import Agent, Catalogue, may_use
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
@@ -66,11 +66,11 @@ teams:
 
 
 def test_an_agent_one_may_not_use_is_as_one_that_is_not_there(catalogue: Catalogue) -> None:
-    assert agent_for(catalogue, "open", ALICE).name == "open"
+    assert catalogue.agent_for(ALICE, "open").name == "open"
     messages = []
     for name in ("shut", "none"):
         with pytest.raises(NotFound) as caught:
-            agent_for(catalogue, name, ALICE)
+            catalogue.agent_for(ALICE, name)
         messages.append(caught.value.message.replace(name, "…"))
     assert messages[0] == messages[1]
 
@@ -78,9 +78,9 @@ def test_an_agent_one_may_not_use_is_as_one_that_is_not_there(catalogue: Catalog
 @pytest.mark.parametrize("team", ["bobs", "shuts", "none"])
 def test_a_team_takes_its_workers_and_whom_it_is_shared_with(catalogue: Catalogue, team: str) -> None:
     agent = catalogue.agents["open"]
-    assert team_for(catalogue, "crew", agent, ALICE).name == "crew"
+    assert catalogue.team_for(ALICE, "crew", agent).name == "crew"
     with pytest.raises(NotFound):
-        team_for(catalogue, team, agent, ALICE)
+        catalogue.team_for(ALICE, team, agent)
 
 
 def test_a_direct_call_reads_pools_and_teams_of_the_agents_its_caller_may_use(catalogue: Catalogue) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
 from alcove.agents.loading import load
-from alcove.agents.rooms import Rooms, private_template, resolve
+from alcove.agents.rooms import Rooms, private_template
 from alcove.agents.specs import Agent, InvalidSpecs, Memory, Private
 from tests.support.patience import LONG
 
@@ -52,7 +52,7 @@ def test_in_specs_that_load_no_room_reaches_private_rooms_of_another(
         return
     rooms: list[tuple[Rooms, Namespace]] = []
     for spec, (user, session) in zip(found.agents.values(), calls, strict=True):
-        call = resolve(spec, user, session_id=session)
+        call = Rooms(spec, user, session_id=session)
         try:
             room = call.private
         except InvalidRequest:  # a session id that means something in namespaces

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import Grant, InvalidRequest, Namespace
-from alcove.agents.rooms import OWNERS, RESERVED, Fallback, Rooms, resolve
+from alcove.agents.rooms import OWNERS, RESERVED, Fallback, Rooms
 from alcove.agents.specs import Agent, Team
 from tests.support.patience import LONG
 
@@ -45,7 +45,7 @@ def private(
     template: str, *, isolated: bool = False, name: str = "bot", user: str = "alice", **given: Any
 ) -> str:
     spec = agent(name, private={"namespace": template, "session_isolated": isolated})
-    return str(resolve(spec, user, **given).private)
+    return str(Rooms(spec, user, **given).private)
 
 
 EVERYTHING: dict[str, Any] = {
@@ -93,9 +93,9 @@ def test_an_isolated_session_stays_in_its_place(template: str, room: str) -> Non
 def test_an_isolated_room_needs_a_session_and_has_no_fallback() -> None:
     spec = agent(private={"namespace": "a:{session_id}", "session_isolated": True}, pools=["org"])
     with pytest.raises(InvalidRequest) as caught:
-        _ = resolve(spec, "alice").private
+        _ = Rooms(spec, "alice").private
     assert caught.value.field == "session_id"
-    assert resolve(spec, "alice", session_id="s").fallback is None
+    assert Rooms(spec, "alice", session_id="s").fallback is None
 
 
 def test_names_are_filled_in_once_so_that_a_name_is_never_a_placeholder() -> None:
@@ -107,7 +107,7 @@ def test_names_are_filled_in_once_so_that_a_name_is_never_a_placeholder() -> Non
     "user", ["alice", "alice:admin", "a/b", "%", "u", "user", "Ünïcode 😀", "facts", "noop"]
 )
 def test_every_room_has_exactly_the_segments_of_the_contract(user: str) -> None:
-    rooms = resolve(agent(**EVERYTHING), user, session_id="s", instances={"workflow": "w", "swarm": "x"})
+    rooms = Rooms(agent(**EVERYTHING), user, session_id="s", instances={"workflow": "w", "swarm": "x"})
     assert rooms.private == ("agent", "bot", "u", user)
     assert rooms.fallback == Fallback(Namespace(("agent", "bot")), (user,))
     assert rooms.pools == {"org:docs": ("org", "docs")}
@@ -121,11 +121,11 @@ def test_every_room_has_exactly_the_segments_of_the_contract(user: str) -> None:
     assert rooms.scratch("swarm") == ("swarm", "x")
     assert rooms.scratch("session") == ("session", "s", "u", user)
     assert rooms.scratch("agent") == ("agent-room", "bot", "u", user, "w")
-    assert resolve(agent(**EVERYTHING), user).scratch("agent") == ("agent-room", "bot", "u", user)
+    assert Rooms(agent(**EVERYTHING), user).scratch("agent") == ("agent-room", "bot", "u", user)
 
 
 def test_a_block_that_is_left_out_has_no_room() -> None:
-    rooms = resolve(agent(), "alice", session_id="s")
+    rooms = Rooms(agent(), "alice", session_id="s")
     assert (rooms.private, rooms.fallback, rooms.facts, rooms.team) == (None, None, None, None)
     assert (dict(rooms.pools), dict(rooms.long_term)) == ({}, {})
     with pytest.raises(InvalidRequest):
@@ -134,7 +134,7 @@ def test_a_block_that_is_left_out_has_no_room() -> None:
 
 @pytest.mark.parametrize("kind", ["workflow", "swarm", "debate"])
 def test_a_run_that_is_not_named_is_an_error_and_never_a_shared_default(kind: str) -> None:
-    rooms = resolve(agent(scratch=[kind]), "alice", session_id="s")
+    rooms = Rooms(agent(scratch=[kind]), "alice", session_id="s")
     with pytest.raises(InvalidRequest) as caught:
         rooms.scratch(kind)
     assert caught.value.field == f"instances.{kind}"
@@ -143,22 +143,22 @@ def test_a_run_that_is_not_named_is_an_error_and_never_a_shared_default(kind: st
 @pytest.mark.parametrize("bad", ["", 7, ["w"]])
 def test_an_instance_id_is_text(bad: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"instances\.workflow"):
-        resolve(agent(scratch=["workflow"]), "alice", instances={"workflow": bad}).scratch("workflow")
+        Rooms(agent(scratch=["workflow"]), "alice", instances={"workflow": bad}).scratch("workflow")
     with pytest.raises(InvalidRequest, match="session_id"):
-        resolve(agent(scratch=["session"]), "alice", session_id=bad).scratch("session")
+        Rooms(agent(scratch=["session"]), "alice", session_id=bad).scratch("session")
 
 
 def test_what_is_no_kind_of_instance_or_room_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"instances\.session.*workflow, swarm, debate"):
-        resolve(agent(), "alice", instances={"session": "s"})
+        Rooms(agent(), "alice", instances={"session": "s"})
     with pytest.raises(InvalidRequest, match="one of agent, global"):
-        resolve(agent(scratch=["agent", "global"]), "alice", session_id="s").scratch("session")
+        Rooms(agent(scratch=["agent", "global"]), "alice", session_id="s").scratch("session")
     with pytest.raises(InvalidRequest, match="session_id"):
-        resolve(agent(scratch=["session"]), "alice").scratch("session")
+        Rooms(agent(scratch=["session"]), "alice").scratch("session")
 
 
 def test_a_grant_opens_one_room_and_a_shared_one_without_delete() -> None:
-    rooms = resolve(agent(**EVERYTHING), "alice", session_id="s", team=TEAM,
+    rooms = Rooms(agent(**EVERYTHING), "alice", session_id="s", team_spec=TEAM,
                     instances=dict.fromkeys(("workflow", "swarm", "debate"), "w"))  # fmt: skip
     for (kind, *_), room in _all(rooms).items():
         kept = ("read", "write") if kind in ("pool", "team") else ("read", "write", "delete")
@@ -167,11 +167,11 @@ def test_a_grant_opens_one_room_and_a_shared_one_without_delete() -> None:
 
 def test_a_team_that_shares_nothing_has_no_room() -> None:
     team = Team(name="crew", workers=("bot",), shared_memory_namespace=None)
-    assert resolve(agent(), "alice", team=team).team is None
+    assert Rooms(agent(), "alice", team_spec=team).team is None
 
 
 def test_rows_without_an_author_count_only_with_authentication_off() -> None:
-    fallback = resolve(agent(private={}), "noop", authentication=False).fallback
+    fallback = Rooms(agent(private={}), "noop", authentication=False).fallback
     assert fallback == Fallback(Namespace(("agent", "bot")), ("noop", None))
 
 
@@ -183,7 +183,7 @@ def test_a_session_id_never_spells_an_owner_or_another_kind_of_room(session: str
     with pytest.raises(InvalidRequest):
         private("agent:{session_id}:x", isolated=True, session_id="u")
     with pytest.raises(InvalidRequest):
-        resolve(agent(scratch=["session"]), "alice", session_id="u").scratch("session")
+        Rooms(agent(scratch=["session"]), "alice", session_id="u").scratch("session")
 
 
 @pytest.mark.parametrize("user", ["u", "user", "facts", "agent-room"])
@@ -246,7 +246,7 @@ def test_two_different_rooms_never_have_the_same_namespace(
         assume(name not in ("u", "user") and session not in ("u", "user"))
         memory = EVERYTHING | {"private": {"namespace": template, "session_isolated": isolated}}
         instances = dict.fromkeys(("workflow", "swarm", "debate"), instance)
-        rooms = resolve(agent(name, **memory), user, session_id=session, team=TEAM, instances=instances)
+        rooms = Rooms(agent(name, **memory), user, session_id=session, team_spec=TEAM, instances=instances)
         for key, room in _all(rooms).items():
             assert found.setdefault(room, key) == key
             owned = key[0] not in ("team", "pool", "global", "workflow", "swarm", "debate")
@@ -261,7 +261,7 @@ def test_no_grant_of_one_user_reaches_what_another_user_owns(
     assume(one[1] != other[1] and {one[0], one[2], other[0], other[2]}.isdisjoint(("u", "user")))
     memory = EVERYTHING | {"private": {"namespace": template, "session_isolated": isolated}}
     calls = [
-        resolve(agent(name, **memory), user, session_id=session, team=TEAM,
+        Rooms(agent(name, **memory), user, session_id=session, team_spec=TEAM,
                 instances=dict.fromkeys(("workflow", "swarm", "debate"), run))
         for name, user, session, run in (one, other)
     ]  # fmt: skip

@@ -19,10 +19,9 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from alcove.agents.runs import ALCOVE, OVERSEER
+from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Grant, Principal
 from alcove.core.records import Deferred
 from alcove.store.memories import Memories
 
@@ -95,7 +94,7 @@ class Calls:
             wipes=bound[1],
         )  # fmt: skip
         try:
-            self._memories.put_record(Principal(user, agent=ALCOVE, grants=(Grant(room),)), put)
+            self._memories.put_record(acting_for(user, room), put)
         except KeyDestroyed:
             pass  # their user was wiped since
         except AlcoveError as error:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
-from alcove.agents.access import GROUP, admitted
 from alcove.agents.rooms import OWNERS, Pattern, overlap, private_template, shared_room
 from alcove.agents.spec_reading import AllSpecs, Located
-from alcove.agents.specs import Agent, Path, Team
+from alcove.agents.specs import GROUP, Agent, Path, Team, admitted
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 

@@ -15,10 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from alcove.agents.specs import Agent, Kind, Team
+from alcove.agents.specs import Agent, Catalogue, Kind, Team, may_use
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Grant
+from alcove.core.principal import Grant, Principal
+from alcove.store import validation
 
 Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
 OWNERS = frozenset({"u", "user"})
@@ -65,6 +66,10 @@ class Rooms:
         for kind in self.instances:
             if kind not in RUNS:
                 raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
+        ids = {f"instances.{kind}": id for kind, id in self.instances.items()}
+        for where, given in {"session_id": self.session_id, **ids}.items():
+            if given is not None and len(validation.text(given, where)) > MOST_ID:
+                raise InvalidRequest(where, f"at most {MOST_ID} bytes")
 
     @functools.cached_property
     def private(self) -> Namespace | None:
@@ -122,7 +127,7 @@ class Rooms:
             return Namespace.checked(("session", self._session(), "u", self.user), "session_id")
         name = "workflow" if kind == "agent" else kind
         run, where = self.instances.get(name), f"instances.{name}"
-        if run is not None and (type(run) is not str or not run):
+        if run == "":
             raise InvalidRequest(where, "a non-empty string")
         if kind == "agent":
             own = ("agent-room", self.agent.name, "u", self.user)
@@ -137,12 +142,11 @@ class Rooms:
         return Grant(room, ("read", "write")) if shared else Grant(room)
 
     def _session(self) -> str:
-        given = self.session_id
-        if type(given) is not str or not given:
+        if not self.session_id:
             raise InvalidRequest("session_id", "the id of this session: this room has one for each")
-        if given == "u":
+        if self.session_id == "u":
             raise InvalidRequest("session_id", "another id: 'u' has a meaning in namespaces")
-        return given
+        return self.session_id
 
 
 def pools(agent: Agent) -> dict[str, Namespace]:
@@ -176,32 +180,21 @@ def older_room(text: str, user: str) -> Namespace:
     return Namespace(msgspec.json.decode(text, type=Template).checked({"user_id": user}))
 
 
-def resolve(
-    agent: Agent,
-    user: str,
-    *,
-    session_id: str | None = None,
-    team: Team | None = None,
-    instances: Mapping[str, str] | None = None,
-    authentication: bool = True,
-) -> Rooms:
-    """The rooms of this call."""
-    return Rooms(agent, user, session_id, team, instances or {}, authentication)
-
-
-def isolated(agent: Agent) -> Pattern | None:
-    """What the private rooms of an agent look like that has one for each session, without the user."""
-    return private_template(agent).pattern if agent.memory.private.enabled else None
-
-
-def fits(room: Namespace, pattern: Pattern) -> bool:
-    """Whether a user's room can be one of these."""
+def may_be_private(room: Namespace, agent: Agent) -> bool:
+    """Whether a user's room can be one that an agent has for them in a session."""
+    pattern = private_template(agent).pattern if agent.memory.private.enabled else ()
     return len(room) == len(pattern) + 2 and overlap(room[:-2], pattern)
 
 
-def short(name: str) -> str:
-    """A name that somebody made up, as a sentence repeats it."""
-    return repr(name if len(name) <= 60 else f"{name[:60]}…")
+def direct_grants(catalogue: Catalogue, principal: Principal) -> tuple[Grant, ...]:
+    """What a call without an agent may read: pools and teams of the agents its caller may use."""
+    usable = [agent for agent in catalogue.agents.values() if may_use(agent, principal)]
+    names = {agent.name for agent in usable}
+    rooms: list[Namespace | None] = [room for agent in usable for room in pools(agent).values()]
+    for team in catalogue.teams.values():
+        if may_use(team, principal) and not names.isdisjoint(team.workers):
+            rooms.append(team_room(team))
+    return tuple(Grant(room, ("read",)) for room in dict.fromkeys(rooms) if room)
 
 
 # Templates

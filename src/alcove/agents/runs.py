@@ -16,7 +16,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from alcove.agents.rooms import MOST_ID, RUNS, short
+from alcove.agents.rooms import MOST_ID, RUNS
+from alcove.agents.specs import short
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal, checked_user
@@ -89,7 +90,7 @@ class Runs:
         return self.find(run)
 
     def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
-        """The runs that the caller owns or is in, by kind and id: at most `limit`, after the first `offset`."""
+        """The runs that the caller owns or is in: at most `limit`, after the first `offset`."""
         user = principal.user_id
         validation.whole(offset, "offset", 0, 2**31)
         stop = offset + validation.whole(limit, "limit", 1, MOST_RUNS)
@@ -203,6 +204,11 @@ def _run(kind: str, id: str, field: str = "id") -> Namespace:
 def run_room(run: Namespace) -> Namespace:
     """The room that a run's members share."""
     return Namespace(run[1:])
+
+
+def room_run(room: Namespace) -> Namespace:
+    """The other way round: the run whose room this is."""
+    return Namespace(("runs", *room))
 
 
 def _membership(run: Namespace, user: str, field: str) -> Namespace:

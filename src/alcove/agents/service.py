@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents import rooms as layout
-from alcove.agents.access import agent_for, direct_grants, may_use, team_for
 from alcove.agents.calls import Calls, ToolCall
-from alcove.agents.rooms import MOST_ID, RUNS, short
-from alcove.agents.runs import MOST_RUNS, OVERSEER, Run, Runs
-from alcove.agents.specs import Agent, Catalogue, Team
+from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
+from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
+from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import rendered
 from alcove.agents.tools.keyed import left_behind
-from alcove.agents.tools.scratch import enter as scratch_room
+from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -36,14 +37,6 @@ UNKNOWN = "unknown"
 _KEPT = 2048
 MOST_CALLS = 1000
 """Tool calls in one answer."""
-
-
-class Where(Struct, frozen=True, kw_only=True):
-    """In which session, team and runs a call is made."""
-
-    session_id: str | None = None
-    team: str | None = None
-    instances: dict[str, str] = {}
 
 
 class RoomSummary(Struct, frozen=True, kw_only=True):
@@ -65,17 +58,16 @@ class RoomStats(Struct, frozen=True, kw_only=True):
     conflicts: int
 
 
-class Agents:
-    """Agents, teams and their rooms, for whoever may use them."""
+class Agents(Runs):
+    """Agents, teams, their rooms and runs, for whoever may use them."""
 
     def __init__(self, memories: Memories, watched: Watched | None, *, authentication: bool) -> None:
-        self._memories = memories
+        super().__init__(memories)
         self._watched = watched
         self._authentication = authentication
         self._catalogue = Catalogue()
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
-        self.runs = Runs(memories)
         self.calls = Calls(memories)
         self._older: set[str] = set()
         self._keep_older(self.catalogue.agents.values())
@@ -89,16 +81,15 @@ class Agents:
 
     def _keep_older(self, agents: Iterable[Agent]) -> None:
         """Tells the store where these agents show users older rooms, so that a wipe reaches them."""
-        if new := {text for agent in agents if (text := layout.older(agent))} - self._older:
+        if new := {text for agent in agents if (text := older(agent))} - self._older:
             self._memories.admin.keep_private_rooms(new)
             self._older |= new
 
     def check(self) -> str | None:
         """Why the newest spec files do not load, and warnings; None if there is nothing to tell."""
         catalogue, troubles = self.catalogue, self._watched.troubles if self._watched else ()
-        broken = (
-            [f"the last good specs serve, because of {'; '.join(map(str, troubles))}"] if troubles else []
-        )
+        why = "; ".join(map(str, troubles))
+        broken = [f"the last good specs serve, because of {why}"] if why else []
         return "; ".join([*broken, *catalogue.warnings]) or None
 
     def direct(self, principal: Principal) -> Principal:
@@ -123,55 +114,49 @@ class Agents:
 
     def agent(self, principal: Principal, agent: str) -> Agent:
         """The spec of the agent of this name; NotFound if there is none that the caller may use."""
-        return agent_for(self.catalogue, agent, principal)
+        return self.catalogue.agent_for(principal, agent)
 
     def teams(self, principal: Principal) -> list[Team]:
         """The teams that the caller may use, with the namespace of its room instead of the template."""
         usable = (team for team in self.catalogue.teams.values() if may_use(team, principal))
-        rooms = ((team, layout.team_room(team)) for team in usable)
+        rooms = ((team, team_room(team)) for team in usable)
         return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
 
     def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, and the older ones in which they left something."""
-        told = self.agent(principal, agent)
-        turn = self._turn(principal, told, Where())
-        rooms, spec = turn.rooms, told.memory
-        found: list[tuple[str, Namespace]] = []
-        if spec.private.session_isolated:
-            pattern = layout.isolated(told)
-            found += [
-                ("private", room)
-                for room in self._own(principal, ())
-                if pattern and layout.fits(room, pattern)
-            ]
-        elif rooms.private:
-            found.append(("private", rooms.private))
-        found += [("pool", room) for room in rooms.pools.values()]
-        for team in self.catalogue.teams_of(agent):
-            if may_use(team, principal) and (room := layout.team_room(team)):
-                found.append(("team", room))
-        found += [("facts", rooms.facts)] if rooms.facts else []
-        found += [("long-term", room) for room in rooms.long_term.values()]
-        for kind in spec.scratch:
-            if kind in RUNS:
-                found += [(kind, Namespace((kind, id))) for id in self.runs.of(kind, principal.user_id)]
-            elif kind == "session":
-                found += [(kind, room) for room in self._own(principal, ("session",)) if len(room) == 4]
-            else:
-                found.append((kind, rooms.scratch(kind)))
-        counts = [(kind, room, self._held(turn, kind, room)) for kind, room in found]
+        turn = self._turn(principal, self.agent(principal, agent))
+        summaries = []
+        for kind, room in self._visible(turn):
+            # A room that is one namespace is counted without what lies below it.
+            exact = kind in ("private", "facts", "long-term")
+            count = self._memories.count(turn.within(room), room, exact=exact)
+            summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
         older = Counter(memory.namespace for memory in left_behind(turn))
-        counts += [("private, older", room, count) for room, count in older.items()]
-        return [RoomSummary(room=kind, namespace=room, memories=count) for kind, room, count in counts]
+        summaries += (RoomSummary(room="private, older", namespace=ns, memories=n) for ns, n in older.items())
+        return summaries
 
-    def _own(self, principal: Principal, prefix: tuple[str, ...]) -> list[Namespace]:
-        """The caller's rooms below a prefix that end with their name."""
-        user = principal.user_id
-        return self._memories.namespaces_of(OVERSEER, prefix, user, suffix=("u", user))
-
-    def _held(self, turn: Turn, kind: str, room: Namespace) -> int:
-        """What a room holds; those that are one namespace are counted without what lies below it."""
-        return self._memories.count(turn.within(room), room, exact=kind in ("private", "facts", "long-term"))
+    def _visible(self, turn: Turn) -> Iterator[tuple[str, Namespace]]:
+        """The rooms that this turn's user may see, each with its kind."""
+        rooms, agent, user = turn.rooms, turn.rooms.agent, turn.caller.user_id
+        own = partial(self._memories.namespaces_of, OVERSEER, owner=user, suffix=("u", user))
+        if agent.memory.private.session_isolated:
+            yield from (("private", room) for room in own(()) if may_be_private(room, agent))
+        elif rooms.private:
+            yield "private", rooms.private
+        yield from (("pool", room) for room in rooms.pools.values())
+        for team in self.catalogue.teams_of(agent.name):
+            if may_use(team, turn.caller) and (shared := team_room(team)):
+                yield "team", shared
+        if rooms.facts:
+            yield "facts", rooms.facts
+        yield from (("long-term", room) for room in rooms.long_term.values())
+        for kind in agent.memory.scratch:
+            if kind in RUNS:
+                yield from ((kind, run_room(run)) for run in self.runs_of(user, kind))
+            elif kind == "session":
+                yield from ((kind, room) for room in own(("session",)) if len(room) == 4)
+            else:
+                yield kind, rooms.scratch(kind)
 
     # Tools
 
@@ -183,9 +168,8 @@ class Agents:
         `agent`: its name. `format`: `openai`, `anthropic` or `mcp`.
         `team`: the team in which the agent works, whose room then has tools, too.
         """
-        told = self.agent(principal, agent)
-        room = layout.team_room(team_for(self.catalogue, team, told, principal)) if team else None
-        return [rendered(tool, format) for tool in toolset(told, team=room is not None).values()]
+        turn = self._turn(principal, self.agent(principal, agent), team=team or None)
+        return [rendered(tool, format) for tool in turn.tools.values()]
 
     def call(
         self,
@@ -203,70 +187,39 @@ class Agents:
         `agent`, `tool`: their names. `arguments`: of the tool, as a model gives them.
         `session_id`, `team`, `instances`: where the call is made; the last are ids of runs by their kind.
         """
-        where = Where(session_id=session_id, team=team, instances={**(instances or {})})
-        return self._call(principal, self.agent(principal, agent), tool, arguments, where)
-
-    def _call(
-        self, principal: Principal, agent: Agent, name: str, arguments: Mapping[str, Any], where: Where
-    ) -> Answer:
+        spec = self.agent(principal, agent)
         started, bound = time.perf_counter(), self._memories.bound(principal.user_id)
-        outcome, room, tool, turn = "ok", None, None, None
+        outcome, room, known, turn = "ok", None, None, None
         try:
-            turn = self._turn(principal, agent, where)
-            tool = turn.tools.get(name)
-            if tool is None:
-                raise NotFound(f"{agent.name} has no tool {short(name)}")
-            if tool.scratch:
-                room = self._named(turn, arguments.get("namespace", "global"))
-            return tool.called(turn, arguments)
+            turn = self._turn(principal, spec, session_id, team, instances or {})
+            known = turn.tools.get(tool)
+            if known is None:
+                raise NotFound(f"{spec.name} has no tool {short(tool)}")
+            if known.scratch:
+                with suppress(AlcoveError):
+                    room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
+            return known.called(turn, arguments)
         except AlcoveError as error:
             outcome = error.code
             raise
         finally:
             call = ToolCall(
                 at=datetime.now(UTC),
-                agent=agent.name,
+                agent=spec.name,
                 user=principal.user_id,
-                tool=tool.name if tool else UNKNOWN,
-                session=where.session_id if turn else None,  # otherwise it may be no id at all
+                tool=known.name if known else UNKNOWN,
+                session=session_id if turn else None,  # otherwise it may be no id at all
                 room=room,
                 outcome=outcome,
                 ms=round((time.perf_counter() - started) * 1000, 3),
             )
             self.calls.note(call, bound)
 
-    @staticmethod
-    def _named(turn: Turn, kind: object) -> str | None:
-        try:
-            return str(turn.rooms.scratch(str(kind)))
-        except AlcoveError:
-            return None
-
     def calls_of(self, principal: Principal, agent: str, limit: int = MOST_CALLS) -> list[ToolCall]:
         """The newest tool calls of an agent, at most `limit`; everybody's for an admin or auditor."""
         everybody = principal.is_admin or principal.is_auditor
         found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)
         return [*islice(found, validation.whole(limit, "limit", 1, MOST_CALLS))]
-
-    # Runs
-
-    def open_run(
-        self, principal: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()
-    ) -> Run:
-        """Opens a workflow, swarm or debate for these users; without an id it gets one."""
-        return self.runs.open(kind, id, principal.user_id, members)
-
-    def change_run(self, principal: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
-        """Makes these the members of a run; only its owner may."""
-        return self.runs.change(kind, id, principal.user_id, members)
-
-    def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
-        """The runs that the caller owns or is in: at most `limit`, after the first `offset`."""
-        return self.runs.with_member(principal.user_id, limit=limit, offset=offset)
-
-    def close_run(self, principal: Principal, kind: str, id: str) -> None:
-        """Ends a run and empties its room; only its owner may, or any member once the owner was wiped."""
-        self.runs.close(kind, id, principal.user_id)
 
     # Scratch rooms
 
@@ -297,7 +250,7 @@ class Agents:
         if kind == "global":
             users = [None]
         elif kind in RUNS:
-            users = [*self.runs.members(kind, room[1])]
+            users = [*self.find(room_run(room)).members]
         name = str(room)
         for agent in self.catalogue.agents.values():
             for each in users if kind in agent.memory.scratch else ():
@@ -307,9 +260,9 @@ class Agents:
         """Empties one scratch room, so that its versions start at 1; a run's only for its owner."""
         turn, room = self._scratch(principal, agent, kind, instance)
         if kind in RUNS:
-            if self.runs.role(kind, room[1], principal.user_id) != "owner":
+            if self.role(run := room_run(room), principal.user_id) != "owner":
                 raise PermissionDenied(f"only the owner of this {kind} may reset it")
-            self.runs.reset(kind, room[1])
+            self.reset_run(run)
         elif kind == "global" and not principal.is_admin:
             raise PermissionDenied("only an admin may reset the global room")
         else:
@@ -329,39 +282,35 @@ class Agents:
             raise InvalidRequest("instance", "none: there is one global room")
         run = "workflow" if kind == "agent" else kind
         instances: dict[str, str] = {run: instance} if run in RUNS and instance is not None else {}
-        where = Where(session_id=instance if kind == "session" else None, instances=instances)
+        session = instance if kind == "session" else None
         try:
-            turn = self._turn(principal, self.agent(principal, agent), where)
-            return turn, scratch_room(turn, kind)
+            turn = self._turn(principal, self.agent(principal, agent), session, instances=instances)
+            return turn, enter(turn, kind)
         except InvalidRequest as error:
             field = "kind" if error.field == "namespace" else "instance"
             raise InvalidRequest(field, error.expected) from None
 
-    def _turn(self, principal: Principal, agent: Agent, where: Where) -> Turn:
+    def _turn(
+        self,
+        principal: Principal,
+        agent: Agent,
+        session_id: str | None = None,
+        team: str | None = None,
+        instances: Mapping[str, str] = MappingProxyType({}),
+    ) -> Turn:
+        """What tools work with in this session, team and set of runs."""
         known = self._turns
-        key = (id(principal), id(agent), where.session_id, where.team, *sorted(where.instances.items()))
+        key = (id(principal), id(agent), session_id, team, *sorted(instances.items()))
         if turn := known.get(key):
             return turn
-        team = None
-        if where.team is not None:
-            team = team_for(self.catalogue, where.team, agent, principal)
-        rooms = layout.resolve(
-            agent,
-            principal.user_id,
-            session_id=where.session_id,
-            team=team,
-            instances=where.instances,
-            authentication=self._authentication or principal.user_id != DEFAULT_PRINCIPAL.user_id,
-        )
-        ids = {f"instances.{kind}": id for kind, id in where.instances.items()}
-        for field, given in {"session_id": where.session_id, **ids}.items():
-            if given is not None and len(validation.text(given, field)) > MOST_ID:
-                raise InvalidRequest(field, f"at most {MOST_ID} bytes")
+        team_spec = None if team is None else self.catalogue.team_for(principal, team, agent)
+        authentication = self._authentication or principal.user_id != DEFAULT_PRINCIPAL.user_id
+        rooms = Rooms(agent, principal.user_id, session_id, team_spec, {**instances}, authentication)
         self._keep_older([agent])
         if len(known) >= _KEPT:
             known.clear()
         tools = toolset(agent, team=rooms.team is not None)
-        turn = known[key] = Turn(self._memories, self.runs, rooms, principal, tools)
+        turn = known[key] = Turn(self._memories, self, rooms, principal, tools)
         return turn
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from alcove.core.errors import AlcoveError
+from alcove.core.errors import AlcoveError, NotFound
+from alcove.core.principal import Principal
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where something stands in a file: names of fields and places in lists."""
@@ -27,6 +28,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 PRIVATE_TEMPLATE = "agent:{agent_name}"
 TEAM_TEMPLATE = "team:{team_name}"
+EVERYBODY = "*"
+GROUP = "group:"
 SYSTEM = "system"
 """The owner of specs that belong to the operator: no user has this name for `shared_with`."""
 
@@ -196,6 +199,45 @@ class Catalogue:
     """Sources by name, their paths made absolute."""
     warnings: tuple[str, ...] = ()
 
+    def agent_for(self, principal: Principal, name: str) -> Agent:
+        """The agent; one that this caller may not use is as one that does not exist."""
+        agent = self.agents.get(name)
+        if agent is None or not may_use(agent, principal):
+            raise NotFound(f"there is no agent {short(name)}")
+        return agent
+
+    def team_for(self, principal: Principal, name: str, agent: Agent) -> Team:
+        """The team, if the agent is its worker and it admits this caller; otherwise as if there were none."""
+        team = self.teams.get(name)
+        if team is None or agent.name not in team.workers or not may_use(team, principal):
+            raise NotFound(f"there is no team {short(name)} with the worker {agent.name!r}")
+        return team
+
     def teams_of(self, agent: str) -> tuple[Team, ...]:
         """The teams in which this agent works."""
         return tuple(team for team in self.teams.values() if agent in team.workers)
+
+
+def admitted(spec: Agent | Team) -> frozenset[str] | None:
+    """The users and groups that `shared_with` admits, and the owner; None for everybody."""
+    if spec.shared_with is None or EVERYBODY in spec.shared_with:
+        return None
+    return frozenset(spec.shared_with) | ({spec.owner} - {SYSTEM})
+
+
+def may_use(spec: Agent | Team, principal: Principal) -> bool:
+    """Whether `shared_with` admits this caller, which changes nothing about whose memory is whose."""
+    if admitted(spec) is None or principal.user_id == spec.owner != SYSTEM:
+        return True
+    groups = principal.claims.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(each, str) for each in groups):
+        groups = []
+    return any(
+        each.removeprefix(GROUP) in groups if each.startswith(GROUP) else each == principal.user_id
+        for each in spec.shared_with or ()
+    )
+
+
+def short(name: str) -> str:
+    """A name that somebody made up, as a sentence repeats it."""
+    return repr(name if len(name) <= 60 else f"{name[:60]}…")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from alcove.agents.rooms import short
+from alcove.agents.specs import short
 from alcove.agents.tools.answers import Answer, several, some, told
 from alcove.agents.tools.base import Room, Tool, Turn
 from alcove.core.errors import NotFound

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from alcove.agents.rooms import RUNS, short
+from alcove.agents.rooms import RUNS
+from alcove.agents.specs import short
 from alcove.agents.tools.answers import LISTED, READ, Answer, line, listed, page, shown, some
 from alcove.agents.tools.base import Tool, Turn
 from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing

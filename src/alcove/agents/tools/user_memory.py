@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from alcove.agents.rooms import short
+from alcove.agents.specs import short
 from alcove.agents.tools.answers import Answer, line, listed, name, quoted, scored
 from alcove.agents.tools.base import Room, Tool, Turn
 from alcove.agents.tools.keyed import Content, Key, Limit, Query, look
