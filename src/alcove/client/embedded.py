@@ -26,7 +26,7 @@ from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
-from alcove.store.configuration import Standing
+from alcove.store.configuration import Configuration
 from alcove.store.memories import Memories
 from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
@@ -149,7 +149,7 @@ def _road(
     """The one road into a store, with everything that stands beside it."""
     audit = Audit(engine.admin, vault, clock)
     policy.on_denied = audit.denied
-    standing = Standing(engine.admin, policy, settings)
+    configuration = Configuration(engine.admin, policy, settings)
     ledger = Ledger.beside(path)
     indexer = None
     if embedder and settings.indexing_interval:
@@ -165,7 +165,7 @@ def _road(
     admin = Admin(
         engine=engine,
         vault=vault,
-        standing=standing,
+        configuration=configuration,
         ledger=ledger,
         audit=audit,
         embedder=embedder,
@@ -181,7 +181,7 @@ def _road(
     return Memories(
         engine=engine,
         vault=vault,
-        standing=standing,
+        configuration=configuration,
         audit=audit,
         admin=admin,
         recall=recall,

@@ -29,14 +29,11 @@ class Namespace(tuple[str, ...]):
     @classmethod
     def encoded(cls, value: object, field: str = "namespace") -> tuple[Namespace, bytes]:
         """The same, with its encoding."""
-        if isinstance(value, list):
-            value = tuple(value)
-        if not isinstance(value, str | tuple):
-            raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
+        given = tuple(value) if isinstance(value, list) else value
         try:
-            return _encoded(value, field)
-        except TypeError:  # a segment that cannot be looked up is none
-            return _encoded.__wrapped__(value, field)
+            return _encoded(given, field)
+        except TypeError:  # what cannot be looked up is none, and is told so
+            return _encoded.__wrapped__(given, field)
 
     @classmethod
     def parse(cls, text: str, field: str = "namespace") -> Namespace:
@@ -109,8 +106,10 @@ class Namespace(tuple[str, ...]):
 
 
 @functools.lru_cache(10_000)
-def _encoded(value: str | Iterable[str], field: str) -> tuple[Namespace, bytes]:
+def _encoded(value: object, field: str) -> tuple[Namespace, bytes]:
     """Callers give the same few again and again; what is kept of each is bounded by `MAX_ENCODED_BYTES`."""
+    if not isinstance(value, str | tuple):
+        raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
     namespace = Namespace.parse(value, field) if isinstance(value, str) else Namespace(value)
     for position, segment in enumerate(namespace):
         if type(segment) is not str or not segment:

@@ -76,8 +76,8 @@ class SqliteEngine(copying.StoredDataKeys):
         return Row._make(found[0]) if found else None
 
     def read(self, ns: bytes, key: bytes, *, now: int) -> tuple[int, Row | None]:
-        ((version, *row),) = self._fetch("read", ns, key, now)
-        return version, None if row[0] is None else Row._make(row)
+        (found,) = self._fetch("read", ns, key, now)
+        return found[0], None if found[1] is None else Row._make(found[1:])
 
     def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]:
         statement, moment = ("scan", now) if at is None else ("scan_at", at)

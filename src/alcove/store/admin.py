@@ -24,7 +24,7 @@ from alcove.search.indexer import Indexer, reindex
 from alcove.store import reports, validation
 from alcove.store.api_keys import ApiKey, ApiKeys
 from alcove.store.audit import Audit
-from alcove.store.configuration import ADJUSTABLE, Standing
+from alcove.store.configuration import ADJUSTABLE, Configuration
 from alcove.store.people import People
 from alcove.store.reports import (
     AuditPage,
@@ -49,14 +49,14 @@ class Admin(People):
         *,
         engine: Engine,
         vault: Vault,
-        standing: Standing,
+        configuration: Configuration,
         ledger: Ledger,
         audit: Audit,
         embedder: Embedder | None,
         indexer: Indexer | None,
         clock: Clock,
     ) -> None:
-        super().__init__(engine, vault, standing, ledger, audit)
+        super().__init__(engine, vault, configuration, ledger, audit)
         self.api_keys = ApiKeys(engine.admin, ledger)
         self._embedder = embedder
         self._indexer = indexer
@@ -71,7 +71,7 @@ class Admin(People):
         return Policies(
             **bundle._asdict(),
             version=document.version if document else 0,
-            stored=sorted(self._standing.stored("policies")),
+            stored=sorted(self._configuration.stored("policies")),
         )
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
@@ -89,7 +89,7 @@ class Admin(People):
         """What each rule would say to an input, by the given texts or those in force; changes nothing."""
         principal.require("admin")
         given = {name: text for name, text in texts.items() if text is not None}
-        return self._policy.tried({**self._standing.stored("policies"), **given}).say(question)
+        return self._policy.tried({**self._configuration.stored("policies"), **given}).say(question)
 
     def reload_policy(self, principal: Principal) -> None:
         """Reads the policy folder again; a broken bundle leaves the old one active."""
@@ -99,19 +99,19 @@ class Admin(People):
     def settings(self, principal: Principal) -> dict[str, object]:
         """The settings in force that can be put."""
         principal.require("auditor")
-        return _shown(self._standing.current().settings)
+        return _shown(self._configuration.current().settings)
 
     def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
         """Changes some settings in every process; null takes a change back."""
         principal.require("admin")
-        wanted = self._standing.changed(changes)
+        wanted = self._configuration.changed(changes)
         self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode())
         self._audit.record(principal, "settings.put", changed=sorted(changes))
         return self.settings(principal)
 
     @property
     def _policy(self) -> Policy:
-        return self._standing.current().policy
+        return self._configuration.current().policy
 
     # The index
 

@@ -1,4 +1,4 @@
-"""What is in force: the policy and the settings the store was started with, and what was put since."""
+"""The effective configuration: the policy and settings a store was started with, and what was put since."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ class InForce(NamedTuple):
     settings: Settings
 
 
-class Standing:
+class Configuration:
     """Asks the store for the version before each call, so that what one worker was told holds for all."""
 
     def __init__(self, rows: Administration, policy: Policy, settings: Settings) -> None:
         self._rows = rows
         self._started_with = settings
-        self._in_force = InForce(policy, settings)
-        self._version = 0
+        self.loaded = 0, InForce(policy, settings)
+        """A version, and what held then; whoever goes by it compares the version after reading the store."""
         self._loading = threading.Lock()
 
     def current(self) -> InForce:
+        """What holds now."""
         version = self._rows.version()
-        if version != self._version:
+        if version != self.loaded[0]:
             with self._loading:
-                self._load(version)
-        return self._in_force
+                policy = self.loaded[1].policy
+                policy.use(self.stored("policies"))
+                self.loaded = version, InForce(policy, self._adjusted(self.stored("settings")))
+        return self.loaded[1]
 
-    def _load(self, version: int) -> None:
-        policy = self._in_force.policy
-        policy.use(self.stored("policies"))
-        self._in_force = InForce(policy, self._adjusted(self.stored("settings")))
-        self._version = version
+    def is_newest(self, version: int) -> bool:
+        """Whether what was loaded with a version still holds; if not, what holds now is loaded."""
+        self.current()
+        return self.loaded[0] == version
 
     def stored(self, kind: str) -> dict[str, Any]:
         """What was put last, as it was put."""

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _MOST_READS = 10
 
+_LOST = "this value has lost its key, or itself"
 _decode = msgspec.json.decode
 
 
@@ -64,23 +65,25 @@ class Opener:
         """The decrypted value of a version that has one; what opens many stops here once it is cancelled."""
         cancellation.check()
         if row.data_key is None or row.sealed is None:
-            raise Unreadable("this value has lost its key, or itself")
+            raise Unreadable(_LOST)
         plain = self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))
         return _decode(plain)  # type: ignore[no-any-return]
 
     def memory(self, row: Row) -> Memory:
         """A live memory."""
+        if row.data_key is None or row.sealed is None:
+            raise Unreadable(_LOST)
         return Memory(  # spelled out: it is on the path of every get
             id=uuid(row.id),
             namespace=Namespace.decode(row.ns),
             key=row.key.decode(),
             revision=row.revision,
-            created_at=to_datetime(row.written_at),
+            created_at=to_datetime(row.created_at if row.original_at is None else row.original_at),
             expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
-            value=self.value(row),
-            attributes=attributes(row),
-            index=index(row),
-            written_by=_author(row),
+            value=_decode(self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))),
+            attributes=_decode(row.attributes),
+            index=_decode(row.index_text) if row.index_text else {},
+            written_by=Author(row.user, row.client, row.agent),
             score=None,
         )
 

@@ -60,7 +60,7 @@ from alcove.store import decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
 from alcove.store.batches import parse
-from alcove.store.configuration import Standing
+from alcove.store.configuration import Configuration
 from alcove.store.idempotency import IdempotentRequests
 from alcove.store.reading import Reading
 from alcove.store.steps import Steps, Work, stepwise
@@ -93,7 +93,7 @@ class Memories(Reading):
         *,
         engine: Engine,
         vault: Vault,
-        standing: Standing,
+        configuration: Configuration,
         audit: Audit,
         admin: Admin,
         recall: Callable[[], Searcher],
@@ -102,7 +102,7 @@ class Memories(Reading):
     ) -> None:
         self._engine = engine
         self._vault = vault
-        self._standing = standing
+        self._configuration = configuration
         self._audit = audit
         self._clock = clock
         self.admin = admin
@@ -169,7 +169,7 @@ class Memories(Reading):
 
     def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool]:
         """The same for who must not block: yields how long to pause before asking for the next pause."""
-        place = validation.address(entry.namespace, entry.key, self._standing.current().settings)
+        place = validation.address(entry.namespace, entry.key, self._configuration.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
         if row is not None and self._indexer is not None:
             yield from self._indexer.pauses(row.seq, seconds)
@@ -237,11 +237,12 @@ class Memories(Reading):
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
-        policy, settings = self._standing.current()
+        policy, settings = self._configuration.current()
         place = validation.address(put.namespace, put.key, settings)
         value, index = validation.value(put.value, settings), validation.index(put.index, settings)
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
-        return decoding.undisturbed(partial(self._read, place, None))
+        look = partial(self._engine.get, place.ns, place.key, now=self._clock())
+        return decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
 
     def bound(self, user: str) -> tuple[int | None, int]:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
@@ -303,7 +304,7 @@ class Memories(Reading):
 
     def _begun(self, principal: Principal) -> _Write:
         writer = Writer(principal.user_id, principal.client_id, principal.agent)
-        return _Write(*self._standing.current(), principal, writer, set())
+        return _Write(*self._configuration.current(), principal, writer, set())
 
     def _prepare(self, write: _Write, operation: Operation, position: int) -> RowOperation | None:
         """Validates, authorises and seals one operation; an error says which of a batch it is.
@@ -391,7 +392,7 @@ class Memories(Reading):
 
     def clear(self, principal: Principal, namespace: Address) -> int:
         """Takes everything out of one namespace and leaves no trace of it: no history, no tombstones."""
-        policy, settings = self._standing.current()
+        policy, settings = self._configuration.current()
         place = validation.address(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
         return self._engine.erasure.clear(place.ns)
@@ -399,7 +400,7 @@ class Memories(Reading):
     def sweep(self) -> Swept:
         """Records what has expired, drops what retention no longer keeps, finishes scrubs."""
         now, engine, batch = self._clock(), self._engine, _SWEEP_BATCH
-        settings = self._standing.current().settings
+        settings = self._configuration.current().settings
         expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
         aged = 0
         for root, days in settings.retention_max_age.items():
@@ -426,7 +427,7 @@ class Memories(Reading):
         }
 
     def _check_policy(self) -> None:
-        self._standing.current().policy.check()
+        self._configuration.current().policy.check()
 
     def close(self) -> None:
         """Closes the store; nothing acknowledged is lost, with or without it."""

@@ -20,7 +20,7 @@ from alcove.engine.base import Engine
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import decoding, validation
 from alcove.store.audit import Audit
-from alcove.store.configuration import Standing
+from alcove.store.configuration import Configuration
 from alcove.store.reports import Held, ReviewPage
 from alcove.upkeep.wipe_ledger import Ledger, Note
 from alcove.vault import Vault, user_subject
@@ -33,12 +33,12 @@ class People:
     """A store, asked about a person: by themselves, by an auditor or by an admin."""
 
     def __init__(
-        self, engine: Engine, vault: Vault, standing: Standing, ledger: Ledger, audit: Audit
+        self, engine: Engine, vault: Vault, configuration: Configuration, ledger: Ledger, audit: Audit
     ) -> None:
         self._engine = engine
         self._rows = engine.admin
         self._vault = vault
-        self._standing = standing
+        self._configuration = configuration
         self._ledger = ledger
         self._audit = audit
         self._opener = decoding.Opener(vault)
@@ -130,7 +130,7 @@ class People:
             )
 
         # Attributes of no content: what the policy made of this memory's must not stay in its tombstone.
-        attributes = self._standing.current().policy.attributes(
+        attributes = self._configuration.current().policy.attributes(
             principal, Namespace.decode(row.ns), row.key.decode(), b"null", None
         )
         return self._engine.erasure.clean(

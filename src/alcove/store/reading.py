@@ -15,7 +15,7 @@ from msgspec import Meta
 from alcove.core import cancellation, cursor
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.cursor import MOST_BYTES, Portion, portion
-from alcove.core.errors import InvalidRequest, KeyDestroyed, PermissionDenied
+from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
@@ -39,9 +39,9 @@ from alcove.core.settings import Settings
 from alcove.engine.base import Engine
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import decoding, validation
-from alcove.store.configuration import Standing
+from alcove.store.configuration import Configuration
 from alcove.store.filters import Filter
-from alcove.store.steps import Steps, Work, stepwise
+from alcove.store.steps import Steps, Work
 
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
@@ -68,7 +68,7 @@ class Reading:
     """Reads for every principal; each call says who asks. `service.Memories` adds the writing."""
 
     _engine: Engine
-    _standing: Standing
+    _configuration: Configuration
     _make_recall: Callable[[], Searcher]
     _opener: decoding.Opener
     _clock: Clock
@@ -81,38 +81,62 @@ class Reading:
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self._standing.current().settings
+        return self._configuration.current().settings
 
-    @stepwise
     def get(
         self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
-    ) -> Steps[Memory | None]:
+    ) -> Memory | None:
         """The memory at a key, or None.
 
         `namespace`, `key`: where. `as_of`: a past moment, of which to tell what was there.
         """
-        policy, settings = self._standing.current()
-        place = validation.address(namespace, key, settings)
-        at = checked_moment(as_of, "as_of")
-        policy.authorise(principal, "read", place.namespace, key)
-        row = self._row(place, at)
-        if row is None:
-            return None
-        if row.size > SMALL_BYTES:
+        row = self._row(principal, namespace, key, as_of)
+        return row and self._opened(row, principal, namespace, key, as_of)
+
+    def _get_steps(
+        self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
+    ) -> Steps[Memory | None]:
+        row = self._row(principal, namespace, key, as_of)
+        if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
             yield Work.LARGE
+        return row and self._opened(row, principal, namespace, key, as_of)
+
+    get.steps = _get_steps  # type: ignore[attr-defined]  # not `stepwise`: a generator would be a tenth of a get
+
+    def _opened(self, row: Row, *asked: Any) -> Memory | None:
         try:
             return self._opener.memory(row)
-        except KeyDestroyed:
-            return decoding.undisturbed(partial(self._read, place, at))
+        except KeyDestroyed:  # wiped since it was read
+            return decoding.undisturbed(lambda: (found := self._row(*asked)) and self._opener.memory(found))
 
-    def _read(self, place: validation.Address, at: int | None) -> Memory | None:
-        row = self._row(place, at)
-        return self._opener.memory(row) if row else None
-
-    def _row(self, place: validation.Address, at: int | None) -> Row | None:
+    def _row(self, principal: Principal, namespace: Address, key: str, as_of: Moment | None) -> Row | None:
+        if as_of is None:
+            return self._live(principal, namespace, key)
+        policy, settings = self._configuration.current()
+        place, at = validation.address(namespace, key, settings), checked_moment(as_of, "as_of")
+        policy.authorise(principal, "read", place.namespace, key)
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         self._refuse_forgotten(at)
         return row
+
+    def _live(self, principal: Principal, namespace: Address, key: str) -> Row | None:
+        """What is at a key, if the policy of that moment lets it be read: one statement asks for both."""
+        while True:
+            version, (policy, settings) = self._configuration.loaded
+            try:
+                place = validation.address(namespace, key, settings)
+                refused = policy.refusal(principal, "read", place.namespace, key)
+            except AlcoveError:
+                if self._configuration.is_newest(version):
+                    raise
+                continue
+            if refused is None:
+                newest, row = self._engine.read(place.ns, place.key, now=self._clock())
+                if newest == version:
+                    return row
+                self._configuration.current()
+            elif self._configuration.is_newest(version):
+                policy.deny(principal, "read", refused)
 
     def history(
         self, principal: Principal, namespace: Address, key: Key, *, after_cursor: AfterCursor | None = None
@@ -121,7 +145,7 @@ class Reading:
 
         `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
         """
-        policy, settings = self._standing.current()
+        policy, settings = self._configuration.current()
         place = validation.address(namespace, key, settings)
         below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
@@ -363,6 +387,7 @@ class Reading:
         after = None
         while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=_EXPORT_PAGE):
             for row in page:
+                cancellation.check()
                 with contextlib.suppress(KeyDestroyed):  # wiped since the page was read
                     yield self._opener.memory(row)
             after = page[-1].ns, page[-1].key
@@ -449,7 +474,7 @@ class Reading:
     ) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
-        narrowed = self._standing.current().policy.narrow(principal, prefix, filter)
+        narrowed = self._configuration.current().policy.narrow(principal, prefix, filter)
         low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
                      written_by=narrowed.written_by)  # fmt: skip
