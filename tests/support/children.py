@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
+from tests.support.processes import Process
 
 _ROOT = Path(__file__).parents[2]
 
@@ -35,15 +34,16 @@ def unlimit_files() -> None:
 
 
 class Child:
-    """`python -m <module> <arguments>`, with what it says in a file, so that no kill can lose it."""
+    """A module run as a program, with what it says in a file, so that no kill can lose it."""
 
     def __init__(self, said: Path, module: str, *arguments: object) -> None:
-        self._said = said
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        with said.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.PIPE, cwd=_ROOT
-            )
+        self._said, self._complaints = said, said.with_name(f"{said.name}-errors")
+        for file in (self._said, self._complaints):
+            file.write_bytes(b"")
+        self._process = Process(
+            [*map(str, arguments)], module=module, folder=_ROOT, says=said, complains=self._complaints
+        )
+        self.tell = self._process.tell
 
     @property
     def lines(self) -> list[str]:
@@ -52,7 +52,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self._process.running
 
     def wait_for(self, line: str) -> None:
         """Returns when the child has said this line."""
@@ -62,26 +62,20 @@ class Child:
             assert time.monotonic() < deadline, f"it never said {line!r}, but {self.lines[-3:]}"
             time.sleep(0.001)
 
-    def tell(self, line: str) -> None:
-        """Gives the child a line to read."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
-
     def finish(self) -> None:
         """Waits until the child has ended by itself, and well."""
-        _, errors = self._process.communicate(timeout=PATIENCE)
-        assert self._process.returncode == 0, errors.decode()
-        assert not errors, errors.decode()
+        code, errors = self._process.wait(PATIENCE), self._complaints.read_text()
+        assert code == 0, (code, errors)
+        assert not errors, errors
 
     def kill(self) -> str:
-        """kill -9, and what the child had complained of until then."""
-        self._process.kill()
-        return self._process.communicate(timeout=PATIENCE)[1].decode() if self._unread else ""
-
-    @property
-    def _unread(self) -> bool:
-        return self._process.stderr is not None and not self._process.stderr.closed
+        """kill -9, and what the child had complained of until then, which is told once."""
+        self._process.end()
+        if not self._complaints.exists():
+            return ""
+        complaints = self._complaints.read_text()
+        self._complaints.unlink()
+        return complaints
 
 
 @contextmanager

@@ -4,58 +4,63 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
+from click.testing import CliRunner
 
+from alcove.cli import main
 from tests.support.patience import PATIENCE, until
+from tests.support.processes import Process
 
 COMMAND = [sys.executable, "-c", "from alcove.cli import main; main(prog_name='alcove')"]
 ERROR_FIELDS = {"code", "error", "request_id"}
 MORE_ERROR_FIELDS = {"details", "reason"}
+_CONFIGURES = ("ALCOVE_", "MEMORY_")
 
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment without anything that configures Alcove, and with what is given."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("ALCOVE_", "MEMORY_"))}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_CONFIGURES)}
     return {**own, **more}
 
 
-def alcove(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the command to its end."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        env=environment(**(env or {})),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+class Done(NamedTuple):
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None) -> str:
+def alcove(*arguments: object, env: Mapping[str, str] | None = None) -> Done:
+    """Runs the command to its end, in this process."""
+    ours = {name: None for name in os.environ if name.startswith(_CONFIGURES)}
+    done = CliRunner(env={**ours, **(env or {})}).invoke(main, [*map(str, arguments)], prog_name="alcove")
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Done(done.exit_code, done.stdout, done.stderr)
+
+
+def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None, code: int = 2) -> str:
     """What `alcove serve` says when it does not start; one that starts is stopped, and fails the test."""
-    command = ["serve", "--port", free_port(), "--at", folder / "memory.db", *flags]
-    process = _popen(command, folder / "refused", env or {})
+    words, said = ["serve", "--port", free_port(), "--at", folder / "memory.db", *flags], folder / "refused"
+    process = Process([*map(str, words)], folder=folder, says=said, env=environment(**(env or {})))
     try:
-        process.wait(PATIENCE / 4)
-    except subprocess.TimeoutExpired:
-        raise AssertionError(f"it started with {flags}") from None
+        ended = process.wait(PATIENCE / 4)
     finally:
-        _end(process)
-    said = (folder / "refused").read_text()
-    assert process.returncode == 2, (process.returncode, said)
-    assert "Traceback" not in said, said
-    return said
+        process.end()
+    assert ended is not None, f"it started with {flags}"
+    assert ended == code, (ended, said.read_text())
+    assert "Traceback" not in said.read_text(), said.read_text()
+    return said.read_text()
 
 
 def free_port() -> int:
@@ -82,7 +87,7 @@ def assert_error(answer: httpx.Response, status: int, code: str) -> dict[str, An
 class Service:
     """A running service, how to call it and how to end it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, at: Path, said: Path) -> None:
+    def __init__(self, process: Process, port: int, at: Path, said: Path) -> None:
         self.process = process
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
@@ -112,7 +117,7 @@ class Service:
 
     @property
     def running(self) -> bool:
-        return self.process.poll() is None
+        return self.process.running
 
     @property
     def log(self) -> str:
@@ -139,11 +144,13 @@ class Service:
             time.sleep(0.01)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
+        self.process.signal(number)
 
     def wait(self) -> int:
         """Waits for its end; the exit code."""
-        return self.process.wait(PATIENCE)
+        code = self.process.wait(PATIENCE)
+        assert code is not None, "it does not end"
+        return code
 
     def children(self) -> list[int]:
         """The pids of its worker processes, as the kernel lists them; Python's resource tracker is none."""
@@ -170,40 +177,16 @@ def serving(
     No stack may be in its log, except of requests that a second signal cut off.
     """
     port, at, said = port or free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
-    process = _popen(["serve", "--port", port, "--at", at, *flags], said, env or {})
-    if files:
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
+    said.touch()
+    words = [*map(str, ["serve", "--port", port, "--at", at, *flags])]
+    process = Process(words, folder=folder, says=said, env=environment(**(env or {})), files=files)
     service = Service(process, port, at, said)
     try:
         service.wait_until_ready()
         yield service
     finally:
         service.client.close()
-        _end(process)
+        process.end(patience=10)
     stacks = [line for line in service.log.splitlines() if '"trace"' in line or "Traceback" in line]
     faults = [line for line in stacks if "CancelledError" not in line]
     assert not faults, faults[0][-1500:]
-
-
-def _popen(arguments: list[Any], said: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with said.open("wb") as output:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=said.parent,
-            env=environment(**env),
-            start_new_session=True,
-        )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for whatever of its own session is left."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(PATIENCE)

@@ -136,7 +136,7 @@ def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Pa
                 child.wait_for("0 0")
                 time.sleep(random.uniform(0, 0.8))
             else:  # while it starts, creates or opens the store
-                time.sleep(random.uniform(0, 0.5))
+                time.sleep(random.uniform(0, 0.1))
         written.append(Counter(int(line.split()[0]) for line in child.lines if line != "ready"))
         with Alcove(path, settings=QUIET) as memory:
             assert_sound(memory)
