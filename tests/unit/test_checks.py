@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings
 from alcove.core.records import MAX_TTL_SECONDS
+from alcove.core.namespace import Namespace
 from alcove.store import validation
 
 HUGE = 10**5000  # more digits than Python agrees to print
@@ -251,7 +252,7 @@ def test_every_wrong_argument_of_a_call_is_refused_by_its_name(
 
 
 SUBCLASSED: list[tuple[str, Callable[[Alcove], object]]] = [
-    ("namespace[1]", lambda a: a.get(("user", Words("alice")), "key")),
+    ("namespace[1]", lambda a: a.get(("user", Words("met for the first time")), "key")),
     ("key", lambda a: a.get(HOME, Words("key"))),
     ("user_id", lambda a: a.as_user(Words("bob")).get("user:bob", "key")),
     ("filter.a", lambda a: a.search(HOME, filter={"a": Words("b")})),
@@ -266,3 +267,9 @@ def test_an_argument_of_a_subclass_is_refused_because_it_may_spell_itself_otherw
 ) -> None:
     assert refused(lambda: call(alice)).field == field
     assert alice.events(HOME).events == []
+
+
+def test_a_segment_that_equals_one_met_before_is_taken_for_that_one() -> None:
+    Namespace.encoded(HOME)
+    found, _ = Namespace.encoded(("user", Words("alice")))
+    assert [type(segment) for segment in found] == [str, str]
