@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus import SMALL, B, Corpus
-from alcove.search.postings import K1
+from alcove.search.corpus import SMALL, Corpus
+from alcove.search.postings import K1, B
 from alcove.search.ranking import rank
 from alcove.search.terms import Item, Question
 
@@ -69,7 +69,7 @@ def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], l
         kept.update((each.id, each) for each in new if isinstance(each.id, int))
     anew = Corpus.of(kept.values())
     assert set(corpus.rows) == set(kept)
-    assert corpus.labels.names == anew.labels.names
+    assert corpus.groups.keys() == anew.groups.keys()
     for seed in range(3):
         found, expected = ({h.id: h for h in rank(c, question(seed), limit=999)} for c in (corpus, anew))
         assert found.keys() == expected.keys()
@@ -96,7 +96,7 @@ def test_bm25_is_the_formula_over_the_subtree() -> None:
     corpus = Corpus.of(
         [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
     )
-    rows, scores = corpus.content.scores("tea")
+    rows, scores = corpus.postings.scores("tea")
     average = sum(len(text.split()) for text in texts) / len(texts)
     for row, found in zip(rows.tolist(), scores.tolist(), strict=True):
         count, length = texts[row].split().count("tea"), len(texts[row].split())
@@ -124,6 +124,6 @@ def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
         Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n}", "day": f"{n // 4} May"})
         for n in range(20)
     ]
-    assert Corpus.of(items).labels.names == {"day"}
+    assert Corpus.of(items).groups.keys() == {"day"}
     same = [Item(id=n, namespace=(), sequence=n, fields={"text": "tea"}) for n in range(20)]
-    assert Corpus.of(same).labels.names == frozenset()
+    assert Corpus.of(same).groups == {}

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.postings import JoinedLabels, JoinedPostings, Labels, Postings, Rows, label_fields
+from alcove.search.postings import JoinedPostings, Postings, Rows
 from alcove.search.terms import Item
 from alcove.search.vectors import Vectors
 
 Mask = NDArray[np.bool_]
-B = 0.4
-"""BM25's usual setting for passages."""
+MAX_LABEL = 200
+"""Characters; a longer text is content, however often it is repeated."""
 LONG = 30
 """Terms; a text is not more telling for being longer than that."""
 EMPTY_BYTES = 20_000
@@ -41,23 +41,24 @@ class Columns(NamedTuple):
     """One value a row, holes included."""
 
     live: Mask
-    asking: Mask
     at: NDArray[np.float64]
     """NaN where the time is not known."""
+    substance: Matrix
+    """How telling each text is for itself: a few words more, and no question back."""
     sequence: NDArray[np.int64]
     namespace: Rows
     """A number for each namespace."""
 
     @classmethod
-    def of(cls, items: Sequence[Item], namespaces: dict[Hashable, int]) -> Columns:
-        """The columns of items; namespaces without a number get the next ones."""
-        spaces = [namespaces.setdefault(item.namespace, len(namespaces)) for item in items]
+    def of(cls, items: Sequence[Item], lengths: Matrix, numbers: dict[Hashable, int]) -> Columns:
+        """The columns of items whose texts have so many terms."""
+        asking = np.array([item.asks for item in items], dtype=bool)
         return cls(
             np.ones(len(items), dtype=bool),
-            np.array([item.asks for item in items], dtype=bool),
             np.array([np.nan if item.at is None else item.at for item in items], dtype=np.float64),
+            (np.log1p(np.minimum(lengths, LONG)) - asking).astype(np.float32),
             np.array([item.sequence for item in items], dtype=np.int64),
-            np.array(spaces, dtype=np.int32),
+            _numbered((item.namespace for item in items), numbers),
         )
 
     @classmethod
@@ -77,13 +78,12 @@ class Corpus:
     rows: Mapping[Hashable, int]
     """Where each item is, by its id."""
     columns: Columns
-    content: Postings
-    """The terms of the fields that tell items apart."""
-    labels: Labels
-    speakers: Postings
-    """The words of the names of those who say something."""
+    groups: Mapping[str, Rows]
+    """For each label field, the group of each row: the same text in the same namespace; -1 for none."""
+    postings: Postings
     vectors: Vectors
-    namespaces: Mapping[Hashable, int]
+    numbers: Mapping[Hashable, int]
+    """A number for each namespace and for each group."""
     item_bytes: int
     built: int
     """How many items there were when it was last built, rather than changed."""
@@ -99,31 +99,28 @@ class Corpus:
         every = sorted(items, key=lambda item: item.sequence)
         dimensions = next((item.dimensions for item in reversed(every) if item.dimensions), 0)
         every = [each if each.dimensions in (0, dimensions) else replace(each, vectors={}) for each in every]
-        names = label_fields([item.fields for item in every])
-        namespaces: dict[Hashable, int] = {}
-        columns = Columns.of(every, namespaces)
-        documents = [item.content(names) for item in every]
-        content = Postings.of(documents, b=B)
+        labels = label_fields([item.fields for item in every])
+        numbers: dict[Hashable, int] = {}
+        postings = Postings.of(item.document(labels) for item in every)
+        columns = Columns.of(every, postings.lengths, numbers)
         return cls(
             items=every,
             rows={item.id: row for row, item in enumerate(every)},
             columns=columns,
-            content=content,
-            labels=Labels.of(names, every),
-            speakers=Postings.of(map(_speaker, every)),
+            groups={name: _groups(name, every, numbers) for name in labels},
+            postings=postings,
             vectors=Vectors.of([item.vectors for item in every], dimensions),
-            namespaces=namespaces,
+            numbers=numbers,
             item_bytes=sum(item.bytes for item in every),
             built=len(every),
-            order_matters=_order_matters(documents, columns, content),
+            order_matters=_order_matters(every, labels, columns, postings),
         )
 
     def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus:
         """With these items, which replace those of the same id, and without those ids."""
         latest = {item.id: item for item in add}
         added, count = [*latest.values()], len(self)
-        gone = [row for id in {*remove, *latest} if (row := self.rows.get(id)) is not None]
-        holes = {row: item for row in gone if (item := self.items[row])}
+        holes = {self.rows[id]: item for id in {*remove, *latest} if (item := self.item(id))}
         items, rows = [*self.items, *added], dict(self.rows)
         for row, item in holes.items():
             del rows[item.id]
@@ -132,24 +129,26 @@ class Corpus:
         every_hole = len(items) - len(rows)
         if count < SMALL or len(items) - self.built + every_hole > self.built // 4:
             return Corpus.of(filter(None, items))
-        names, namespaces = self.labels.names, dict(self.namespaces)
-        columns = Columns.joined([self.columns, Columns.of(added, namespaces)])
+        numbers, gone = dict(self.numbers), [*holes]
+        postings = self.postings.changed(
+            [item.document(self.groups) for item in added],
+            {row: item.document(self.groups) for row, item in holes.items()},
+        )
+        columns = Columns.joined([self.columns, Columns.of(added, postings.lengths[count:], numbers)])
         columns.live[gone] = False
+        groups = {}
+        for name, known in self.groups.items():
+            groups[name] = np.append(known, _groups(name, added, numbers))
+            groups[name][gone] = -1
         return replace(
             self,
             items=items,
             rows=rows,
             columns=columns,
-            content=self.content.changed(
-                [item.content(names) for item in added],
-                {row: item.content(names) for row, item in holes.items()},
-            ),
-            labels=self.labels.changed(added, holes),
-            speakers=self.speakers.changed(
-                map(_speaker, added), {row: _speaker(item) for row, item in holes.items()}
-            ),
+            groups=groups,
+            postings=postings,
             vectors=self.vectors.extended([item.vectors for item in added]),
-            namespaces=namespaces,
+            numbers=numbers,
             # What became a hole still has its rows here and its vectors in the matrix.
             item_bytes=self.item_bytes + sum(item.bytes for item in added),
         )
@@ -161,8 +160,7 @@ class Corpus:
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
-        lists = self.content.bytes + self.labels.postings.bytes + self.speakers.bytes
-        return EMPTY_BYTES + self.item_bytes + lists
+        return EMPTY_BYTES + self.item_bytes + self.postings.bytes
 
     def id(self, row: int) -> Hashable:
         """The id of the item at a row that is no hole."""
@@ -173,12 +171,6 @@ class Corpus:
     def item(self, id: Hashable) -> Item | None:
         """The item of an id, if it is here."""
         return self.items[self.rows[id]] if id in self.rows else None
-
-    @cached_property
-    def substance(self) -> Matrix:
-        """How telling each text is for itself: a few words more, and no question back."""
-        telling = np.log1p(np.minimum(self.content.lengths, LONG)) - self.columns.asking
-        return telling.astype(np.float32)
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
@@ -208,12 +200,14 @@ class JoinedCorpus:
         self._parts = parts
         self._starts = starts = [*accumulate(map(len, parts[:-1]), initial=0)]
         self.columns = Columns.joined([part.columns for part in parts])
-        self.content = JoinedPostings([part.content for part in parts], starts)
-        self.labels = JoinedLabels([part.labels for part in parts], starts)
-        self.speakers = JoinedPostings([part.speakers for part in parts], starts)
+        self.postings = JoinedPostings([part.postings for part in parts], starts)
         self.vectors = Vectors.joined([part.vectors for part in parts], starts)
-        self.substance = np.concatenate([part.substance for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
+        first = [*accumulate((len(part.numbers) for part in parts[:-1]), initial=0)]
+        self.groups = {
+            name: _in_one([part.groups.get(name, _none(part)) for part in parts], first)
+            for name in dict.fromkeys(name for part in parts for name in part.groups)
+        }
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -226,59 +220,83 @@ class JoinedCorpus:
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
         """As those of each corpus; none where the order of writing means nothing."""
-        found = {}
-        for distance in (n for n in range(-FARTHEST, FARTHEST + 1) if n):
-            near = [
-                part.neighbours[distance] if part.order_matters else np.full(len(part), -1, dtype=np.int32)
-                for part in self._parts
-            ]
-            moved = [
-                np.where(rows < 0, rows, rows + np.int32(start))
-                for rows, start in zip(near, self._starts, strict=True)
-            ]
-            found[distance] = np.concatenate(moved)
-        return found
+        every = [part.neighbours if part.order_matters else {} for part in self._parts]
+        return {
+            n: _in_one(
+                [its.get(n, _none(part)) for its, part in zip(every, self._parts, strict=True)], self._starts
+            )
+            for n in range(-FARTHEST, FARTHEST + 1)
+        }
 
 
-def _speaker(item: Item) -> dict[str, int]:
-    """The words of the name of who says it, as terms of a document."""
-    return dict.fromkeys((item.speaker or "").split(), 1)
+def _none(corpus: Corpus) -> Rows:
+    return np.full(len(corpus), -1, dtype=np.int32)
 
 
-def _order_matters(documents: Sequence[Mapping[str, int]], columns: Columns, content: Postings) -> bool:
+def _in_one(parts: Sequence[Rows], first: Sequence[int]) -> Rows:
+    """Numbers of several parts in one, those of each counted from a first one; -1, none, stays."""
+    moved = [np.where(part < 0, part, part + np.int32(n)) for part, n in zip(parts, first, strict=True)]
+    return np.concatenate(moved)
+
+
+def _numbered(keys: Iterable[Hashable], numbers: dict[Hashable, int]) -> Rows:
+    """The number of each key, -1 for None; those that have none yet get the next ones."""
+    found = [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys]
+    return np.array(found, dtype=np.int32)
+
+
+def _groups(name: str, items: Sequence[Item], numbers: dict[Hashable, int]) -> Rows:
+    """The group of each item by its label in a field."""
+    labels = ((name, item.namespace, item.fields[name]) if name in item.fields else None for item in items)
+    return _numbered(labels, numbers)
+
+
+def label_fields(items: Sequence[Mapping[str, str]]) -> frozenset[str]:
+    """The fields whose texts are short and mostly repeated; each item keeps a field that is not one."""
+    values: dict[str, list[str]] = {}
+    for fields in items:
+        for name, text in fields.items():
+            values.setdefault(name, []).append(text)
+    shared = {
+        name
+        for name, texts in values.items()
+        if len(texts) > 1 and 2 * len(set(texts)) <= len(texts) and max(map(len, texts)) <= MAX_LABEL
+    }
+    for fields in items:
+        if fields and shared.issuperset(fields):
+            shared.discard(max(fields, key=lambda name: len(fields[name])))
+    return frozenset(shared)
+
+
+def _order_matters(
+    items: Sequence[Item], labels: Collection[str], columns: Columns, postings: Postings
+) -> bool:
     """Whether items next to each other share more words than items far from each other.
 
     A window of neighbours helps where items follow from one another, as turns of a conversation do,
     and only adds noise where they do not, as in an import in no order.
     """
-    count, order = len(documents), np.lexsort((columns.sequence, columns.namespace))
+    count, order = len(items), np.lexsort((columns.sequence, columns.namespace))
 
     @cache
-    def weight(term: str) -> float:
-        return math.log(count / min(len(content.held(term)[0]), count)) ** 2
-
-    @cache
-    def length(row: int) -> float:
-        return sum(map(weight, documents[row]))
+    def words(row: int) -> dict[str, float]:
+        """The terms of an item's text, each with its weight: that of a rare one is high."""
+        terms = [term for term in items[row].document(labels) if isinstance(term, str)]
+        return {term: math.log(count / len(postings.held(term)[0])) ** 2 for term in terms}
 
     def likeness(here: int, there: int) -> float:
         """Cosine of the two items' rare words."""
-        shared = sum(map(weight, documents[here].keys() & documents[there].keys()))
-        return shared / math.sqrt(length(here) * length(there)) if shared else 0.0
+        one, other = words(here), words(there)
+        shared = sum(one[term] for term in one.keys() & other.keys())
+        return shared / math.sqrt(sum(one.values()) * sum(other.values())) if shared else 0.0
 
     places = np.arange(0, count - 1, max(1, math.ceil(count / SAMPLE)))
     spaces = columns.namespace[order]
     near = places[spaces[places] == spaces[places + 1]]
     if len(near) < FEWEST:
         return False
-    triples = zip(
-        order[near].tolist(),
-        order[near + 1].tolist(),
-        order[(near + count // 2) % count].tolist(),
-        strict=True,
-    )
-    gains = np.array(
-        [likeness(one, following) - likeness(one, stranger) for one, following, stranger in triples]
-    )
+    pairs = (order[near + 1].tolist(), order[(near + count // 2) % count].tolist())
+    triples = zip(order[near].tolist(), *pairs, strict=True)
+    gains = np.array([likeness(one, next) - likeness(one, far) for one, next, far in triples])
     error = gains.std() / math.sqrt(len(gains))
     return bool(gains.mean() > CERTAINTY * error > 0)

@@ -13,7 +13,7 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
-from alcove.search.terms import Question, Related
+from alcove.search.terms import LABEL, SPEAKER, Question, Related
 from alcove.search.times import DAY, Span
 
 RELATED = 5
@@ -22,6 +22,8 @@ BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
 """What a word counts that stands one, two or three items before, or after."""
 AROUND = (0.25, 0.1)
 """The same for likeness in meaning, either side."""
+OCCASION = 50
+"""Items of a group that counts in full."""
 POOL = 150
 """The best items, among which near-duplicates are put back; the same for every page of an answer."""
 
@@ -125,20 +127,20 @@ class _Scorer:
 
         And which rows hold one of them themselves, not only beside a neighbour.
         """
-        content, size = self._corpus.content, len(self._corpus)
+        postings, size = self._corpus.postings, len(self._corpus)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
         for score, (term, related) in zip(scores, self._question.words.items(), strict=True):
-            rows, weights = content.scores(term)
+            rows, weights = postings.scores(term)
             score[rows] = weights
             for other, like in self._present(related):
-                rows, weights = content.scores(other)
+                rows, weights = postings.scores(other)
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
         holding: Mask = best.max(axis=0, initial=0) > 0
         for term in self._question.words:
-            holding[self._corpus.labels.postings.held(term)[0]] = True  # a label holds words, too
+            holding[postings.held((LABEL, term))[0]] = True  # a label holds words, too
         for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
             for distance, weight in enumerate(kernel, 1):
                 near = scores.take(self._corpus.neighbours[sign * distance], axis=1)
@@ -150,7 +152,7 @@ class _Scorer:
     def _present(self, related: Related) -> Iterator[tuple[str, float]]:
         """The words most like one of the question's that the subtree has."""
         most = RELATED if self._ranking.related else 0
-        return islice((each for each in related if each[0] in self._corpus.content), most)
+        return islice((each for each in related if each[0] in self._corpus.postings), most)
 
     def _meaning(self, cosines: Matrix) -> Matrix:
         """Cosines above or below the average, with some of the neighbours'."""
@@ -170,16 +172,17 @@ class _Scorer:
         """The signals that look at more than an item's words."""
         corpus, ranking = self._corpus, self._ranking
         found: dict[str, Matrix] = {}
-        said = [corpus.speakers.held(word)[0] for word in self._question.said if word in corpus.speakers]
+        names = [(SPEAKER, word) for word in self._question.said]
+        said = [corpus.postings.held(name)[0] for name in names if name in corpus.postings]
         if ranking.names and said:
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
         if ranking.substance:
-            found["substance"] = np.float32(ranking.substance) * corpus.substance
-        if ranking.labels and corpus.labels.names:
+            found["substance"] = np.float32(ranking.substance) * corpus.columns.substance
+        if ranking.labels and corpus.groups:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
             for term in self._question.words:
-                rows, scores = corpus.labels.postings.scores(term)
+                rows, scores = corpus.postings.scores((LABEL, term))
                 found["labels"][rows] += ranking.labels * scores
         if ranking.times and self._question.span:
             found["times"] = np.float32(ranking.times) * _nearness(corpus.columns.at, self._question.span)
@@ -188,12 +191,21 @@ class _Scorer:
         return found
 
     def _company(self, fused: Matrix) -> Matrix:
-        names = self._corpus.labels.names
+        """The best of the items with the same label; less of it in a group of very many.
+
+        What was said on one occasion belongs together; what is filed under one word often does not.
+        """
         passing = np.where(self._passing, fused, np.float32(-np.inf))
         total = np.zeros_like(fused)
-        for name in names:
-            best = self._corpus.labels.best(name, passing)
-            total += np.where(self._passing, best, 0) * np.float32(self._ranking.company / len(names))
+        for groups in self._corpus.groups.values():
+            inside = groups >= 0
+            members = groups[inside]
+            sizes = np.bincount(members)
+            highest = np.full(len(sizes), -np.inf, dtype=np.float32)
+            np.maximum.at(highest, members, passing[inside])
+            highest *= np.minimum(1, OCCASION / np.maximum(sizes, 1))
+            share = np.float32(self._ranking.company / len(self._corpus.groups))
+            total[inside] += np.where(self._passing[inside], highest[members], 0) * share
         return total
 
     def _order(self, fused: Matrix, limit: int) -> Rows:

@@ -47,6 +47,9 @@ _STOP_WORDS = (
     "some any all"
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
+LABEL, SPEAKER = "label", "speaker"
+Term = str | tuple[str, str]
+"""What is counted: a term of a text; or `LABEL` and a term of a label, `SPEAKER` and a word of a name."""
 Related = tuple[tuple[str, float], ...]
 """Words like another one and how like they are, nearest first."""
 
@@ -145,19 +148,14 @@ class Item:
         days = (found.start for found in map(span, texts) if found and found.end - found.start <= DAY)
         return next(days, self.at)
 
-    def content(self, labels: Collection[str]) -> Mapping[str, int]:
-        """The terms of the fields that are no labels."""
-        return self.terms_of(self.terms.keys() - labels)
-
-    def terms_of(self, names: Collection[str]) -> Mapping[str, int]:
-        """How often each term is in some fields together."""
-        counts = [terms for name, terms in self.terms.items() if name in names]
-        if len(counts) == 1:
-            return counts[0]
-        together: Counter[str] = Counter()
-        for each in counts:
-            together.update(each)
-        return together
+    def document(self, labels: Collection[str]) -> Mapping[Term, int]:
+        """How often it holds each term; fields that are labels, and who says it, are told from the rest."""
+        found: dict[Term, int] = {(SPEAKER, word): 1 for word in (self.speaker or "").split()}
+        for name, terms in self.terms.items():
+            for term, count in terms.items():
+                key = (LABEL, term) if name in labels else term
+                found[key] = found.get(key, 0) + count
+        return found
 
     @property
     def dimensions(self) -> int:
