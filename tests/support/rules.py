@@ -119,8 +119,7 @@ RULES: list[Rule] = [
     # Times to live and revisions
     *_rules("put", "ttl_seconds", -1, 1.5, 60.0, True, "60", [60], MOST_SECONDS + 1),
     *_rules("put", "ttl_seconds", HUGE, rest=None),
-    *_rules("touch", "ttl_seconds", -1, 1.5, True, "60", rest="operations[0].ttl_seconds"),
-    *_rules("touch", "ttl_seconds", MOST_SECONDS + 1),
+    *_rules("touch", "ttl_seconds", -1, 1.5, True, "60", MOST_SECONDS + 1, rest="operations[0].ttl_seconds"),
     *_rules("put", "expected_revision", -1, 1.0, True, False, "1", [], 2**63),
     *_rules("put", "expected_revision", -HUGE, rest=None),
     *_rules("delete", "expected_revision", -1, 1.5, "x"),

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings
-from alcove.core.records import MAX_TTL_SECONDS
 from alcove.core.namespace import Namespace
+from alcove.core.records import MAX_TTL_SECONDS
 from alcove.store import validation
 
 HUGE = 10**5000  # more digits than Python agrees to print
