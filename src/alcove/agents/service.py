@@ -26,6 +26,7 @@ from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.core.records import Event
 from alcove.store import validation
 from alcove.store.memories import Memories
 
@@ -267,6 +268,23 @@ class Agents(Runs):
             raise PermissionDenied("only an admin may reset the global room")
         else:
             self._memories.clear(turn.within(room), room)
+
+    def watch_room(
+        self,
+        principal: Principal,
+        agent: str,
+        kind: str,
+        instance: str | None = None,
+        *,
+        after_cursor: str | None = None,
+    ) -> Iterator[Event]:
+        """Each event of a scratch room as it happens, until the caller is let out of it.
+
+        `instance`: which one it is, where there are several. `after_cursor`: from where on, if not from now.
+        """
+        who, room = self.watching(principal, agent, kind, instance)
+        events = self._memories.follow(who, room, after_cursor=after_cursor)
+        return (event for event in events if self.watching(principal, agent, kind, instance))
 
     def watching(
         self, principal: Principal, agent: str, kind: str, instance: str | None

@@ -239,7 +239,10 @@ class Operation(Generic[P, R]):
         return found
 
     def asked(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The other way round: what a request has in its path, and what in its query or body."""
+        """The other way round: what a request has in its path, and what in its query or body.
+
+        An argument that is None is left out; a null inside a mapping is not: it takes a setting back.
+        """
         path: dict[str, Any] = {}
         rest: dict[str, Any] = {}
         for name, value in arguments.items():
@@ -247,7 +250,7 @@ class Operation(Generic[P, R]):
                 path[self._wire_name(name)] = value
             elif self._spread(name):
                 rest.update(structs.asdict(value) if isinstance(value, Struct) else value)
-            elif name not in (IDEMPOTENCY_KEY, *self.hidden):
+            elif value is not None and name not in (IDEMPOTENCY_KEY, *self.hidden):
                 write = self._sends.get(name)
                 rest[self._wire_name(name)] = write(value) if write else sent(value, self._hints[name], name)
         return path, rest

@@ -364,6 +364,13 @@ class AgentOperations:
     reset_room = Operation(
         Agents.reset_room, f"DELETE {_ROOM}", "Empty a scratch room; its versions start at 1 again"
     )
+    watch_room = Streaming(
+        Agents.watch_room,
+        f"GET {_ROOM}/events",
+        "Watch a scratch room",
+        streams=EVENTS,
+        hidden=("after_cursor",),
+    )
     list_runs = Operation(
         Agents.list_runs,
         "GET /v1/runs",

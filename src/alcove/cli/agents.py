@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, confirm, count, plain
 from alcove.cli.store import Function, is_url, json_option, on_store, paged, yes_option
+from alcove.cli.timeline import show_coming
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -207,6 +208,59 @@ def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: boo
     out.record({"closed": id}, f"closed {kind} {plain(id)}")
 
 
+@click.group()
+def room() -> None:
+    """Show how a scratch room is used, watch it, or empty it."""
+
+
+def on_room(name: str) -> Callable[[Function], click.Command]:
+    """Makes a command of a function that is called with agents and which room it is about."""
+
+    def decorate(function: Function) -> click.Command:
+        function = click.argument("instance", required=False)(function)
+        for argument in ("kind", "agent"):
+            function = click.argument(argument)(function)
+        return on_agents(name, group=room)(function)
+
+    return decorate
+
+
+@on_room("stats")
+def room_stats(agents: AgentsHandle, out: Output, **room: str) -> None:
+    """Show how much a room holds, and how it was used in the last thirty days.
+
+    \b
+    KIND is global, workflow, swarm, debate, session or agent, and INSTANCE the id of the run or session.
+    Example:  alcove room stats researcher workflow w1
+    """
+    out.record(agents.room_stats(**room))
+
+
+@on_room("watch")
+def watch_room(agents: AgentsHandle, out: Output, **room: str) -> None:
+    """Print what happens in a room, until interrupted or let out.
+
+    \b
+    Example:  alcove room watch researcher workflow w1
+    """
+    show_coming(out, agents.watch_room(**room))
+
+
+@on_room("reset")
+@yes_option
+def reset_room(agents: AgentsHandle, out: Output, *, yes: bool, **room: str) -> None:
+    """Empty a room; its versions start at 1 again.
+
+    \b
+    A run's only for its owner, global only for an admin.
+    Example:  alcove room reset researcher workflow w1 --yes
+    """
+    named = plain(" ".join(filter(None, (room["kind"], room["instance"]))))
+    confirm(f"Empty the room {named}, for good?", yes=yes)
+    agents.reset_room(**room)
+    out.record({"reset": named}, f"emptied {named}")
+
+
 @on_agents(make=True)
 @click.argument("name")
 @click.argument("tool")
@@ -245,4 +299,4 @@ def _arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str,
     return arguments
 
 
-COMMANDS: list[click.Command] = [list_agents, agent, call, list_runs, run]
+COMMANDS: list[click.Command] = [list_agents, agent, call, room, list_runs, run]

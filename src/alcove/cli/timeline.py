@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from alcove.store.reports import AuditEntry
 
 _PAGE = 200
-_BETWEEN_LOOKS = 0.5
 _MISSING = object()
 
 
@@ -56,8 +54,7 @@ def events(
     if follow:
         if any(times.values()):
             raise click.UsageError("--follow starts now, or with --after-cursor")
-        coming = getattr(store, "follow", partial(_looked_for, store))  # a server tells, a file is looked at
-        show_coming(out, coming(prefix, kinds=kinds or None, after_cursor=after_cursor))
+        show_coming(out, store.follow(prefix, kinds=kinds or None, after_cursor=after_cursor))
         return
     out.table(
         _events(store, out, prefix, limit, after_cursor, kinds=kinds or None, **times),
@@ -93,16 +90,6 @@ def show_coming(out: Output, events: Iterator[Event]) -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return
-
-
-def _looked_for(store: Alcove, prefix: Namespace, *, kinds: Any, after_cursor: str | None) -> Iterator[Event]:
-    cursor = after_cursor or store.memories.end_of_events()
-    while True:
-        page = store.events(prefix, kinds=kinds, after_cursor=cursor, limit=_PAGE)
-        yield from page.events
-        cursor = page.after_cursor
-        if not page.more:
-            time.sleep(_BETWEEN_LOOKS)
 
 
 @on_store()

@@ -211,9 +211,7 @@ class SentEvents:
 
 def body(fields: Mapping[str, object]) -> bytes:
     """A body of the fields that are given; what JSON cannot carry is refused here, by its name."""
-    return msgspec.json.encode(
-        {name: _json(field, name) for name, field in fields.items() if field is not None}
-    )
+    return msgspec.json.encode({name: _json(field, name) for name, field in fields.items()})
 
 
 def _json(field: object, name: str) -> msgspec.Raw:
@@ -227,7 +225,7 @@ def _query(fields: Mapping[str, object]) -> dict[str, object]:
         for text in field if isinstance(field, list) else [field]:
             if isinstance(text, str):
                 validation.text(text, name)
-    return {name: field for name, field in fields.items() if field is not None}
+    return {**fields}
 
 
 def segment(text: str, field: str) -> str:

@@ -43,10 +43,6 @@ class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     wait_for_index: Literal["true", "false"] = "false"
 
 
-class _RoomQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    instance: str | None = None
-
-
 class Streams:
     """Answers and bodies that come in pieces."""
 
@@ -65,6 +61,7 @@ class Streams:
             "follow": self.follow,
             "export_memories": self.export_memories,
             "export": self.export_user,
+            "watch_room": self.watch_room,
         }
 
     def resources(self) -> list[Resource]:
@@ -74,11 +71,6 @@ class Streams:
                 name="import_memories", tag="memories", method="POST", path="/v1/memories/import",
                 handler=self.import_memories, summary="Import lines of an export", query=_ImportQuery,
                 takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
-            ),
-            Resource(
-                name="watch_room", tag="agents", method="GET", path="/v1/agents/{agent}/rooms/{kind}/events",
-                handler=self.watch_room, summary="Watch a scratch room", query=_RoomQuery,
-                errors=(400, 401, 403, 404), streams=EVENTS,
             ),
             Resource(
                 name="backup", tag="admin", method="GET", path="/v1/admin/backup", handler=self.backup,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from alcove import Alcove
 from tests.support.command import Command
 from tests.support.crowd import QUIET
-from tests.support.service import serving
+from tests.support.patience import PATIENCE, until
+from tests.support.service import COMMAND, environment, serving
 
 SPECS = """
 agents:
@@ -71,6 +73,55 @@ def test_runs_are_listed(front: Front) -> None:
     front.says("call", "researcher", "shared_memory_write", *given)
     assert front.json("runs") == [{"kind": "workflow", "id": "w1", "owner": "noop", "members": ["noop"]}]
     assert "w1" in front.says("runs")
+
+
+def test_runs_are_opened_changed_and_closed(front: Front) -> None:
+    assert front.says("run", "open", "workflow", "w1", "--member", "bob") == "workflow w1: bob, noop\n"
+    (changed,) = front.json("run", "change", "workflow", "w1", "--member", "carol")
+    assert changed == {"kind": "workflow", "id": "w1", "owner": "noop", "members": ["carol", "noop"]}
+    (made,) = front.json("run", "open", "debate")
+    assert len(str(made["id"])) >= 16
+    assert "--yes" in front.refuses("run", "close", "workflow", "w1")
+    assert front.says("run", "close", "workflow", "w1", "--yes") == "closed workflow w1\n"
+    assert "no workflow" in front.refuses("run", "close", "workflow", "w1", "--yes", code=1)
+    front.refuses("run", "open", "party")
+    assert [run["id"] for run in front.json("runs")] == [made["id"]]
+
+
+WRITE = ("call", "researcher", "shared_memory_write", "namespace=workflow", "value=1", "--instance")
+
+
+def test_a_room_is_counted_and_emptied(front: Front) -> None:
+    front.says(*WRITE, "workflow=w1", "key=log")
+    (stats,) = front.json("room", "stats", "researcher", "workflow", "w1")
+    assert (stats["room"], stats["keys"], stats["writes"]) == ("workflow:w1", 1, 1)
+    lines = front.says("room", "stats", "researcher", "workflow", "w1").splitlines()
+    assert [line.split()[0] for line in lines] == ["room", "keys", "bytes", "reads", "writes", "conflicts"]
+    assert "--yes" in front.refuses("room", "reset", "researcher", "workflow", "w1")
+    assert front.says("room", "reset", "researcher", "workflow", "w1", "--yes") == "emptied workflow w1\n"
+    assert front.json("room", "stats", "researcher", "workflow", "w1")[0]["keys"] == 0
+    assert "instance" in front.refuses("room", "stats", "researcher", "workflow")
+    assert "kind" in front.refuses("room", "stats", "researcher", "party")
+
+
+def test_a_room_is_watched(front: Front, tmp_path: Path) -> None:
+    front.says(*WRITE, "workflow=w1", "key=before")
+    said = tmp_path / "watched"
+    words = ["room", "watch", "researcher", "workflow", "w1", "--at", front.command.at, *front.options]
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)], stdout=output, stderr=subprocess.STDOUT, env=environment()
+        )
+        try:
+            until(lambda: front.says(*WRITE, "workflow=w1", "key=probe") and b"probe" in said.read_bytes())
+            front.says(*WRITE, "workflow=w1", "key=later")
+            until(lambda: b"later" in said.read_bytes())
+            process.send_signal(2)
+            assert process.wait(PATIENCE) == 0, said.read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert "before" not in said.read_text()
 
 
 def test_specs_are_checked_without_a_store(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ COMMANDS = {
     "PUT /v1/memories": "put",
     "GET /v1/memories": "get",
     "DELETE /v1/memories": "delete",
+    "POST /v1/memories/touch": "touch",
+    "POST /v1/memories/list": "list",
     "POST /v1/memories/search": "search",
     "POST /v1/memories/batch": "batch",
     "GET /v1/memories/namespaces": "namespaces",
@@ -57,6 +59,9 @@ COMMANDS = {
     "GET /v1/agents/{agent}/tools": "agent",
     "POST /v1/agents/{agent}/tools/{tool}": "call",
     "GET /v1/agents/{agent}/calls": "agent",
+    "GET /v1/agents/{agent}/rooms/{kind}": "room stats",
+    "GET /v1/agents/{agent}/rooms/{kind}/events": "room watch",
+    "DELETE /v1/agents/{agent}/rooms/{kind}": "room reset",
     "GET /v1/runs": "runs",
     "POST /v1/runs": "run open",
     "PATCH /v1/runs/{kind}/{id}": "run change",
@@ -69,11 +74,10 @@ FOR_MACHINES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 def test_every_operation_of_the_service_has_a_command(client: httpx.Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    rooms = {each for each in served if "/rooms/" in each}
-    assert served - FOR_MACHINES - rooms == set(COMMANDS)
+    assert served - FOR_MACHINES == set(COMMANDS)
 
 
-@pytest.mark.parametrize("words", sorted({*COMMANDS.values(), "touch", "list", "reindex", "restore"}))
+@pytest.mark.parametrize("words", sorted({*COMMANDS.values(), "reindex", "restore"}))
 def test_the_command_is_there_and_explains_itself(words: str) -> None:
     command: click.Command = main
     for word in words.split():
