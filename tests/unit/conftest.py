@@ -8,8 +8,8 @@ import jsonschema_rs
 import pytest
 
 from alcove.agents import loading
-from alcove.agents.spec_forms import json_schema
 from alcove.agents.spec_reading import read_yaml
+from tests.support.spec_schema import json_schema
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())
 

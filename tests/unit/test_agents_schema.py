@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove.agents import loading
-from alcove.agents.spec_forms import json_schema
+from tests.support.spec_schema import json_schema
 from tests.unit.conftest import SCHEMA
 
 COMMITTED = Path(loading.__file__).with_name("schema.json")

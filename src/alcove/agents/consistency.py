@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
 from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
@@ -190,32 +191,27 @@ def _namespace(text: str, placeholder: str, name: str) -> Namespace | str:
 
 
 class _Territory:
-    """Private rooms so far, so that a thousand agents need not each be compared with all others."""
+    """Private rooms so far, so that a thousand agents need not each be compared with all others.
+
+    Two rooms can only meet if what is fixed at the beginning of one is the beginning of the other.
+    """
 
     def __init__(self) -> None:
-        self._fixed: dict[Pattern, str] = {}
-        self._above: dict[Pattern, str] = {}
-        self._open: dict[Pattern, str] = {}
+        self._at: dict[Pattern, list[tuple[Pattern, str]]] = defaultdict(list)
+        self._below: dict[Pattern, list[tuple[Pattern, str]]] = defaultdict(list)
 
     def add(self, pattern: Pattern, agent: str) -> None:
-        if _is_fixed(pattern):
-            self._fixed[pattern] = agent
-            self._above.update({pattern[:length]: agent for length in range(1, len(pattern) + 1)})
-        else:
-            self._open[pattern] = agent
+        fixed = _fixed(pattern)
+        self._at[fixed].append((pattern, agent))
+        for length in range(len(fixed)):
+            self._below[fixed[:length]].append((pattern, agent))
 
     def meets(self, pattern: Pattern) -> str | None:
         """An agent whose private rooms this is, contains or lies inside."""
-        against: Iterable[tuple[Pattern, str]] = self._open.items()
-        if _is_fixed(pattern):
-            above = (self._fixed.get(pattern[:length]) for length in range(1, len(pattern) + 1))
-            met = next((agent for agent in above if agent), self._above.get(pattern))
-            if met is not None:
-                return met
-        else:
-            against = [*self._open.items(), *self._fixed.items()]
-        return next((agent for other, agent in against if overlap(pattern, other)), None)
+        fixed = _fixed(pattern)
+        near = [self._at[fixed[:length]] for length in range(len(fixed) + 1)] + [self._below[fixed]]
+        return next((agent for other, agent in chain(*near) if overlap(pattern, other)), None)
 
 
-def _is_fixed(pattern: Pattern) -> bool:
-    return all(isinstance(segment, str) for segment in pattern)
+def _fixed(pattern: Pattern) -> Pattern:
+    return tuple(takewhile(lambda segment: isinstance(segment, str), pattern))

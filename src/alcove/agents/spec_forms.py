@@ -1,9 +1,10 @@
 """The forms in which specs may be written: our own, and four that other programs have published.
 
 Each form is a record, whose fields say what may stand there and, with `At`, where in our own records it
-belongs. `spec_reading` reads files by them, and `json_schema` makes the schema for editors from them
-(`schema.json` beside this file). The published forms are `primitives.memory` on an agent, `systemPrompt` for
-its instructions, `memory.types` with ids and configs, and `apiVersion / kind / metadata / spec`.
+belongs. `spec_reading` reads files by them, and `tests/support/spec_schema.py` makes the JSON Schema for
+editors from them (`schema.json` beside this file). The published forms are `primitives.memory` on an agent,
+`systemPrompt` for its instructions, `memory.types` with ids and configs, and
+`apiVersion / kind / metadata / spec`.
 
 Every name may be written in snake_case or in camelCase.
 """
@@ -11,10 +12,8 @@ Every name may be written in snake_case or in camelCase.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct, defstruct
 
 from alcove.agents.specs import (
@@ -114,18 +113,18 @@ _WrittenMemory = _form(
     ("types", tuple[_Type, ...], ()),
     base=Memory,
 )
-_WrittenAgent = _form(
+WrittenAgent = _form(
     "WrittenAgent", ("version", _Version, None), ("memory", _WrittenMemory | None, None), base=Agent
 )
-_PublishedAgent = _form(
+PublishedAgent = _form(
     "PublishedAgent",
     ("system_prompt", Annotated[str, At(("instructions",))], ""),
     ("primitives", Annotated[Primitives, At()], Primitives()),
     *_FOREIGN,
-    base=_WrittenAgent,
+    base=WrittenAgent,
 )
 _UNNAMED = ("name", Name, "")  # what is in the metadata is not required here
-_AgentSpec = _form("AgentSpec", _UNNAMED, base=_PublishedAgent)
+_AgentSpec = _form("AgentSpec", _UNNAMED, base=PublishedAgent)
 _TeamMetadata = _form("TeamMetadata", ("name", Name), ("namespace", Unused, None), *_FOREIGN)
 _AgentMetadata = _form("AgentMetadata", ("version", _Version, None), base=_TeamMetadata)
 _API_VERSION = ("api_version", Annotated[str | None, At()], None)
@@ -148,7 +147,7 @@ RESOURCES = {
 """A document that is one agent or team, with its name in its metadata, by its `kind`."""
 LISTS = _form(
     "Lists",
-    ("agents", tuple[_WrittenAgent, ...] | None, None),  # type: ignore[valid-type]
+    ("agents", tuple[WrittenAgent, ...] | None, None),  # type: ignore[valid-type]
     ("teams", tuple[Team, ...] | None, None),
     ("knowledge", tuple[Knowledge, ...] | None, None),
 )
@@ -158,41 +157,4 @@ LISTS = _form(
 def agent_form(names: set[str], memory: object) -> Any:
     """The form of an agent with these fields: only a published one may say things to other programs."""
     published = not names.isdisjoint(("system_prompt", "primitives"))
-    return _PublishedAgent if published or (isinstance(memory, dict) and "types" in memory) else _WrittenAgent
-
-
-def json_schema() -> dict[str, Any]:
-    """The schema of one document, in every form that is read."""
-    forms = (LISTS, _WrittenAgent, _PublishedAgent, Team, *RESOURCES.values())
-    references, parts = msgspec.json.schema_components(forms, ref_template="#/$defs/{name}")
-    listed = parts["Lists"]["properties"]["agents"]["anyOf"][0]
-    listed["items"] = {"anyOf": references[1:3]}
-    marks = [{"required": [name]} for name in ("system_prompt", "systemPrompt", "primitives")]
-    typed = {"required": ["memory"], "properties": {"memory": {"type": "object", "required": ["types"]}}}
-    parts["PublishedAgent"]["anyOf"] = [*marks, typed]  # as `agent_form` tells it from others
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Agents and teams of Alcove",
-        "anyOf": [*references, {"type": "null"}],
-        "$defs": parts,
-    }
-    return _in_every_case(schema)  # type: ignore[no-any-return]
-
-
-def _in_every_case(node: Any) -> Any:
-    """A copy in which every property may be written in snake_case, in camelCase, or in a mixture."""
-    if isinstance(node, list):
-        return [*map(_in_every_case, node)]
-    if not isinstance(node, dict):
-        return node
-    copy = {name: _in_every_case(each) for name, each in node.items()}
-    if "properties" in node:
-        named = copy["properties"].items()
-        copy["properties"] = {alias: each for name, each in named for alias in _aliases(name)}
-    return copy
-
-
-def _aliases(name: str) -> list[str]:
-    first, *others = name.split("_")
-    endings = product(*((f"_{word}", word.capitalize()) for word in others))
-    return ["".join((first, *each)) for each in endings]
+    return PublishedAgent if published or (isinstance(memory, dict) and "types" in memory) else WrittenAgent

@@ -88,24 +88,14 @@ class SpecFile:
             else:
                 self.refuse((*root, "kind"), f"one of {', '.join(RESOURCES)}")
         elif "name" in document and not any(name in document for name in KINDS):
-            self._item("teams" if "workers" in document else "agents", document, root)
+            self.item("teams" if "workers" in document else "agents", document, root)
         else:
-            self._lists(document, root)
+            _Form(self, document, LISTS, root)
+            if isinstance(document.get("knowledge"), list):
+                self._specs.configuring.add(str(self._file))
 
-    def _lists(self, document: dict[str, Any], root: Path) -> None:
-        others = {name: each for name, each in document.items() if name not in KINDS}
-        _Form(self, others, LISTS, root)
-        for name in KINDS:
-            listed = document.get(name)
-            if isinstance(listed, list):
-                for place, item in enumerate(listed):
-                    self._item(name, item, (*root, name, place))
-            elif listed is not None:
-                self.refuse((*root, name), "a list or nothing")
-        if isinstance(document.get("knowledge"), list):
-            self._specs.configuring.add(str(self._file))
-
-    def _item(self, name: str, item: object, path: Path) -> None:
+    def item(self, name: str, item: object, path: Path) -> None:
+        """Adds an agent, a team or a source that stands at a path."""
         form = KINDS[name]
         if name == "agents":
             block = item if isinstance(item, dict) else {}
@@ -113,7 +103,7 @@ class SpecFile:
         self._add(name, item, form, path, path)
 
     def _add(self, name: str, item: object, form: type[Struct], path: Path, root: Path) -> None:
-        """Adds an agent, team or source if nothing is wrong with it."""
+        """The same, if nothing is wrong with it; what it does not say would stand at `root`."""
         before = len(self._specs.troubles)
         found = _Form(self, item, form, path)
         if len(self._specs.troubles) > before:
@@ -171,13 +161,16 @@ class _Form:
             self._put(place, at.means(value) if at else value, origin)
 
     def _list(self, value: list[Any], kind: Any, item: Any, origin: Path, target: Path) -> None:
-        if any(map(_is_form, _options(item))):
-            for place, each in enumerate(value):
-                self._read(each, item, (*origin, place), target)
-            return
+        forms = any(map(_is_form, _options(item)))
         for place, each in enumerate(value):
-            if not _fits(each, item):
+            if target[0] in KINDS:
+                self._file.item(str(target[0]), each, (*origin, place))
+            elif forms:
+                self._read(each, item, (*origin, place), target)
+            elif not _fits(each, item):
                 self._file.refuse((*origin, place), expectation(item))
+        if forms:
+            return
         if not value and not _fits(value, kind):
             self._file.refuse(origin, "a list that is not empty")
         self._put(target, value, origin)

@@ -15,9 +15,7 @@ from msgspec.structs import fields
 from alcove.api.forms import NoQuery
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import Principal
-from alcove.store.validation import choices
-
-_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+from alcove.store.validation import refusal
 
 
 @dataclass(slots=True)
@@ -207,21 +205,7 @@ def _whole(name: str, text: str) -> int:
 
 def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> InvalidRequest:
     """The same complaint with the field first, and with the operation of a batch that it is about."""
-    refusal = _refusal(str(error), whole)
-    if "Invalid enum value" in refusal.expected and (names := choices(record, refusal.field)):
-        refusal = InvalidRequest(refusal.field, names)
-    if operation := re.match(r"operations\[(\d+)\]", refusal.field):
-        refusal.details["operation"] = int(operation[1])
-    return refusal
-
-
-def _refusal(complaint: str, whole: str) -> InvalidRequest:
-    match = _AT.fullmatch(complaint)
-    assert match is not None
-    what, field = match.groups()
-    if missing := re.search(r"missing required field `(.*)`", what):
-        return InvalidRequest(".".join(filter(None, (field, missing[1]))), "to be given")
-    if unknown := re.search(r"unknown field `(.*)`", what):
-        return InvalidRequest(".".join(filter(None, (field, unknown[1]))), "a field that is known here")
-    expected = what.removeprefix("Expected ") if what.startswith("Expected ") else f"something else ({what})"
-    return InvalidRequest(field or whole, expected)
+    found = refusal(error, record, whole)
+    if operation := re.match(r"operations\[(\d+)\]", found.field):
+        found.details["operation"] = int(operation[1])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,9 @@ from alcove.core.settings import Settings
 MAX_KEY_BYTES = 1024
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
+NOT_BLANK = r"\S"
+"""The pattern of text with something in it."""
+_COMPLAINT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
 
@@ -178,7 +182,21 @@ def _type(value: object) -> str:
     return names.get(type(value), f"{type(value).__name__}")
 
 
-def choices(record: type[Struct], field: str) -> str | None:
+def refusal(error: msgspec.ValidationError, record: type[Struct], whole: str) -> InvalidRequest:
+    """What msgspec says of a record that it cannot make, with the field first (`whole` where it is all)."""
+    what, field = _COMPLAINT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
+    if found := re.search(r"(missing required|unknown) field `(.*)`", what, re.DOTALL):
+        expected = "to be given" if found[1] == "missing required" else "a field that is known here"
+        return InvalidRequest(".".join(filter(None, (field, found[2]))), expected)
+    if "Invalid enum value" in what and (names := _choices(record, field)):
+        return InvalidRequest(field, names)
+    if what == f"Expected `str` matching regex {NOT_BLANK!r}":
+        return InvalidRequest(field, "text that is not blank")
+    expected = what.removeprefix("Expected ") if what.startswith("Expected ") else f"something else ({what})"
+    return InvalidRequest(field or whole, expected[:300])
+
+
+def _choices(record: type[Struct], field: str) -> str | None:
     """The names that a field takes, if it takes one of a few; msgspec's own errors do not say."""
     found = get_type_hints(record).get(field)
     parts = [found, *get_args(found)]

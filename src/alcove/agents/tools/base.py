@@ -20,7 +20,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Entry, FoundMemories, Memory
 from alcove.store.memories import Memories
-from alcove.store.validation import choices
+from alcove.store.validation import refusal
 
 log = logging.getLogger("alcove")
 SCHEMA_FIELD = {"openai": "parameters", "anthropic": "input_schema", "mcp": "inputSchema"}
@@ -125,9 +125,7 @@ class Tool:
         try:
             arguments = structs.asdict(msgspec.convert({**given}, record))
         except msgspec.ValidationError as error:
-            refusal = _refusal(str(error))
-            named = choices(record, refusal.field) if "enum" in refusal.expected else None
-            raise InvalidRequest(refusal.field, named or refusal.expected) from None
+            raise refusal(error, record, "arguments") from None
         for name, allowed in self.choices.items():
             if arguments[name] not in allowed:
                 raise InvalidRequest(name, f"one of {', '.join(allowed)}")
@@ -166,12 +164,3 @@ def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(told.get("default"), str):
         told.pop("default", None)
     return {name: told[name] for name in ("type", "description", "enum", "items", "default") if name in told}
-
-
-def _refusal(complaint: str) -> InvalidRequest:
-    """The validator's words, with the argument first."""
-    what, _, where = complaint.partition(" - at `$.")
-    if "missing required field" in what:
-        return InvalidRequest(what.split("`")[1], "to be given")
-    expected = "text that is not blank" if "regex" in what else what.removeprefix("Expected ")[:200]
-    return InvalidRequest(where.rstrip("`") or "arguments", expected)

@@ -18,6 +18,7 @@ from alcove.agents.tools.base import Room, Tool, Turn
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Deletion, Memory, Result
+from alcove.store.validation import NOT_BLANK
 
 MOST = 100
 """Memories that a call gives at most, as a search of the service does."""
@@ -26,8 +27,8 @@ _DELETES = 500
 """Deletions in one batch."""
 NewKey = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name.")]
 Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")]
-Content = Annotated[str, Meta(pattern=r"\S", description="In full sentences.")]
-Query = Annotated[str, Meta(pattern=r"\S", description="In your own words.")]
+Content = Annotated[str, Meta(pattern=NOT_BLANK, description="In full sentences.")]
+Query = Annotated[str, Meta(pattern=NOT_BLANK, description="In your own words.")]
 Limit = Annotated[int, Meta(ge=1, le=MOST, description=f"1 to {MOST}.")]
 Pool = Annotated[str, Meta(description="Which pool.")]
 Offset = Annotated[int, Meta(ge=0, le=10**9, description="How many to skip.")]
