@@ -120,13 +120,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def sources(context: click.Context) -> dict[str, str]:
     """Where each effective value came from, in words."""
-    words = {
+    words: dict[ParameterSource | None, str] = {
         ParameterSource.COMMANDLINE: "flag",
         ParameterSource.ENVIRONMENT: "environment",
         ParameterSource.DEFAULT_MAP: "file",
     }
-    found = {name: context.get_parameter_source(name) for name in _OPTIONS}
-    return {name: words.get(source, "default") if source else "default" for name, source in found.items()}
+    return {name: words.get(context.get_parameter_source(name), "default") for name in _OPTIONS}
 
 
 def _click_type(kind: Any, least: float | None, most: float | None) -> Any:

@@ -63,13 +63,14 @@ def requests_at_once(wanted: int) -> int:
     return min(wanted, possible)
 
 
-async def stop_with(parent: int) -> None:
+async def stop_with_parent() -> None:
     """Stops this worker when its parent is gone, however that came about: nobody serves unattended.
 
     One that died while this worker was starting is no longer its parent, but is still who started it.
     """
     starter = multiprocessing.parent_process()
-    while os.getppid() == (starter.pid if starter else parent):
+    parent = starter.pid if starter else os.getppid()
+    while os.getppid() == parent:
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 

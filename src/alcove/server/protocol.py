@@ -11,7 +11,6 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from alcove.api.forms import ErrorAnswer
-from alcove.core.errors import AlcoveError
 from alcove.server.application import CONNECTION
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -80,10 +79,8 @@ class Protocol(HttpToolsProtocol):
         self._waiting.discard(self)
         super().connection_lost(exc)
         self.lost = True
-        if self._cycle:
-            self._cycle.disconnected = (
-                True  # uvicorn tells the last that came, which may wait behind this one
-            )
+        if self._cycle:  # uvicorn tells the last that came, which may wait behind this one
+            self._cycle.disconnected = True
         if self.serving:
             self.serving.cancel()
 
@@ -155,9 +152,7 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         id = f"{random.getrandbits(64):016x}"
-        error = AlcoveError(msg)
-        error.code = "invalid_request"
-        body = msgspec.json.encode(ErrorAnswer.of(error, id))
+        body = msgspec.json.encode(ErrorAnswer("invalid_request", msg, id))
         head = (
             "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
             f"x-request-id: {id}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -57,7 +57,7 @@ def serve(config: ServeConfig) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     logs.configure(config.log_level, config.log_file)
     os.environ[_HANDED_OVER] = msgspec.json.encode(config, enc_hook=dict).decode()
-    told = uvicorn.Config(
+    server = uvicorn.Config(
         "alcove.server.running:worker",
         factory=True,
         host=config.host,
@@ -74,10 +74,10 @@ def serve(config: ServeConfig) -> None:
     _try(config)
     os.environ.pop(processes.FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
-        processes.SingleProcess(told).run(processes.listening(told))
+        processes.SingleProcess(server).run(processes.listening(server))
     else:
         with processes.shared_folder() as counts:
-            processes.Workers(told, counts, reopen=lambda: logs.write_to(config.log_file)).run()
+            processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
 
 
 def worker() -> ASGIApp:
@@ -122,7 +122,7 @@ def build(config: ServeConfig) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         beside = [metrics.keep_sampling()]
-        beside += [processes.stop_with(os.getppid())] if config.workers > 1 else []
+        beside += [processes.stop_with_parent()] if config.workers > 1 else []
         beside += [_follow(specs)] if specs else []
         tasks = [asyncio.create_task(each) for each in beside]
         processes.when_stopping(tail.stop)
