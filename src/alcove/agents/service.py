@@ -20,7 +20,7 @@ from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, olde
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
 from alcove.agents.tools import READING, Answer, Turn, toolset
-from alcove.agents.tools.base import rendered
+from alcove.agents.tools.base import Room, rendered
 from alcove.agents.tools.keyed import left_behind
 from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
@@ -231,13 +231,13 @@ class Agents(Runs):
 
         `instance`: which one it is, where there are several: the id of a session or of a run.
         """
-        turn, room = self._scratch(principal, agent, kind, instance)
-        every = self._memories.everything(turn.within(room), room, exact=True)
+        room = self.scratch_room(principal, agent, kind, instance)
+        every = self._memories.everything(room.who, room.at, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
-        used = [*self._uses(kind, room, principal.user_id)]
+        used = [*self._uses(kind, room.at, principal.user_id)]
         done = [call.tool in READING for call in used if call.outcome == "ok"]
         return RoomStats(
-            room=str(room),
+            room=str(room.at),
             keys=len(sizes),
             bytes=sum(sizes),
             reads=sum(done),
@@ -259,15 +259,15 @@ class Agents(Runs):
 
     def reset_room(self, principal: Principal, agent: str, kind: str, instance: str | None = None) -> None:
         """Empties one scratch room, so that its versions start at 1; a run's only for its owner."""
-        turn, room = self._scratch(principal, agent, kind, instance)
+        room = self.scratch_room(principal, agent, kind, instance)
         if kind in RUNS:
-            if self.role(run := room_run(room), principal.user_id) != "owner":
+            if self.role(run := room_run(room.at), principal.user_id) != "owner":
                 raise PermissionDenied(f"only the owner of this {kind} may reset it")
             self.reset_run(run)
         elif kind == "global" and not principal.is_admin:
             raise PermissionDenied("only an admin may reset the global room")
         else:
-            self._memories.clear(turn.within(room), room)
+            self._memories.clear(room.who, room.at)
 
     def watch_room(
         self,
@@ -282,20 +282,12 @@ class Agents(Runs):
 
         `instance`: which one it is, where there are several. `after_cursor`: from where on, if not from now.
         """
-        who, room = self.watching(principal, agent, kind, instance)
-        events = self._memories.follow(who, room, after_cursor=after_cursor)
-        return (event for event in events if self.watching(principal, agent, kind, instance))
+        room = self.scratch_room(principal, agent, kind, instance)
+        events = self._memories.follow(room.who, room.at, after_cursor=after_cursor)
+        return (event for event in events if self.scratch_room(principal, agent, kind, instance))
 
-    def watching(
-        self, principal: Principal, agent: str, kind: str, instance: str | None
-    ) -> tuple[Principal, Namespace]:
-        """Who may read the events of a room, and where that is."""
-        turn, room = self._scratch(principal, agent, kind, instance)
-        return turn.within(room), room
-
-    def _scratch(
-        self, principal: Principal, agent: str, kind: str, instance: str | None
-    ) -> tuple[Turn, Namespace]:
+    def scratch_room(self, principal: Principal, agent: str, kind: str, instance: str | None) -> Room:
+        """A scratch room of an agent that the caller may enter; `instance` says which, of several."""
         if kind == "global" and instance is not None:
             raise InvalidRequest("instance", "none: there is one global room")
         run = "workflow" if kind == "agent" else kind
@@ -303,7 +295,7 @@ class Agents(Runs):
         session = instance if kind == "session" else None
         try:
             turn = self._turn(principal, self.agent(principal, agent), session, instances=instances)
-            return turn, enter(turn, kind)
+            return turn.room(enter(turn, kind))
         except InvalidRequest as error:
             field = "kind" if error.field == "namespace" else "instance"
             raise InvalidRequest(field, error.expected) from None

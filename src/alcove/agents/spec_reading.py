@@ -10,9 +10,7 @@ import difflib
 import functools
 import re
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -237,9 +235,7 @@ def expectation(kind: Any) -> str:
         return "one of " + ", ".join(get_args(bare))
     if get_origin(bare) is tuple:
         return "a list"
-    low = next((meta.ge for meta in metas if meta.ge is not None), None)
-    high = next((meta.le for meta in metas if meta.le is not None), None)
-    between = "" if low is None else f" from {low} to {high}"
+    between = next((f" from {meta.ge} to {meta.le}" for meta in metas if meta.ge is not None), "")
     longest = next((meta.max_length for meta in metas if meta.max_length), None)
     names = {bool: "true or false", int: f"a whole number{between}", float: f"a number{between}"}
     names |= {type(None): "nothing", str: f"text of 1 to {longest} characters" if longest else "text"}
@@ -301,9 +297,9 @@ def read_yaml(content: bytes) -> tuple[list[object], list[tuple[Path, str]]]:
         return [], [((), f"at most {MAX_BYTES} bytes")]
     try:
         nodes = [*filter(None, yaml.compose_all(content.decode("utf-8-sig"), _Loader))]
-        if max((_size(node, {}, ()) for node in nodes), default=0) > MAX_NODES:
+        wrong: list[tuple[Path, str]] = []
+        if any(_measured(node, (), (), {}, wrong) > MAX_NODES for node in nodes):
             return [], [((), f"at most {MAX_NODES} values once aliases are followed")]
-        wrong = [each for node in nodes for each in _refused_nodes(node, (), set())]
         loader = _Loader("")
         return [loader.construct_document(node) for node in nodes if not wrong], wrong
     except UnicodeDecodeError as error:
@@ -318,42 +314,33 @@ def read_yaml(content: bytes) -> tuple[list[object], list[tuple[Path, str]]]:
         return [], [((), f"YAML: {' '.join(str(error).split())}")]
 
 
-def _size(node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int:
-    """Values under a node with aliases followed, each node looked at once."""
+def _measured(
+    node: yaml.Node, path: Path, above: tuple[int, ...], known: dict[int, int], wrong: list[tuple[Path, str]]
+) -> int:
+    """How many values are under a node with aliases followed; each is looked at once for what is wrong."""
     if id(node) in above:
         problem = "an alias that stands inside what it names"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     if len(above) >= MAX_DEPTH:
         raise RecursionError
-    if id(node) not in known:
-        children = node.value if isinstance(node, yaml.CollectionNode) else ()
-        if isinstance(node, yaml.MappingNode):
-            children = chain.from_iterable(children)
-        below = (*above, id(node))
-        known[id(node)] = 1 + sum(_size(child, known, below) for child in children)
-    return known[id(node)]
-
-
-def _refused_nodes(node: yaml.Node, path: Path, seen: set[int]) -> Iterator[tuple[Path, str]]:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
+    if id(node) in known:
+        return known[id(node)]
+    children: list[tuple[yaml.Node, Path]] = []
+    names: dict[str, int] = {}
     if isinstance(node, yaml.SequenceNode):
-        for position, child in enumerate(node.value):
-            yield from _refused_nodes(child, (*path, position), seen)
-    elif isinstance(node, yaml.MappingNode):
-        names: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.tag == MERGE:
-                yield from _refused_nodes(value, path, seen)
-                continue
-            if key.tag != TEXT:
-                yield path, f"fields named by text (line {line}; quote {key.value!r} if it is a name)"
-                continue
-            if key.value in names:
-                yield (*path, key.value), f"each field once (lines {names[key.value]} and {line})"
+        children += ((child, (*path, place)) for place, child in enumerate(node.value))
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line = key.start_mark.line + 1
+        inside = path if key.tag == MERGE else (*path, str(key.value))
+        children += ((key, path), (value, inside))
+        if key.tag not in (MERGE, TEXT):
+            wrong.append((path, f"fields named by text (line {line}; quote {key.value!r} if it is a name)"))
+        elif key.value in names and key.tag == TEXT:
+            wrong.append((inside, f"each field once (lines {names[key.value]} and {line})"))
+        elif key.tag == TEXT:
             names[key.value] = line
-            yield from _refused_nodes(value, (*path, key.value), seen)
-    elif re.search("[\ud800-\udfff]", node.value):
-        yield path, "text without lone surrogates"
+    if isinstance(node, yaml.ScalarNode) and re.search("[\ud800-\udfff]", node.value):
+        wrong.append((path, "text without lone surrogates"))
+    below = (*above, id(node))
+    known[id(node)] = 1 + sum(_measured(child, at, below, known, wrong) for child, at in children)
+    return known[id(node)]

@@ -84,11 +84,10 @@ class Streams:
         return await self._follow(call, lambda: call.principal, namespace, call.query.kinds)
 
     async def watch_room(self, call: Call) -> Struct:
-        room = call.path["agent"], call.path["kind"], call.query.instance
-        _, namespace = await self._changes(partial(self._agents.watching, call.principal, *room))
-        return await self._follow(
-            call, lambda: self._agents.watching(call.principal, *room)[0], namespace, None
-        )
+        where = call.path["agent"], call.path["kind"], call.query.instance
+        room = partial(self._agents.scratch_room, call.principal, *where)
+        namespace = (await self._changes(room)).at
+        return await self._follow(call, lambda: room().who, namespace, None)
 
     async def _follow(
         self, call: Call, who: Callable[[], Principal], namespace: Namespace, kinds: Sequence[Kind] | None
