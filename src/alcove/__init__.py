@@ -39,6 +39,7 @@ from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
     from alcove.client import connect
+    from alcove.client.asynchronous import AsyncAlcove
     from alcove.client.embedded import Alcove
     from alcove.client.store import Store
     from alcove.core.cursor import Portion
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Alcove",
     "AlcoveError",
+    "AsyncAlcove",
     "Author",
     "BackedUp",
     "Conflict",
@@ -96,6 +98,7 @@ __all__ = [
 
 _LOADED_WHEN_USED = {
     "alcove.client": ["connect"],
+    "alcove.client.asynchronous": ["AsyncAlcove"],
     "alcove.client.embedded": ["Alcove"],
     "alcove.client.store": ["Store"],
     "alcove.core.cursor": ["Portion"],

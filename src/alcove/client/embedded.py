@@ -94,7 +94,12 @@ class Alcove(Store):
     @property
     def admin(self) -> AdminHandle:
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
-        return AdminHandle(Here(self._memories.admin, self.principal))
+        return AdminHandle(self.admin_road)
+
+    @property
+    def admin_road(self) -> Here:
+        """How operating this store is done."""
+        return Here(self._memories.admin, self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same store, as this user sees it, with these roles."""
@@ -104,6 +109,10 @@ class Alcove(Store):
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents and teams of a spec file or folder, at work on this store for this principal."""
+        return AgentsHandle(self.agents_road(specs))
+
+    def agents_road(self, specs: str | os.PathLike[str] | None) -> Here:
+        """How the operations of these agents are done."""
         from alcove.agents.loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
         if specs is None:
@@ -112,7 +121,7 @@ class Alcove(Store):
         if path not in self._agents:
             watched = Watched(path, max_depth=self._settings.max_depth)
             self._agents[path] = Agents(self._memories, watched, authentication=False)
-        return AgentsHandle(Here(self._agents[path], self.principal))
+        return Here(self._agents[path], self.principal)
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
         importer = Importer(self._memories, lambda: self.principal, self._clock)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from alcove.api.operation import Operation, Road, Streaming
+from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
 from alcove.client.server import BACKUP, Asked, Lines, SentEvents, Server, pieces_sent
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 BEFORE_RECONNECTING = 0.5
-
-
-class StoreRoad(Road, Protocol):
-    """What else a store does that no table of operations has, because it is no request and answer."""
-
-    principal: Principal
-
-    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]: ...
-    def only_here(self, name: str) -> Callable[..., Any]: ...
 
 
 class Here:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -240,7 +240,7 @@ def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
     return {name.encode(): value.encode() for name, value in headers.items()}
 
 
-def pieces_sent(lines: Iterable[bytes], *, wait_for_index: bool) -> Asked:
+def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index: bool) -> Asked:
     """The request for an import."""
     return Asked(
         method="POST",

@@ -12,7 +12,7 @@ from typing import Any, Self
 from alcove.agents.tools import Answer
 from alcove.api.operation import Handle
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
-from alcove.client.roads import Here, StoreRoad, There
+from alcove.client.roads import Here, There
 from alcove.core.principal import Principal
 from alcove.core.records import Receipt, Shared, Swept
 from alcove.store.api_keys import ApiKey
@@ -25,8 +25,8 @@ from alcove.vault import Rotation
 class AdminHandle(AdminOperations, Handle):
     """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
 
-    def __init__(self, road: StoreRoad) -> None:
-        self.road: StoreRoad = road
+    def __init__(self, road: Here | There) -> None:
+        self.road: Here | There = road
 
     def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
         """Copies the store into one new file while others use it, step by step, and verifies the copy."""

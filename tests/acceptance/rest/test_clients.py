@@ -1,21 +1,26 @@
-"""A store behind a server answers as one in this process does: the same records, the same errors."""
+"""A store answers alike wherever it is and however it is called: the same records, the same errors."""
 
 from __future__ import annotations
 
+import asyncio
 import http.server
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import msgspec
 import pytest
 
 from alcove import (
     Alcove,
     AlcoveError,
+    AsyncAlcove,
     InvalidRequest,
     PermissionDenied,
     Store,
@@ -25,6 +30,7 @@ from alcove import (
 )
 from alcove.client.remote import Remote
 from alcove.core.errors import Unauthenticated
+from tests.support.clients import WAYS, closed, opened
 from tests.support.crowd import QUIET
 from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, alcove, serving
@@ -32,14 +38,17 @@ from tests.support.service import Service, alcove, serving
 ROOM = ("user", "noop", uuid.uuid4().hex)
 
 
-@pytest.fixture(params=["file", "url"])
+@pytest.fixture(params=WAYS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "file":
-        made: Store = Alcove(tmp_path / "memory.db", settings=QUIET)
-    else:
-        made = Remote(request.getfixturevalue("service").url)
-    with made as store:
-        yield store
+    store = opened(request.param, tmp_path / "memory.db", lambda: request.getfixturevalue("service").url)
+    yield store
+    closed(store)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Alcove]:
+    with Alcove(tmp_path / "here.db", settings=QUIET) as memory:
+        yield memory
 
 
 def test_what_only_the_file_has_is_told(service: Service) -> None:
@@ -51,42 +60,42 @@ def test_what_only_the_file_has_is_told(service: Service) -> None:
             store.as_user("alice", roles=["admin"])
 
 
-def test_the_same_calls_give_the_same_records(tmp_path: Path, service: Service) -> None:
-    with Alcove(tmp_path / "memory.db", settings=QUIET) as here, Remote(service.url) as there:
-        assert _story(here) == _story(there)
+def test_the_same_calls_give_the_same_records(here: Alcove, store: Store) -> None:
+    room = ("user", "noop", uuid.uuid4().hex)
+    assert _story(here, room) == _story(store, room)
 
 
-def _story(store: Store) -> list[Any]:
+def _story(store: Store, room: tuple[str, ...]) -> list[Any]:
     """Everything a caller can do to memories, with ids and times taken out of the answers."""
     told: list[Any] = [
-        store.put(ROOM, "tea", {"n": 1, "deep": {"er": [1, None, "é"]}}, index={"text": "tea"}),
-        store.put(ROOM, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{ROOM[2]}"),
-        store.put(ROOM, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{ROOM[2]}"),
-        store.get(":".join(ROOM), "tea"),
-        store.get(ROOM, "absent"),
-        store.put(ROOM, "a\0b/?&=+ %", {"x": 1.5}, ttl_seconds=1000),
-        store.touch(ROOM, "tea", ttl_seconds=500),
+        store.put(room, "tea", {"n": 1, "deep": {"er": [1, None, "é"]}}, index={"text": "tea"}),
+        store.put(room, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{room[2]}"),
+        store.put(room, "tea", {"n": 2}, expected_revision=1, idempotency_key=f"k-{room[2]}"),
+        store.get(":".join(room), "tea"),
+        store.get(room, "absent"),
+        store.put(room, "a\0b/?&=+ %", {"x": 1.5}, ttl_seconds=1000),
+        store.touch(room, "tea", ttl_seconds=500),
         store.batch(
             [
-                {"op": "put", "namespace": ROOM, "key": "b", "value": {}},
-                {"op": "get", "namespace": ROOM, "key": "b"},
-                {"op": "get", "namespace": ROOM, "key": "none"},
-                {"op": "touch", "namespace": list(ROOM), "key": "b"},
-                {"op": "delete", "namespace": ROOM, "key": "b"},
+                {"op": "put", "namespace": room, "key": "b", "value": {}},
+                {"op": "get", "namespace": room, "key": "b"},
+                {"op": "get", "namespace": room, "key": "none"},
+                {"op": "touch", "namespace": list(room), "key": "b"},
+                {"op": "delete", "namespace": room, "key": "b"},
             ]
         ),
-        store.search(ROOM, filter={"n": {"gte": 2}}),
-        store.search(ROOM, limit=1, offset=1, as_of=datetime.now(UTC)),
-        store.list(ROOM),
-        store.namespaces(ROOM[:2], suffix=ROOM[2:]),
-        store.namespaces(ROOM, max_depth=1, limit=1),
-        store.delete(ROOM, "tea", expected_revision=2),
-        store.delete(ROOM, "tea"),
-        store.history(ROOM, "tea"),
-        store.history(ROOM, "never"),
+        store.search(room, filter={"n": {"gte": 2}}),
+        store.search(room, limit=1, offset=1, as_of=datetime.now(UTC)),
+        store.list(room),
+        store.namespaces(room[:2], suffix=room[2:]),
+        store.namespaces(room, max_depth=1, limit=1),
+        store.delete(room, "tea", expected_revision=2),
+        store.delete(room, "tea"),
+        store.history(room, "tea"),
+        store.history(room, "never"),
     ]
-    first = store.events(ROOM, kinds=["add", "delete"], limit=2)
-    rest = store.events(ROOM, kinds=["add", "delete"], after_cursor=first.after_cursor)
+    first = store.events(room, kinds=["add", "delete"], limit=2)
+    rest = store.events(room, kinds=["add", "delete"], after_cursor=first.after_cursor)
     return [_plain(each) for each in [*told, first.events, rest.events]]
 
 
@@ -125,15 +134,14 @@ WRONG: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_same_mistakes_give_the_same_errors(wrong: str, tmp_path: Path, service: Service) -> None:
+def test_the_same_mistakes_give_the_same_errors(wrong: str, here: Alcove, store: Store) -> None:
     errors = []
-    with Alcove(tmp_path / "memory.db", settings=QUIET) as here, Remote(service.url) as there:
-        stores: tuple[Store, ...] = (here, there)
-        for store in stores:
-            with pytest.raises(AlcoveError) as caught:
-                WRONG[wrong](store)
-            errors.append((type(caught.value), caught.value.details.get("operation")))
-            assert caught.value.message
+    stores: tuple[Store, ...] = (here, store)
+    for each in stores:
+        with pytest.raises(AlcoveError) as caught:
+            WRONG[wrong](each)
+        errors.append((type(caught.value), caught.value.details.get("operation")))
+        assert caught.value.message
     assert errors[0] == errors[1]
 
 
@@ -239,3 +247,117 @@ def test_follow_goes_on_where_it_was_when_the_server_comes_back(tmp_path: Path) 
         thread.join(PATIENCE)
     store.close()
     assert seen == ["first\u2028line", "meanwhile", "last"]
+
+
+def test_every_way_exports_imports_and_backs_up(store: Store, tmp_path: Path) -> None:
+    room = ("user", "noop", uuid.uuid4().hex)
+    for n in range(3):
+        store.put(room, f"k{n}", {"n": n}, index={"text": f"tea number {n}"})
+    exported = [*store.export_memories(room)]
+    assert [each.value["n"] for each in exported] == [0, 1, 2]
+    line = msgspec.json.encode({"namespace": room, "key": "k3", "value": {"n": 3}})
+    report = store.import_memories([*map(msgspec.json.encode, exported), line])
+    assert (report.imported, report.unchanged, report.failures) == (1, 3, 0)
+    steps = [*store.admin.backup(tmp_path / "backup.db")]
+    assert steps[-1].result is not None
+    assert steps[-1].result.memories >= 4
+    assert [each.wrong for each in store.admin.doctor()] == [[]] * len([*store.admin.doctor()])
+    assert store.admin.stats().memories >= 4
+    assert store.admin.held("noop").memories >= 4
+
+
+def test_every_way_follows_what_happens(store: Store) -> None:
+    room = ("user", "noop", uuid.uuid4().hex)
+    store.put(room, "before", {})
+    start = store.events(room).after_cursor
+    store.put(room, "first", {"n": 1})
+    store.delete(room, "first")
+    events = store.follow(room, kinds=["add", "delete"], after_cursor=start)
+    found = [(event.key, event.kind) for event in islice(events, 2)]
+    assert found == [("first", "add"), ("first", "delete")]
+
+
+def test_what_is_awaited_runs_beside_the_loop_and_a_reader_who_leaves_keeps_no_thread(
+    tmp_path: Path, service: Service
+) -> None:
+    async def gone(store: AsyncAlcove) -> None:
+        async for _ in store.follow(ROOM):
+            raise AssertionError("nothing has happened")
+
+    async def story(at: str) -> list[int]:
+        async with AsyncAlcove(at, settings=QUIET) as store:
+            for _ in range(40):  # more than there are threads
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(gone(store), 0.02)
+            written = await asyncio.gather(*(store.put(ROOM, f"at once {n}", {"n": n}) for n in range(50)))
+            found = await asyncio.gather(*(store.get(ROOM, f"at once {n}") for n in range(50)))
+            assert [each.revision for each in written] == [1] * 50
+            return [int(str(each.value["n"])) for each in found if each]
+
+    for at in (str(tmp_path / "memory.db"), service.url):
+        assert asyncio.run(story(at)) == [*range(50)]
+
+
+class Flaky(http.server.BaseHTTPRequestHandler):
+    """A server that loses the first answers to each request, and then passes it on."""
+
+    protocol_version = "HTTP/1.1"
+    behind = ""
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        key = self.headers.get("idempotency-key")
+        self.asked.append((self.command, key))
+        headers = {"content-type": "application/json"} | ({"idempotency-key": key} if key else {})
+        answer = httpx.request(self.command, f"{self.behind}{self.path}", content=body, headers=headers)
+        if len(self.asked) % 3:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(answer.status_code)
+        self.send_header("content-length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_POST = do_DELETE = do_PUT  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def flaky(service: Service) -> Iterator[str]:
+    Flaky.behind = service.url
+    Flaky.asked.clear()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Flaky)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("way", ["url", "async url"])
+def test_a_write_whose_answer_was_lost_is_sent_again_and_done_once(
+    way: str, flaky: str, tmp_path: Path
+) -> None:
+    store = opened(way, tmp_path, lambda: flaky)
+    room = ("user", "noop", uuid.uuid4().hex)
+    assert store.put(room, "k", {"n": 1}).revision == 1
+    assert len({key for _, key in Flaky.asked}) == 1
+    assert len(Flaky.asked) == 3
+    found = store.get(room, "k")
+    assert found is not None
+    assert found.revision == 1
+    assert store.delete(room, "k").deleted
+    with pytest.raises(Unavailable):  # nobody knows whether it was done, and it may not be done twice
+        store.admin.verify_receipt({})
+    closed(store)
+    Flaky.asked.clear()
+    store = opened(way, tmp_path, lambda: flaky, retries=1)
+    with pytest.raises(Unavailable):
+        store.put(room, "k", {"n": 2})
+    assert len(Flaky.asked) == 2
+    closed(store)
