@@ -309,7 +309,8 @@ class Flaky(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         key = self.headers.get("idempotency-key")
         self.asked.append((self.command, key))
-        headers = {"content-type": "application/json"} | ({"idempotency-key": key} if key else {})
+        passed = ("content-type", "idempotency-key", "prefer")
+        headers = {name: value for name, value in self.headers.items() if name.lower() in passed}
         answer = httpx.request(self.command, f"{self.behind}{self.path}", content=body, headers=headers)
         if len(self.asked) % 3:
             self.close_connection = True
