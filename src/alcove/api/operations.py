@@ -22,7 +22,6 @@ from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Result
 from alcove.core.records import Operation as Write
 from alcove.store import validation
 from alcove.store.admin import Admin
-from alcove.store.batches import parse
 from alcove.store.memories import Memories
 from alcove.upkeep.doctor import Examination
 
@@ -35,7 +34,9 @@ _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
 def _written(operations: Sequence[Write | Mapping[str, object]]) -> msgspec.Raw:
     """The operations of a batch as a client sends them; an error says which it is about."""
-    return msgspec.Raw(b"[%b]" % b",".join(_line(*each) for each in enumerate(parse(operations))))
+    return msgspec.Raw(
+        b"[%b]" % b",".join(_line(*each) for each in enumerate(validation.operations(operations)))
+    )
 
 
 def _line(position: int, write: Write) -> bytes:
@@ -53,7 +54,7 @@ def _line(position: int, write: Write) -> bytes:
 def _results(answer: forms.BatchAnswer, arguments: Mapping[str, Any]) -> Portion[Result]:
     """What the operations of a batch answered, as the records that each of them gives."""
     after = arguments["after_cursor"]
-    asked = parse(arguments["operations"])[0 if after is None else cursor.decode(after) :]
+    asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
     found: Portion[Result] = Portion(map(_result, asked, answer.results))
     found.after_cursor = answer.after_cursor
     return found

@@ -28,6 +28,7 @@ from alcove.store.admin import Admin
 from alcove.store.audit import Audit
 from alcove.store.configuration import Configuration
 from alcove.store.memories import Memories
+from alcove.store.service import Parts
 from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
 from alcove.upkeep.wipe_ledger import Ledger
@@ -158,8 +159,6 @@ def _road(
     """The one road into a store, with everything that stands beside it."""
     audit = Audit(engine.admin, vault, clock)
     policy.on_denied = audit.denied
-    configuration = Configuration(engine.admin, policy, settings)
-    ledger = Ledger.beside(path)
     indexer = None
     if embedder and settings.indexing_interval:
         indexer = Indexer(
@@ -171,32 +170,17 @@ def _road(
         )
         if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
             indexer.wake()
-    admin = Admin(
-        engine=engine,
-        vault=vault,
-        configuration=configuration,
-        ledger=ledger,
-        audit=audit,
-        embedder=embedder,
-        indexer=indexer,
-        clock=clock,
-    )
+    parts = Parts(
+        engine, vault, Configuration(engine.admin, policy, settings), Ledger.beside(path), audit, embedder,
+        indexer, clock,
+    )  # fmt: skip
 
     def recall() -> Searcher:
         from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
         return Searcher(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
 
-    return Memories(
-        engine=engine,
-        vault=vault,
-        configuration=configuration,
-        audit=audit,
-        admin=admin,
-        recall=recall,
-        indexer=indexer,
-        clock=clock,
-    )
+    return Memories(parts, Admin(parts), recall)
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperat
 from alcove.client.roads import Here, There
 from alcove.core.principal import Principal
 from alcove.core.records import Receipt, Shared, Swept
-from alcove.store.api_keys import ApiKey
+from alcove.store.reports import ApiKey
 from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.doctor import Examination
 from alcove.upkeep.transfer import File, Imports

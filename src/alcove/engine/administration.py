@@ -13,8 +13,7 @@ from alcove.core.clock import Clock
 from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
 from alcove.engine.log import Live, Transaction
-from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, Wiped
-from alcove.store.api_keys import KeyRow
+from alcove.engine.rows import FOR_EVER, ApiKeyRow, AuditRow, Document, HeldRow, Person, Wiped
 from alcove.store.reports import Root
 
 
@@ -57,16 +56,16 @@ class SqliteAdministration:
 
     # API keys
 
-    def add_api_key(self, key: KeyRow) -> None:
+    def add_api_key(self, key: ApiKeyRow) -> None:
         roles = " ".join(key.roles)
         row = (key.id, key.client, key.user, roles, key.trusted, key.digest, key.created_at)
         self._db.change("add_api_key", *row)
 
-    def api_key(self, id: str) -> KeyRow | None:
+    def api_key(self, id: str) -> ApiKeyRow | None:
         found = self._db.fetch("api_key", id)
         return _api_key(found[0]) if found else None
 
-    def api_keys(self) -> list[KeyRow]:
+    def api_keys(self) -> list[ApiKeyRow]:
         return [*map(_api_key, self._db.fetch("api_keys"))]
 
     def remove_api_key(self, id: str) -> bool:
@@ -277,6 +276,6 @@ def _scrub_wanted(db: apsw.Connection) -> int:
     return generation
 
 
-def _api_key(row: tuple[Any, ...]) -> KeyRow:
+def _api_key(row: tuple[Any, ...]) -> ApiKeyRow:
     id, client, user, roles, trusted, digest, created_at = row
-    return KeyRow(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)
+    return ApiKeyRow(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)

@@ -20,8 +20,8 @@ import jwt
 
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
+from alcove.engine.rows import ApiKeyRow
 from alcove.server.config import ServeConfig
-from alcove.store.api_keys import ApiKeys
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]
@@ -47,12 +47,14 @@ _BELIEVED_SECONDS = 3600
 Authenticator = Callable[[Headers], Awaitable[Principal]]
 """Says who calls, from the headers of a request and nothing else."""
 
+KeyFinder = Callable[[str], ApiKeyRow | None]
 
-def authenticator(config: ServeConfig, keys: ApiKeys) -> Authenticator:
-    """Who says who calls, as it is configured; `keys` are the API keys of the store."""
+
+def authenticator(config: ServeConfig, find_key: KeyFinder) -> Authenticator:
+    """Who says who calls, as it is configured; `find_key` finds an API key of the store by its text."""
     if config.auth == "jwt":
         return Tokens(config)
-    return KeyHolders(keys) if config.auth == "apikey" else Noop(anywhere=config.insecure)
+    return KeyHolders(find_key) if config.auth == "apikey" else Noop(anywhere=config.insecure)
 
 
 class Noop:
@@ -193,11 +195,11 @@ class PublishedKeys:
 class KeyHolders:
     """API keys; only a trusted one may name the user it acts for."""
 
-    def __init__(self, keys: ApiKeys) -> None:
-        self._keys = keys
+    def __init__(self, find_key: KeyFinder) -> None:
+        self._find_key = find_key
 
     async def __call__(self, headers: Headers) -> Principal:
-        key = self._keys.find(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
+        key = self._find_key(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
         if key is None:
             raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
         named = headers.get(b"x-user-id")

@@ -101,7 +101,7 @@ def build(config: ServeConfig) -> ASGIApp:
     metrics = Metrics()
     store = _store(config, metrics)
     memories = store.memories
-    authenticate = authenticator(config, memories.admin.api_keys)
+    authenticate = authenticator(config, memories.admin.find_api_key)
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event)

@@ -5,28 +5,30 @@ Beside the one road for memories this is the other one; it asks for a role befor
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from alcove.core.clock import SECOND, Clock, to_datetime
-from alcove.core.errors import InvalidRequest, Unavailable
-from alcove.core.principal import Principal
+from alcove.core.clock import SECOND, to_datetime
+from alcove.core.errors import InvalidRequest, NotFound, Unavailable
+from alcove.core.principal import Principal, checked_user
 from alcove.core.settings import Settings
-from alcove.engine.base import Engine
+from alcove.engine.rows import ApiKeyRow
 from alcove.policy import Policy
-from alcove.search.embedders import Embedder
-from alcove.search.indexer import Indexer, reindex
+from alcove.search.indexer import reindex
 from alcove.store import reports, validation
-from alcove.store.api_keys import ApiKey, ApiKeys
-from alcove.store.audit import Audit
-from alcove.store.configuration import ADJUSTABLE, Configuration
+from alcove.store.configuration import ADJUSTABLE
 from alcove.store.people import People
 from alcove.store.reports import (
+    ApiKey,
     AuditPage,
     KeyInUse,
     Keys,
@@ -35,32 +37,16 @@ from alcove.store.reports import (
 )
 from alcove.upkeep.backup import BackedUp, Progress, backup
 from alcove.upkeep.doctor import Examination, examine
-from alcove.upkeep.wipe_ledger import Ledger
-from alcove.vault import Rotation, Vault
+from alcove.upkeep.wipe_ledger import Note
+from alcove.vault import Rotation
 
 _PAGE = 500
+_PREFIX = "alcove"
+"""With what an API key begins."""
 
 
 class Admin(People):
     """A store as its operators see it. Auditors may read, admins may do everything."""
-
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        vault: Vault,
-        configuration: Configuration,
-        ledger: Ledger,
-        audit: Audit,
-        embedder: Embedder | None,
-        indexer: Indexer | None,
-        clock: Clock,
-    ) -> None:
-        super().__init__(engine, vault, configuration, ledger, audit)
-        self.api_keys = ApiKeys(engine.admin, ledger)
-        self._embedder = embedder
-        self._indexer = indexer
-        self._clock = clock
 
     # Policies and settings
 
@@ -186,7 +172,24 @@ class Admin(People):
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
         """The API keys that have not been revoked, without the keys."""
         principal.require("auditor")
-        return self.api_keys.list()
+        return [
+            ApiKey(
+                id=key.id,
+                client=key.client,
+                user=key.user,
+                roles=[*key.roles],
+                trusted=key.trusted,
+                created_at=to_datetime(key.created_at),
+            )
+            for key in self._rows.api_keys()
+        ]
+
+    def find_api_key(self, given: str) -> ApiKeyRow | None:
+        """The key that this text is, if it is one and has not been revoked; for who authenticates."""
+        prefix, _, rest = given.partition("_")
+        id, _, secret = rest.partition("_")
+        key = self._rows.api_key(id) if prefix == _PREFIX and secret else None
+        return key if key and hmac.compare_digest(key.digest, _digest(secret)) else None
 
     def create_api_key(
         self,
@@ -205,14 +208,21 @@ class Admin(People):
         principal.require("admin")
         if not trusted and not user:
             raise InvalidRequest("user", "whom the key acts for, unless it is trusted to name them itself")
-        id, key = self.api_keys.create(client, user, roles, trusted=trusted, now=self._clock())
+        if user is not None:
+            checked_user(user, "user")
+        id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        key = ApiKeyRow(id, client, user, tuple(roles), trusted, _digest(secret), self._clock())
+        self._rows.add_api_key(key)
         self._audit.record(principal, "apikey.create", key=id)
-        return key
+        return f"{_PREFIX}_{id}_{secret}"
 
     def revoke_api_key(self, principal: Principal, id: str) -> None:
         """Makes a key useless from now on, in every process and in a restored backup."""
         principal.require("admin")
-        self.api_keys.revoke(id)
+        if self._rows.api_key(id) is None:
+            raise NotFound(f"there is no API key {id}")
+        self._ledger.record(Note(wiped_at=datetime.now(UTC), api_key=id))
+        self._rows.remove_api_key(id)
         self._audit.record(principal, "apikey.revoke", key=id)
 
     # Figures
@@ -265,3 +275,8 @@ class Admin(People):
 def _shown(settings: Settings) -> dict[str, object]:
     shown = {name: getattr(settings, name) for name in ADJUSTABLE}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in shown.items()}
+
+
+def _digest(secret: str) -> bytes:
+    """A plain hash is enough: the secret has 256 random bits, and no dictionary holds it."""
+    return hashlib.sha256(secret.encode()).digest()

@@ -16,32 +16,23 @@ from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
-from alcove.engine.base import Engine
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import decoding, validation
-from alcove.store.audit import Audit
-from alcove.store.configuration import Configuration
 from alcove.store.reports import Held, ReviewPage
-from alcove.upkeep.wipe_ledger import Ledger, Note
-from alcove.vault import Vault, user_subject
+from alcove.store.service import Parts, Service
+from alcove.upkeep.wipe_ledger import Note
+from alcove.vault import user_subject
 
 _AT_ONCE = 20
 """Rows read at a time, each of which may have a megabyte."""
 
 
-class People:
+class People(Service):
     """A store, asked about a person: by themselves, by an auditor or by an admin."""
 
-    def __init__(
-        self, engine: Engine, vault: Vault, configuration: Configuration, ledger: Ledger, audit: Audit
-    ) -> None:
-        self._engine = engine
-        self._rows = engine.admin
-        self._vault = vault
-        self._configuration = configuration
-        self._ledger = ledger
-        self._audit = audit
-        self._opener = decoding.Opener(vault)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._rows = parts.engine.admin
         self.older_rooms: Callable[[str], Iterable[Namespace]] = lambda user: ()
         """Where what a user wrote is theirs, although the rooms there belong to nobody."""
         self.rooms_left_alone: Callable[[str], Iterable[Namespace]] = lambda user: ()

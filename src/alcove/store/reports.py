@@ -98,6 +98,17 @@ class Stats(Struct, frozen=True, kw_only=True):
     roots: list[Root]
 
 
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """What may be shown of an API key."""
+
+    id: str
+    client: str
+    user: str | None
+    roles: list[str]
+    trusted: bool
+    created_at: datetime
+
+
 class AuditEntry(Struct, frozen=True, kw_only=True):
     """Who did what; `subject` is a pseudonym of whom it was done to, the same for the same user."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec import Struct
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, MAX_TTL_SECONDS, Kind
+from alcove.core.records import KINDS, MAX_TTL_SECONDS, Delete, Get, Kind, Operation, Put, Touch
 from alcove.core.settings import Settings
 
 MAX_KEY_BYTES = 1024
@@ -24,9 +24,10 @@ NOT_BLANK = r"\S"
 _COMPLAINT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
+_OPERATIONS: dict[str, type[Operation]] = {"put": Put, "get": Get, "delete": Delete, "touch": Touch}
 
 
-class Address(NamedTuple):
+class Location(NamedTuple):
     """The place of one memory, and its two parts as engines store them."""
 
     namespace: Namespace
@@ -34,7 +35,7 @@ class Address(NamedTuple):
     key: bytes
 
 
-def address(namespace: object, key: object, settings: Settings) -> Address:
+def address(namespace: object, key: object, settings: Settings) -> Location:
     """A namespace of 1 to `max_depth` segments and a key."""
     checked, ns = Namespace.encoded(namespace)
     if not 1 <= len(checked) <= settings.max_depth:
@@ -42,7 +43,7 @@ def address(namespace: object, key: object, settings: Settings) -> Address:
     encoded = text(key, "key")
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
-    return Address(checked, ns, encoded)
+    return Location(checked, ns, encoded)
 
 
 def text(value: object, field: str) -> bytes:
@@ -202,3 +203,35 @@ def _choices(record: type[Struct], field: str) -> str | None:
     parts = [found, *get_args(found)]
     names = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
     return f"one of {', '.join(map(str, names))}" if names else None
+
+
+def operations(given: Sequence[Operation | Mapping[str, object]]) -> list[Operation]:
+    """Operations of a batch as records; as mappings with an `op`, an error names a wrong field."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+        raise InvalidRequest("operations", "a list of operations")
+    return [_parsed(each, position) for position, each in enumerate(given)]
+
+
+def _parsed(given: Operation | Mapping[str, object], position: int) -> Operation:
+    if isinstance(given, Operation):
+        return given
+    try:
+        return _record(given)
+    except InvalidRequest as error:
+        error.details["operation"] = position
+        raise
+
+
+def _record(given: Mapping[str, object]) -> Operation:
+    op = given.get("op") if isinstance(given, Mapping) else None
+    kind = _OPERATIONS.get(op) if isinstance(op, str) else None
+    if kind is None:
+        raise InvalidRequest("op", "put, get, delete or touch")
+    fields = {name: value for name, value in given.items() if name != "op"}
+    for name in fields:
+        if name not in kind.__struct_fields__:
+            raise InvalidRequest(str(name), f"no such field; one of {', '.join(kind.__struct_fields__)}")
+    for name in ("namespace", "key", *(("value",) if kind is Put else ())):
+        if name not in fields:
+            raise InvalidRequest(name, "to be given")
+    return kind(**fields)  # type: ignore[arg-type]

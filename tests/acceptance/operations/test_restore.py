@@ -230,8 +230,8 @@ def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -
     lose(memory, path)
     bring_back(to, path)
     with Alcove(path, settings=QUIET) as again:
-        assert again.memories.admin.api_keys.find(revoked) is None
-        assert again.memories.admin.api_keys.find(kept) is not None
+        assert again.memories.admin.find_api_key(revoked) is None
+        assert again.memories.admin.find_api_key(kept) is not None
     assert len(Ledger.beside(path).read()) == 1
 
 

@@ -1,0 +1,142 @@
+"""What happened to memories, for who may see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from alcove.core import cancellation, cursor
+from alcove.core.clock import checked_moment, to_datetime
+from alcove.core.cursor import MOST_BYTES
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import KINDS, Address, Event, EventPage, Kind, Moment
+from alcove.engine.rows import Scope
+from alcove.store import decoding, validation
+from alcove.store.filters import Filter
+from alcove.store.service import Service
+
+_FOLLOWED = 100
+_POLL_SECONDS = 0.05
+
+
+class Timeline(Service):
+    """Reads events for every principal; each call says who asks."""
+
+    def last_event(self) -> int:
+        """The position of the newest event, whoever may see it."""
+        return self._engine.last_seq()
+
+    def end_of_events(self) -> str:
+        """The cursor after everything that has happened."""
+        return cursor.encode(self.last_event())
+
+    def events(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None = None,
+        limit: Annotated[int, Meta(ge=1, le=200)] = 50,
+    ) -> EventPage:
+        """A page of what happened below a prefix, oldest first, and the cursor to go on from.
+
+        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
+        `after`, `before`: only what happened between these moments.
+        `after_cursor`: where an earlier page ended. `limit`: how many at most.
+        """
+        return self.event_page(
+            principal, prefix, kinds=kinds, after=after, before=before, after_cursor=after_cursor, limit=limit
+        )
+
+    def event_page(
+        self,
+        principal: Principal,
+        prefix: Address,
+        *,
+        kinds: Sequence[Kind] | None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+        after_cursor: str | None,
+        limit: int,
+        most_bytes: int = MOST_BYTES,
+    ) -> EventPage:
+        """The same, bounded in bytes as the caller says."""
+        chosen = validation.kinds(kinds) or KINDS
+        position = 0 if after_cursor is None else cursor.decode(after_cursor)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        since, until = checked_moment(after, "after"), checked_moment(before, "before")
+        limit = validation.whole(limit, "limit", 1, 200)
+
+        def read() -> EventPage:
+            found, more = self._engine.events(
+                scope,
+                position=position,
+                kinds=chosen,
+                between=(since, until),
+                limit=limit,
+                most=most_bytes,
+            )
+            earliest, purged = self._engine.horizon()
+            return EventPage(
+                events=[self._opener.event(row) for row in found],
+                after_cursor=cursor.encode(found[-1].seq if found else position),
+                truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
+                more=more,
+            )
+
+        return decoding.undisturbed(read)
+
+    def follow(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        kinds: Sequence[Kind] | None = None,
+        after_cursor: str | None = None,
+    ) -> Iterator[Event]:
+        """Each event below a prefix as it happens, for ever; at a URL, a lost connection is made again.
+
+        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
+        `after_cursor`: from where on; from now on, without.
+        """
+        position = after_cursor or self.end_of_events()
+        page = self.event_page(principal, prefix, kinds=kinds, after_cursor=position, limit=_FOLLOWED)
+        return self._followed(principal, prefix, kinds, page)
+
+    def _followed(
+        self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, page: EventPage
+    ) -> Iterator[Event]:
+        seen = 0
+        while True:
+            yield from page.events
+            position = cursor.decode(page.after_cursor)
+            if not page.more:
+                position = max(position, seen)  # what came before it was not for this reader
+                while self.last_event() == seen:
+                    cancellation.check()
+                    time.sleep(_POLL_SECONDS)
+            seen = self.last_event()
+            after = cursor.encode(position)
+            page = self.event_page(principal, prefix, kinds=kinds, after_cursor=after, limit=_FOLLOWED)
+
+    def _scope(
+        self,
+        principal: Principal,
+        prefix: Namespace,
+        filter: Mapping[str, object] | None,
+        *,
+        exact: bool = False,
+    ) -> Scope:
+        """What the caller asked for, inside what the policy lets them see."""
+        wanted = Filter.parse(filter)
+        narrowed = self._configuration.current().policy.narrow(principal, prefix, filter)
+        low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
+        return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
+                     written_by=narrowed.written_by)  # fmt: skip

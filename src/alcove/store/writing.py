@@ -1,0 +1,277 @@
+"""How operations become one transaction: validated, authorised, sealed, and done once where it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from alcove.core import cancellation, cursor, records
+from alcove.core.clock import checked_moment
+from alcove.core.cursor import Portion
+from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import Operation, Put, Result, new_id
+from alcove.core.settings import Settings
+from alcove.engine import rows
+from alcove.engine.commit import Step
+from alcove.engine.rows import Row, Writer
+from alcove.policy import Policy
+from alcove.store import decoding, validation
+from alcove.store.service import Service
+from alcove.store.steps import Steps
+from alcove.vault import SubjectKey, Vault, subject_of, user_subject
+
+R = TypeVar("R")
+_MOST_RESEALS = 10
+_MAX_KEY_BYTES = 255
+
+
+class _Write(NamedTuple):
+    """What the operations of one write have in common."""
+
+    policy: Policy
+    settings: Settings
+    principal: Principal
+    writer: Writer
+    missing: set[str]
+    """Subjects that have no data key yet."""
+
+
+class Writing(Service):
+    """The writing half of the one road."""
+
+    def check(self, principal: Principal, operation: Operation) -> None:
+        """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
+        self._prepare(self._begun(principal), operation)
+
+    def _write_one(
+        self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
+    ) -> Steps[R]:
+        try:
+            (result,) = yield from self._write(principal, [operation], idempotency_key)
+        except AlcoveError as error:
+            error.details.pop("operation", None)
+            raise
+        assert isinstance(result, answer)
+        return result
+
+    def _write(
+        self,
+        principal: Principal,
+        operations: Sequence[Operation],
+        idempotency_key: str | None = None,
+        after_cursor: str | None = None,
+    ) -> Steps[Portion[Result]]:
+        """A write; no part of it waits for the write lock but in what it yields."""
+        done = 0 if after_cursor is None else _position(after_cursor, operations)
+        if done:  # nothing is written, so nothing can be written twice
+            operations, idempotency_key = operations[done:], None
+        for _ in range(_MOST_RESEALS):
+            write = self._begun(principal)
+            if len(operations) > (most := write.settings.max_batch):
+                raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
+            prepared = self._prepared(write, operations)
+            once = None
+            if idempotency_key is not None:
+                once = _request(self._vault, write, operations, idempotency_key)
+            if write.missing:  # of newcomers, to whom all of it is allowed
+                made = Step(lambda subjects=write.missing: [*map(self._vault.key, subjects)])  # type: ignore[misc]
+                yield made
+                made.result()
+                continue
+            pending = self._engine.submit(prepared, once, principal.user_id)
+            yield pending
+            try:
+                outcome = pending.result()
+            except rows.DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
+                self._vault.forget(user_subject(principal.user_id))
+                for operation in operations:
+                    self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
+                continue
+            if isinstance(outcome, rows.KeptAnswer):
+                assert idempotency_key is not None
+                outcome = self._earlier(principal, operations, idempotency_key, outcome)
+            if self._indexer and any(isinstance(op, Put) and op.index for op in operations):
+                self._indexer.wake()
+            imported = [op.namespace for op in operations if isinstance(op, records.Imported)]
+            if imported:
+                self._audit.imported(principal, [Namespace.checked(each).owner for each in imported])
+            results = Portion(map(self._result, operations, outcome))
+            if len(outcome) < len(operations):
+                results.after_cursor = cursor.encode(done + len(outcome))
+            return results
+        raise Unavailable("this user is being wiped again and again; try later")
+
+    def _begun(self, principal: Principal) -> _Write:
+        writer = Writer(principal.user_id, principal.client_id, principal.agent)
+        return _Write(*self._configuration.current(), principal, writer, set())
+
+    def _prepared(self, write: _Write, operations: Sequence[Operation]) -> list[rows.RowOperation]:
+        """Every operation as the engine takes it; an error says which of a batch it is."""
+        prepared = []
+        for position, operation in enumerate(operations):
+            cancellation.check()
+            try:
+                row = self._prepare(write, operation)
+            except AlcoveError as error:
+                error.details["operation"] = position
+                raise
+            if row:
+                prepared.append(row)
+        return prepared
+
+    def _prepare(self, write: _Write, operation: Operation) -> rows.RowOperation | None:
+        """Validates, authorises and seals one operation.
+
+        None where there is no data key to seal it with; its subject is then `missing`.
+        """
+        policy, settings, principal, writer, _ = write
+        place = validation.address(operation.namespace, operation.key, settings)
+        match operation:
+            case Put():
+                return self._prepare_put(write, operation, place)
+            case records.Evict():
+                policy.authorise(principal, "delete", place.namespace, "*")
+                return rows.EvictRow(place.ns, place.key, writer, operation.most)
+            case records.Get():
+                policy.authorise(principal, "read", place.namespace, operation.key)
+                return rows.GetRow(place.ns, place.key)
+            case records.Delete():
+                expected = validation.revision(operation.expected_revision)
+                policy.authorise(principal, "delete", place.namespace, operation.key)
+                return rows.DeleteRow(place.ns, place.key, writer, expected)
+            case records.Touch():
+                ttl = validation.ttl(operation.ttl_seconds)
+                policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
+                return rows.TouchRow(place.ns, place.key, ttl)
+            case _:
+                raise InvalidRequest("op", "put, get, delete or touch")
+
+    def _prepare_put(self, write: _Write, put: Put, place: validation.Location) -> rows.PutRow | None:
+        policy, settings, principal, writer, missing = write
+        value = validation.value(put.value, settings)
+        index = validation.index(put.index, settings)
+        ttl = validation.ttl(put.ttl_seconds)
+        expected = validation.revision(put.expected_revision, create_only=put.create_only)
+        asked: Literal["write", "import"] = "import" if isinstance(put, records.Imported) else "write"
+        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
+        attributes = policy.attributes(principal, place.namespace, put.key, value, index)
+        id, owner, subject = new_id(), place.namespace.owner, subject_of(place.namespace)
+        if isinstance(put, records.Deferred):
+            data_key = self._deferred_key(put, subject)
+        elif known := self._vault.known(subject):
+            data_key = known
+        else:
+            missing.add(subject)
+            return None
+        sealed = data_key.seal(value, decoding.bound_to(id, place.ns, place.key))
+        index_text = index.decode() if index else None
+        until = original_at = None
+        if isinstance(put, records.Imported):
+            until = checked_moment(put.expires_at, "expires_at")
+            original_at = checked_moment(put.created_at, "created_at")
+            if put.written_by and principal.is_admin:
+                writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
+        return rows.PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
+                           index_text, ttl, expected, until, original_at)  # fmt: skip
+
+    def _deferred_key(self, put: records.Deferred, subject: str) -> SubjectKey:
+        """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
+        self._vault.forget(subject)  # another process may have wiped them: the next call is to see that
+        if put.data_key is not None:
+            return self._vault.existing(put.data_key)
+        data_key = self._vault.key(subject, wipes=put.wipes)
+        if self._engine.erasure.wipes() > put.wipes:  # it is of another time, or gone when it is looked for
+            raise KeyDestroyed("somebody was wiped since")
+        return data_key
+
+    def _result(self, operation: Operation, row: Row | None) -> Result:
+        match operation:
+            case records.Delete():
+                return decoding.deletion(Namespace.checked(operation.namespace), operation.key, row)
+            case records.Get():
+                with contextlib.suppress(KeyDestroyed):  # wiped since the commit
+                    return self._opener.memory(row) if row else None
+                return None
+            case _:
+                assert row is not None
+                return decoding.entry(row)
+
+    def _earlier(
+        self, principal: Principal, operations: Sequence[Operation], key: str, kept: rows.KeptAnswer
+    ) -> list[Row | None]:
+        """The rows of the request that this one repeats, as far as they are still there."""
+        earlier = _answer(self._vault.open(kept.data_key, kept.sealed, _token(principal, key)))
+        if earlier.digest != _digest(operations):
+            raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
+        found = {row.seq: row for row in self._engine.versions([row.seq for row in earlier.rows if row])}
+        return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=False)]
+
+
+def _position(after_cursor: str, operations: Sequence[Operation]) -> int:
+    """How many operations of a batch were answered before, which can only be followed by gets."""
+    done = cursor.decode(after_cursor)
+    if done >= len(operations) or not all(isinstance(each, records.Get) for each in operations[done:]):
+        raise InvalidRequest("after_cursor", "a cursor of this batch, after which only gets are left")
+    return done
+
+
+# Idempotent requests: the same key with the same body is done once and answered again for a day.
+
+
+class _Answer(NamedTuple):
+    """What is kept, sealed, of a request: which one it was, and which versions its answer was made of."""
+
+    digest: bytes
+    rows: list[Row | None]
+    """Without content or author: those are read again, so that what was erased since does not come back."""
+
+
+_answer = msgspec.msgpack.Decoder(_Answer).decode
+
+
+def _request(
+    vault: Vault, write: _Write, operations: Sequence[Operation], key: str
+) -> rows.IdempotentRequest | None:
+    """What the engine needs to do a request once; None, and its subject `missing`, without a data key."""
+    user, token, digest = write.principal.user_id, _token(write.principal, key), _digest(operations)
+    data_key = vault.known(user_subject(user))
+    if data_key is None:
+        write.missing.add(user_subject(user))
+        return None
+
+    def seal(found: Sequence[Row | None]) -> bytes:
+        return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, found)])), token)
+
+    return rows.IdempotentRequest(user, token, data_key.id, seal)
+
+
+def _bare(row: Row | None) -> Row | None:
+    """A row without what an erasure would have to reach."""
+    return row and row._replace(
+        user=None, client=None, agent=None, data_key=None, sealed=None, attributes="{}", index_text=None
+    )
+
+
+def _again(operation: Operation, earlier: Row | None, found: Mapping[int, Row]) -> Row | None:
+    """What an operation answered with, as far as it is still there: a get's memory may be gone."""
+    if earlier is None or (isinstance(operation, records.Get) and earlier.seq not in found):
+        return None
+    return found.get(earlier.seq, _bare(earlier))._replace(expires_at=earlier.expires_at)  # type: ignore[union-attr]
+
+
+def _token(principal: Principal, key: str) -> bytes:
+    """A digest of the key and of who uses it: two clients of one user do not share keys."""
+    if not 1 <= len(validation.text(key, "idempotency_key")) <= _MAX_KEY_BYTES:
+        raise InvalidRequest("idempotency_key", f"1 to {_MAX_KEY_BYTES} bytes")
+    who = [principal.user_id, principal.client_id, principal.agent, key]
+    return hashlib.sha256(msgspec.json.encode(who)).digest()
+
+
+def _digest(operations: Sequence[Operation]) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(operations, order="sorted")).digest()
