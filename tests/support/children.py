@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.processes import Process
 
 _ROOT = Path(__file__).parents[2]
@@ -56,11 +55,12 @@ class Child:
 
     def wait_for(self, line: str) -> None:
         """Returns when the child has said this line."""
-        deadline = time.monotonic() + PATIENCE
-        while line not in self.lines:
+
+        def said() -> bool:
             assert self.running or line in self.lines, f"it ended before {line!r}: {self.kill()}"
-            assert time.monotonic() < deadline, f"it never said {line!r}, but {self.lines[-3:]}"
-            time.sleep(0.001)
+            return line in self.lines
+
+        until(said)
 
     def finish(self) -> None:
         """Waits until the child has ended by itself, and well."""

@@ -16,9 +16,10 @@ T = TypeVar("T")
 
 
 def until(holds: Callable[[], T]) -> T:
-    """What it gives, as soon as that holds."""
-    deadline = time.monotonic() + PATIENCE
+    """What it gives, as soon as that holds; it is asked ever more seldom, to leave time for the others."""
+    deadline, pause = time.monotonic() + PATIENCE, 0.005
     while not (given := holds()):
         assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.1)
     return given

@@ -134,14 +134,13 @@ class Service:
         return until(lambda: [line for line in self.lines if line.get("request_id") == request_id])
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            assert self.running, f"it ended before it was ready: {self.log}"
-            assert time.monotonic() < deadline, f"it never became ready: {self.log}"
-            with suppress(httpx.TransportError):
-                if self.client.get("/readyz").status_code == 200:
-                    return
-            time.sleep(0.01)
+        until(self._ready)
+
+    def _ready(self) -> bool:
+        assert self.running, f"it ended before it was ready: {self.log}"
+        with suppress(httpx.TransportError):
+            return self.client.get("/readyz").status_code == 200
+        return False
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.signal(number)

@@ -41,10 +41,18 @@ QUESTION = {
 }
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Service]:
-    with serving(tmp_path, "--workers", 2) as service:
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("pair"), "--workers", 2) as service:
         yield service
+
+
+@pytest.fixture
+def pair(two_workers: Service) -> Iterator[Service]:
+    """A service of two workers, which has the policies and settings it started with back afterwards."""
+    yield two_workers
+    done(two_workers.client.put(f"{AT}/policies", json={}))
+    done(two_workers.client.put(f"{AT}/settings", json=dict.fromkeys(SETTINGS)))
 
 
 def put(client: httpx.Client, key: str = "k", **more: Any) -> httpx.Response:

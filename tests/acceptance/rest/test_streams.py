@@ -68,76 +68,88 @@ class Reader:
             self.notes.append(block)
 
 
-def put(client: httpx.Client, key: str, value: Any = None) -> None:
-    body = {"namespace": OWN, "key": key, "value": value or {}}
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("streams"), "--workers", 2) as service:
+        yield service
+
+
+def put(client: httpx.Client, key: str, value: Any = None, room: list[str] = OWN) -> None:
+    body = {"namespace": room, "key": key, "value": value or {}}
     answer = client.put("/v1/memories", json=body)
     assert answer.status_code == 200, answer.text
 
 
-def put_many(client: httpx.Client, name: str, count: int) -> None:
+def put_many(client: httpx.Client, name: str, count: int, room: list[str]) -> None:
     for n in range(count):
-        put(client, f"{name}-{n}")
+        put(client, f"{name}-{n}", room=room)
 
 
-def recorded(client: httpx.Client) -> list[str]:
-    """The cursors of everything that happened, by the ordinary road."""
+def recorded(client: httpx.Client, room: list[str] = OWN) -> list[str]:
+    """The cursors of everything that happened in a room, by the ordinary road."""
     cursors: list[str] = []
     while True:
-        params: dict[str, Any] = {"limit": 200, **({"after_cursor": cursors[-1]} if cursors else {})}
+        params: dict[str, Any] = {
+            "ns": room,
+            "limit": 200,
+            **({"after_cursor": cursors[-1]} if cursors else {}),
+        }
         events = client.get("/v1/memories/events", params=params).json()["events"]
         if not events:
             return cursors
         cursors += [event["cursor"] for event in events]
 
 
-def test_a_reader_on_one_worker_sees_what_is_written_on_the_other(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", 2) as service:
-        for reads, writes in ((0, 1), (1, 0)):
-            with one_client_each(service) as clients:
-                reader = Reader()
-                stream = reader.follow(clients[reads])
+def test_a_reader_on_one_worker_sees_what_is_written_on_the_other(
+    two_workers: Service, room: list[str]
+) -> None:
+    for reads, writes in ((0, 1), (1, 0)):
+        with one_client_each(two_workers) as clients:
+            reader = Reader(ns=room)
+            stream = reader.follow(clients[reads])
+            next(stream)
+            for n in range(50):
+                put(clients[writes], f"k{n}", room=room)
+            while len(reader.events) < 50:
                 next(stream)
-                for n in range(50):
-                    put(clients[writes], f"k{n}")
-                while len(reader.events) < 50:
-                    next(stream)
-                assert reader.keys == [f"k{n}" for n in range(50)]
+            assert reader.keys == [f"k{n}" for n in range(50)]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_event_comes_once_and_in_order_through_any_number_of_reconnects(
-    tmp_path: Path, seed: int
+    two_workers: Service, room: list[str], seed: int
 ) -> None:
     """Two writers, one on each worker; the reader's connections are cut at any byte."""
     chance, each = random.Random(seed), 250
-    with serving(tmp_path, "--workers", 2) as service, one_client_each(service) as clients:
-        put(clients[0], "first")
-        (start,) = recorded(clients[0])
+    with one_client_each(two_workers) as clients:
+        put(clients[0], "first", room=room)
+        (start,) = recorded(clients[0], room)
         writers = [
-            threading.Thread(target=put_many, args=(client, f"{n}", each)) for n, client in enumerate(clients)
+            threading.Thread(target=put_many, args=(client, f"{n}", each, room))
+            for n, client in enumerate(clients)
         ]
         for writer in writers:
             writer.start()
-        reader = Reader(start)
+        reader = Reader(start, ns=room)
         while len(reader.events) < 2 * each:
-            with connected(service) as client:
+            with connected(two_workers) as client:
                 for _ in reader.follow(client, chance.randrange(1, 20_000)):
                     if len(reader.events) >= 2 * each:
                         break
         for writer in writers:
             writer.join(PATIENCE)
-        assert [event["cursor"] for event in reader.events] == recorded(clients[0])[1:]
+        assert [event["cursor"] for event in reader.events] == recorded(clients[0], room)[1:]
         for name in range(2):
             assert [key for key in reader.keys if key[0] == f"{name}"] == [f"{name}-{n}" for n in range(each)]
 
 
-def test_a_stream_starts_now(tmp_path: Path) -> None:
-    with serving(tmp_path) as service, connected(service) as client:
-        put(service.client, "before")
-        reader = Reader()
+def test_a_stream_starts_now(service: Service, room: list[str]) -> None:
+    with connected(service) as client:
+        put(service.client, "before", room=room)
+        reader = Reader(ns=room)
         stream = reader.follow(client)
         next(stream)
-        put(service.client, "after")
+        put(service.client, "after", room=room)
         while not reader.events:
             next(stream)
         assert reader.keys == ["after"]
