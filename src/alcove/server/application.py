@@ -26,7 +26,7 @@ from alcove.core.errors import STATUS, AlcoveError, MethodNotAllowed, NotFound, 
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.server.auth import Authenticator, Headers, on_this_machine
 from alcove.server.config import ServeConfig
-from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, current_user
+from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
 from alcove.server.logs import AccessLog
 from alcove.server.resource import Call, Resource, expect, path_parameter, path_pattern
 from alcove.server.streaming import PART_BYTES, Stream, in_pieces, pour, while_allowed, whole
@@ -121,6 +121,7 @@ class Application:
         self._denied = denied
         self._log = log
         self._seconds = config.request_seconds
+        self._in_time = TimeLimit(config.request_seconds)
         self._most_body_bytes = config.max_body_bytes
         self._rate = RateLimiter(config.rate_limit) if config.rate_limit else None
         self._requests = Shares(config.most_in_flight)
@@ -198,11 +199,8 @@ class Application:
             method = "GET" if exchange.method == "HEAD" else exchange.method  # the server drops a HEAD's body
             if (resource := methods.get(method)) is None:
                 raise _nothing_there(exchange, methods)
-            if resource.takes_lines or resource.unhurried:
-                answer = await self._call(exchange, resource, receive)
-            else:
-                async with asyncio.timeout(self._seconds):
-                    answer = await self._call(exchange, resource, receive)
+            work = self._call(exchange, resource, receive)
+            answer = await (work if resource.takes_lines or resource.unhurried else self._in_time(work))
             if answer is None:
                 return _NOTHING
             if isinstance(answer, Stream):
@@ -229,7 +227,8 @@ class Application:
             held.give_back()
             if self._rate:
                 self._rate.take(principal)
-            resource.admit(principal)
+            if resource.role:
+                principal.require(resource.role)
             current_user.set(principal.user_id)
             if exchange.connection:
                 exchange.connection.user = principal.user_id
