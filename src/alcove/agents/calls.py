@@ -89,10 +89,11 @@ class Calls:
 
     def _write(self, room: Namespace, user: str, bound: Bound, calls: list[ToolCall]) -> None:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
+        # The key sorts the newest first, so that a few of many are found at once.
+        key = f"{10**17 - int(calls[-1].at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
         put = Deferred(
-            namespace=room, key=_key(calls[-1].at), value=value, ttl_seconds=KEPT_SECONDS, data_key=bound[0],
-            wipes=bound[1],
-        )  # fmt: skip
+            namespace=room, key=key, value=value, ttl_seconds=KEPT_SECONDS, data_key=bound[0], wipes=bound[1]
+        )
         try:
             self._memories.put_record(acting_for(user, room), put)
         except KeyDestroyed:
@@ -103,11 +104,10 @@ class Calls:
     def of(self, agent: str, user: str | None) -> Iterator[ToolCall]:
         """The calls of an agent for a user, or for all of them, newest first."""
         self.flush()
-        rooms = (
-            [Namespace.checked(_room(agent, user), "user_id")]
-            if user is not None
-            else self._memories.namespaces(OVERSEER, ("calls", agent))
-        )
+        if user is None:
+            rooms = self._memories.namespaces(OVERSEER, ("calls", agent))
+        else:
+            rooms = [Namespace.checked(_room(agent, user), "user_id")]
         return heapq.merge(*map(self._within, rooms), key=lambda call: call.at, reverse=True)
 
     def _within(self, room: Namespace) -> Iterator[ToolCall]:
@@ -120,11 +120,6 @@ class Calls:
             if self._timer:
                 self._timer.cancel()
         self.flush()
-
-
-def _key(at: datetime) -> str:
-    """A key that sorts the newest first, so that a few of many are found at once."""
-    return f"{10**17 - int(at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
 
 
 def _room(agent: str, user: str) -> Namespace:

@@ -39,13 +39,9 @@ class Watched:
         self._stamp = _stamp(self._path)
         self._contents = _contents(self._path)
         self._catalogue = _load(self._path, self._contents, max_depth)
-        self._troubles: tuple[Trouble, ...] = ()
-        self._next = clock() + interval
-
-    @property
-    def troubles(self) -> tuple[Trouble, ...]:
+        self.troubles: tuple[Trouble, ...] = ()
         """Why the files as they are now do not load; empty when they are in force."""
-        return self._troubles
+        self._next = clock() + interval
 
     def current(self) -> Catalogue:
         """The specs in force; looks at the files at most once an interval, and never waits for a look."""
@@ -72,10 +68,10 @@ class Watched:
         try:
             self._catalogue = _load(self._path, self._contents, self._max_depth)
         except InvalidSpecs as error:
-            self._troubles = error.troubles
+            self.troubles = error.troubles
             logger.error("agent specs are broken, the last good ones stay in force: %s", error.message)
         else:
-            self._troubles = ()
+            self.troubles = ()
             logger.info("agent specs reloaded: %d agents", len(self._catalogue.agents))
 
 
@@ -83,9 +79,8 @@ def _files(path: FilePath) -> list[FilePath]:
     """The files themselves; hidden ones are editors' and mounts' own business."""
     if not path.is_dir():
         return [path]
-    return sorted(
-        each for each in path.iterdir() if each.suffix in (".yaml", ".yml") and not each.name.startswith(".")
-    )
+    files = (each for each in path.iterdir() if each.suffix in (".yaml", ".yml"))
+    return sorted(each for each in files if not each.name.startswith("."))
 
 
 def _contents(path: FilePath) -> dict[FilePath, bytes | str]:

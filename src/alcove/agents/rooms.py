@@ -61,6 +61,7 @@ class Rooms:
     team_spec: Team | None = None
     instances: Mapping[str, str] = field(default_factory=dict)
     authentication: bool = True
+    _scratch: dict[str, Namespace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind in self.instances:
@@ -118,6 +119,11 @@ class Rooms:
 
     def scratch(self, kind: str) -> Namespace:
         """The scratch room of this kind, bound to its instance; an error where the call names none."""
+        if kind not in self._scratch:
+            self._scratch[kind] = self._resolved(kind)
+        return self._scratch[kind]
+
+    def _resolved(self, kind: str) -> Namespace:
         kinds = self.agent.memory.scratch
         if kind not in kinds:
             raise InvalidRequest("namespace", f"one of {', '.join(kinds) or 'no scratch rooms'}")

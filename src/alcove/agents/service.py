@@ -319,7 +319,7 @@ class Agents(Runs):
         self._keep_older([agent])
         if len(known) >= _KEPT:
             known.clear()
-        tools = toolset(agent, team=rooms.team is not None)
+        tools = toolset(agent, rooms.team is not None)
         turn = known[key] = Turn(self._memories, self, rooms, principal, tools)
         return turn
 

@@ -99,7 +99,7 @@ class Tool:
     choose: str = ""
     """What it is for and what a wrong choice costs, where an agent has other tools that keep things."""
 
-    @property
+    @functools.cached_property
     def arguments(self) -> type[Struct]:
         """The record of the arguments."""
         return _arguments(self.run, self.before)
@@ -141,7 +141,9 @@ def _arguments(run: Callable[..., Answer], before: tuple[tuple[str, Any], ...]) 
         if parameter.kind is not parameter.VAR_KEYWORD:
             told = (parameter.name, hints[parameter.name])
             fields.append(told if parameter.default is parameter.empty else (*told, parameter.default))
-    return defstruct("Arguments", fields)
+    record = defstruct("Arguments", fields)
+    msgspec.json.Decoder(record)  # two threads that are the first to convert to a record crash msgspec 0.22
+    return record
 
 
 def rendered(tool: Tool, format: str) -> dict[str, Any]:
