@@ -29,7 +29,7 @@ from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
 from alcove.store import validation
 from alcove.store.memories import Memories
-from alcove.vault.vault import SubjectKey, Vault
+from alcove.vault import SubjectKey, Vault
 
 REST = "everything else"
 STAGES: dict[str, list[tuple[object, str]]] = {

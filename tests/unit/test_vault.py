@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alcove import Alcove, AlcoveError, KeyUnavailable, Namespace, Settings, Unreadable
+from alcove import Alcove, AlcoveError, KeyUnavailable, Namespace, Settings, Unreadable, vault
 from alcove.core.clock import system_clock
 from alcove.engine.sqlite import SqliteEngine
-from alcove.vault import EnvironmentKey, KeyFile, MemoryKey, Vault, subject_of, vault
+from alcove.vault import EnvironmentKey, KeyFile, MemoryKey, Vault, subject_of
 
 HOME = ("user", "alice")
 USERS = ["alice", "bob", "carol", "dave"]

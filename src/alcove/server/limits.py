@@ -16,7 +16,7 @@ from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
 from alcove.engine.base import Waited
-from alcove.store.steps import Steps, Work
+from alcove.store.service import Steps, Work
 
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4

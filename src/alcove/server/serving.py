@@ -13,7 +13,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.server.application import Page, encoded
 from alcove.server.limits import ThreadPool
 from alcove.server.resource import Call, Resource
-from alcove.store.steps import Steps, Work
+from alcove.store.service import Steps, Work
 
 Handler = Callable[[Call], Awaitable[Struct | None]]
 _PREFERS_TO_BE_TOLD = b"return=representation"

@@ -27,14 +27,7 @@ from alcove.search.indexer import reindex
 from alcove.store import reports, validation
 from alcove.store.configuration import ADJUSTABLE
 from alcove.store.people import People
-from alcove.store.reports import (
-    ApiKey,
-    AuditPage,
-    KeyInUse,
-    Keys,
-    Policies,
-    Stats,
-)
+from alcove.store.reports import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.upkeep.backup import BackedUp, Progress, backup
 from alcove.upkeep.doctor import Examination, examine
 from alcove.upkeep.wipe_ledger import Note

@@ -38,8 +38,7 @@ from alcove.core.records import (
 from alcove.store import decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.reading import Reading
-from alcove.store.service import Parts
-from alcove.store.steps import Steps, Work, stepwise
+from alcove.store.service import Parts, Steps, Work, stepwise
 from alcove.store.writing import Writing
 from alcove.vault import user_subject
 
@@ -217,11 +216,7 @@ class Memories(Writing, Reading):
 
     def readiness(self) -> dict[str, Callable[[], object]]:
         """What must work for any call to work, by name; each raises if it does not."""
-        return {
-            "engine": self._engine.horizon,
-            "keys": self._vault.check,
-            "policy": self._check_policy,
-        }
+        return {"engine": self._engine.horizon, "keys": self._vault.check, "policy": self._check_policy}
 
     def _check_policy(self) -> None:
         self._configuration.current().policy.check()

@@ -34,7 +34,7 @@ from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import decoding, validation
 from alcove.store.filters import Filter
-from alcove.store.steps import Steps, Work
+from alcove.store.service import Steps, Work
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -317,12 +317,7 @@ class Reading(Timeline):
         return self.seen(self.view(lambda: principal, prefix, exact=exact, unowned=unowned))
 
     def view(
-        self,
-        who: Callable[[], Principal],
-        prefix: Address,
-        *,
-        exact: bool = False,
-        unowned: bool = False,
+        self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False, unowned: bool = False
     ) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
         below = Namespace.checked(prefix, "prefix")

@@ -1,11 +1,15 @@
-"""What the roads into a store have in common: the parts that the store is made of."""
+"""What the roads into a store have in common: the parts of the store, and methods that wait in between."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Generator
+from enum import Enum
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from alcove.core.clock import Clock
-from alcove.engine.base import Engine
+from alcove.engine.base import Engine, Waited
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
@@ -13,6 +17,9 @@ from alcove.store.configuration import Configuration
 from alcove.store.decoding import Opener
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import Vault
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Parts(NamedTuple):
@@ -35,3 +42,37 @@ class Service:
         (self._engine, self._vault, self._configuration, self._ledger, self._audit,
          self._embedder, self._indexer, self._clock) = parts  # fmt: skip
         self._opener = Opener(parts.vault)
+
+
+# A thread that calls a method which waits in between blocks; an event loop takes its steps one by one.
+
+
+class Work(Enum):
+    """What a step says of what follows it."""
+
+    LARGE = "large"
+    """So much that it is not to be done on an event loop."""
+
+
+Steps = Generator[Waited | float | Work, None, R]
+"""What is yielded is to be waited for: a commit, or so many seconds; or it is said that much work follows."""
+
+
+def stepwise(method: Callable[P, Steps[R]]) -> Callable[P, R]:
+    """A method that blocks until it is done; its `steps` leave the waiting to whoever takes them."""
+
+    @wraps(method)
+    def blocking(*args: P.args, **named: P.kwargs) -> R:
+        steps = method(*args, **named)
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            if isinstance(step, float):
+                time.sleep(step)
+            elif step is not Work.LARGE:
+                step.wait()
+
+    blocking.steps = method  # type: ignore[attr-defined]
+    return blocking

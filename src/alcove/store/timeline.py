@@ -76,12 +76,7 @@ class Timeline(Service):
 
         def read() -> EventPage:
             found, more = self._engine.events(
-                scope,
-                position=position,
-                kinds=chosen,
-                between=(since, until),
-                limit=limit,
-                most=most_bytes,
+                scope, position=position, kinds=chosen, between=(since, until), limit=limit, most=most_bytes
             )
             earliest, purged = self._engine.horizon()
             return EventPage(

@@ -22,8 +22,7 @@ from alcove.engine.commit import Step
 from alcove.engine.rows import Row, Writer
 from alcove.policy import Policy
 from alcove.store import decoding, validation
-from alcove.store.service import Service
-from alcove.store.steps import Steps
+from alcove.store.service import Service, Steps
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")

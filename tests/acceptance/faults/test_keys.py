@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, MemoryKey, NotFound
-from alcove.vault.providers import Kek
+from alcove.vault import Kek
 from tests.support.children import say, started
 from tests.support.crowd import QUIET, Crowd, Work, in_processes, join
 from tests.support.inspection import assert_sound, query
