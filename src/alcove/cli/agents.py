@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,18 +12,16 @@ from click.core import ParameterSource
 
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, confirm, count, plain
-from alcove.cli.store import Function, is_url, json_option, on_store, paged, yes_option
+from alcove.cli.store import Function, is_url, json_option, on_store, paged
 from alcove.cli.timeline import show_coming
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
     from alcove.agents.runs import Run
     from alcove.client.store import AgentsHandle
 
-_MOST_CALLS = 1000
 _MOST_RUNS = 100
-_KINDS = ["workflow", "swarm", "debate"]
 
 
 def on_agents(name: str | None = None, **attributes: Any) -> Callable[[Function], click.Command]:
@@ -37,7 +34,7 @@ def on_agents(name: str | None = None, **attributes: Any) -> Callable[[Function]
         @click.option("--agents", "specs", envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
                       help="The specs, for a store's file; a server has its own.")  # fmt: skip
         @functools.wraps(function)
-        def run(store: Alcove, out: Output, specs: str | None, **arguments: Any) -> None:
+        def run(store: Store, out: Output, specs: str | None, **arguments: Any) -> None:
             context = click.get_current_context()
             if not is_url(context.params["at"]):
                 if specs is None:
@@ -100,15 +97,12 @@ def _rooms(memory: Any) -> str:
     return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
 
 
-@on_agents()
-@click.argument("name")
+@on_agents("agent")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
-@click.option("--team", help="Tools inside this team.")
-@click.option("--limit", type=click.IntRange(1, _MOST_CALLS), default=100, help="At most so many calls.")
-def agent(
-    agents: AgentsHandle, out: Output, name: str, what: str, format: str, team: str | None, limit: int
+def show_agent(
+    agents: AgentsHandle, out: Output, agent: str, what: str, format: str, team: str | None, limit: int = 100
 ) -> None:
     """Show an agent: its spec, its tools, its rooms or its calls.
 
@@ -119,16 +113,16 @@ def agent(
     """
     match what:
         case "spec":
-            spec = agents.agent(name)
+            spec = agents.agent(agent)
             out.record(spec, plain(compact(spec)))
         case "tools":
-            out.table(agents.tools(name, format if out.as_json else "mcp", team),
+            out.table(agents.tools(agent, format if out.as_json else "mcp", team),
                       "tool=name, arguments, about=description", empty="no tools",
                       arguments=lambda tool: _signature(tool["inputSchema"]))  # fmt: skip
         case "memory":
-            out.table(agents.rooms(name), "room, namespace, memories", empty="no rooms")
+            out.table(agents.rooms(agent), "room, namespace, memories", empty="no rooms")
         case _:
-            out.table(islice(agents.calls_of(name), limit), "when=at, user, tool, outcome, ms, session",
+            out.table(agents.calls_of(agent, limit), "when=at, user, tool, outcome, ms, session",
                       empty="no calls", ms=lambda call: f"{call.ms:.1f}")  # fmt: skip
 
 
@@ -157,28 +151,20 @@ def run() -> None:
     """Open a workflow, swarm or debate, say who is in it, and close it."""
 
 
-_kind_argument = click.argument("kind", type=click.Choice(_KINDS))
-_members_option = click.option("--member", "members", multiple=True, help="Who is in it; may be repeated.")
-
-
 @on_agents("open", group=run, make=True)
-@_kind_argument
-@click.argument("id", required=False)
-@_members_option
-def open_run(agents: AgentsHandle, out: Output, kind: str, id: str | None, members: Sequence[str]) -> None:
+def open_run(
+    agents: AgentsHandle, out: Output, kind: str, members: Sequence[str], id: str | None = None
+) -> None:
     """Open a run for several users.
 
     \b
-    Without an ID it gets one that nobody guesses.
+    KIND is workflow, swarm or debate. Without an ID it gets one that nobody guesses.
     Example:  alcove run open workflow --member bob
     """
     _tell(out, agents.open_run(kind, id, members))
 
 
 @on_agents("change", group=run)
-@_kind_argument
-@click.argument("id")
-@_members_option
 def change_run(agents: AgentsHandle, out: Output, kind: str, id: str, members: Sequence[str]) -> None:
     """Say who is in a run; only its owner may.
 
@@ -194,9 +180,6 @@ def _tell(out: Output, run: Run) -> None:
 
 
 @on_agents("close", group=run)
-@_kind_argument
-@click.argument("id")
-@yes_option
 def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: bool) -> None:
     """Close a run and take its rooms away; only its owner may.
 
@@ -213,63 +196,56 @@ def room() -> None:
     """Show how a scratch room is used, watch it, or empty it."""
 
 
-def on_room(name: str) -> Callable[[Function], click.Command]:
-    """Makes a command of a function that is called with agents and which room it is about."""
-
-    def decorate(function: Function) -> click.Command:
-        function = click.argument("instance", required=False)(function)
-        for argument in ("kind", "agent"):
-            function = click.argument(argument)(function)
-        return on_agents(name, group=room)(function)
-
-    return decorate
+_instance = click.argument("instance", required=False)
 
 
-@on_room("stats")
-def room_stats(agents: AgentsHandle, out: Output, **room: str) -> None:
+@on_agents("stats", group=room)
+@_instance
+def room_stats(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
     """Show how much a room holds, and how it was used in the last thirty days.
 
     \b
     KIND is global, workflow, swarm, debate, session or agent, and INSTANCE the id of the run or session.
     Example:  alcove room stats researcher workflow w1
     """
-    out.record(agents.room_stats(**room))
+    out.record(agents.room_stats(agent, kind, instance))
 
 
-@on_room("watch")
-def watch_room(agents: AgentsHandle, out: Output, **room: str) -> None:
+@on_agents("watch", group=room)
+@_instance
+def watch_room(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
     """Print what happens in a room, until interrupted or let out.
 
     \b
     Example:  alcove room watch researcher workflow w1
     """
-    show_coming(out, agents.watch_room(**room))
+    show_coming(out, agents.watch_room(agent, kind, instance))
 
 
-@on_room("reset")
-@yes_option
-def reset_room(agents: AgentsHandle, out: Output, *, yes: bool, **room: str) -> None:
+@on_agents("reset", group=room)
+@_instance
+def reset_room(
+    agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None, *, yes: bool
+) -> None:
     """Empty a room; its versions start at 1 again.
 
     \b
     A run's only for its owner, global only for an admin.
     Example:  alcove room reset researcher workflow w1 --yes
     """
-    named = plain(" ".join(filter(None, (room["kind"], room["instance"]))))
+    named = plain(f"{kind} {instance or ''}".rstrip())
     confirm(f"Empty the room {named}, for good?", yes=yes)
-    agents.reset_room(**room)
+    agents.reset_room(agent, kind, instance)
     out.record({"reset": named}, f"emptied {named}")
 
 
 @on_agents(make=True)
-@click.argument("name")
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
 @click.option("--session", help="In this session.")
-@click.option("--team", help="In this team.")
 @click.option("--instance", multiple=True, metavar="KIND=ID", help="In this workflow, swarm or debate.")
 def call(
-    agents: AgentsHandle, out: Output, name: str, tool: str, arguments: tuple[str, ...], session: str | None,
+    agents: AgentsHandle, out: Output, agent: str, tool: str, arguments: tuple[str, ...], session: str | None,
     team: str | None, instance: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Call a tool of an agent.
@@ -279,24 +255,13 @@ def call(
       alcove call researcher remember key=tea content="green tea" --as-user alice
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
-    schemas = {each["name"]: each["inputSchema"] for each in agents.tools(name, "mcp", team)}
+    schemas = {each["name"]: each["inputSchema"] for each in agents.tools(agent, "mcp", team)}
     instances = dict(pair(word, "--instance") for word in instance)
-    said = _arguments(arguments, schemas.get(tool, {}).get("properties", {}))
-    answer = agents.call_with(name, tool, said, session_id=session, team=team, instances=instances)
+    properties = schemas.get(tool, {}).get("properties", {})
+    texts = {name for name, schema in properties.items() if schema.get("type") == "string"}
+    said = given(arguments, "ARGUMENTS", texts)  # where the tool wants a text, `key=7` is one
+    answer = agents.call_with(agent, tool, said, session_id=session, team=team, instances=instances)
     out.record(answer._asdict(), plain(answer.text, keep="\n"))
 
 
-def _arguments(words: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed; where the tool wants a text, `key=7` is one."""
-    arguments: dict[str, Any] = {}
-    for word in words:
-        if word == "-" or word.lstrip().startswith("{"):
-            arguments |= given([word], "ARGUMENTS")
-            continue
-        name, text = pair(word, "ARGUMENTS")
-        is_text = properties.get(name, {}).get("type") == "string"
-        arguments[name] = text if is_text else given([word], "ARGUMENTS")[name]
-    return arguments
-
-
-COMMANDS: list[click.Command] = [list_agents, agent, call, room, list_runs, run]
+COMMANDS: list[click.Command] = [list_agents, show_agent, call, room, list_runs, run]

@@ -4,51 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from alcove.cli.output import Output, plain, shown
-from alcove.cli.store import (
-    NamespaceType,
-    as_of_option,
-    key_argument,
-    limit_option,
-    namespace_argument,
-    on_store,
-    paged,
-    prefix_argument,
-    ttl_option,
-)
+from alcove.cli.store import NamespaceType, on_store, paged
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Entry, Memory, Result
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
+    from alcove.core.records import Mode
 
 T = TypeVar("T")
 
-_revision_option = click.option("--expected-revision", type=int,
-                                help="Only if this is its revision; 0 if it is not there.")  # fmt: skip
-_idempotency_option = click.option("--idempotency-key", help="A repetition with the same key is done once.")
-_offset_option = click.option("--offset", type=click.IntRange(0), default=0,
-                              help="Leave out the first so many.")  # fmt: skip
-
 
 @on_store(make=True)
-@namespace_argument
-@key_argument
 @click.argument("value", nargs=-1, required=True)
 @click.option("--index", multiple=True, metavar="FIELD=TEXT", help="Text to be found by; may be repeated.")
-@ttl_option
-@_revision_option
 @click.option("--create-only", is_flag=True, help="Only if it is not there.")
-@_idempotency_option
 def put(
-    store: Alcove, out: Output, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str],
-    ttl: int | None, **conditions: Any,
+    store: Store, out: Output, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str],
+    ttl: int | None, expected_revision: int | None, idempotency_key: str | None, *, create_only: bool,
 ) -> None:  # fmt: skip
     """Store a memory.
 
@@ -61,15 +42,13 @@ def put(
     """
     texts = dict(pair(word, "--index") for word in index)
     entry = store.put(namespace, key, given(value, "VALUE"), index=texts or None, ttl_seconds=ttl,
-                      wait_for_index=bool(texts), **conditions)  # fmt: skip
+                      expected_revision=expected_revision, create_only=create_only,
+                      idempotency_key=idempotency_key, wait_for_index=bool(texts))  # fmt: skip
     out.record(entry, _written(entry))
 
 
 @on_store()
-@namespace_argument
-@key_argument
-@ttl_option
-def touch(store: Alcove, out: Output, namespace: Namespace, key: str, ttl: int | None) -> None:
+def touch(store: Store, out: Output, namespace: Namespace, key: str, ttl: int | None) -> None:
     """Change when a memory expires; without --ttl, it never does.
 
     \b
@@ -86,10 +65,7 @@ def _written(entry: Entry, otherwise: str = "") -> str:
 
 
 @on_store()
-@namespace_argument
-@key_argument
-@as_of_option
-def get(store: Alcove, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
+def get(store: Store, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
     """Show one memory.
 
     \b
@@ -120,11 +96,10 @@ def _page(memory: Memory) -> str:
 
 
 @on_store()
-@namespace_argument
-@key_argument
-@_revision_option
-@_idempotency_option
-def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditions: Any) -> None:
+def delete(
+    store: Store, out: Output, namespace: Namespace, key: str, expected_revision: int | None,
+    idempotency_key: str | None,
+) -> None:  # fmt: skip
     """Delete one memory.
 
     \b
@@ -132,15 +107,16 @@ def delete(store: Alcove, out: Output, namespace: Namespace, key: str, **conditi
     Nothing there is not an error.
     Example:  alcove delete user:noop:notes tea
     """
-    deletion = store.delete(namespace, key, **conditions)
+    deletion = store.delete(
+        namespace, key, expected_revision=expected_revision, idempotency_key=idempotency_key
+    )
     said = f"deleted, revision {deletion.revision}" if deletion.deleted else "nothing was there"
     out.record(deletion, f"{plain(key)} in {namespace}: {said}")
 
 
 @on_store(make=True)
 @click.argument("file", type=click.File("rb"), default="-")
-@_idempotency_option
-def batch(store: Alcove, out: Output, file: BinaryIO, idempotency_key: str | None) -> None:
+def batch(store: Store, out: Output, file: BinaryIO, idempotency_key: str | None) -> None:
     """Do many operations in one transaction: all of them or none.
 
     \b
@@ -164,24 +140,14 @@ def batch(store: Alcove, out: Output, file: BinaryIO, idempotency_key: str | Non
     )  # fmt: skip
 
 
-def finding(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command what `search` and `list` can be asked."""
-    conditions = click.option("--filter", "conditions", multiple=True, metavar="FIELD=VALUE|JSON",
-                              help="What must hold; may be repeated.")  # fmt: skip
-    for option in (as_of_option, _offset_option, limit_option(100), conditions, prefix_argument):
-        command = option(command)
-    return command
-
-
 @on_store()
-@finding
 @click.argument("query", required=False)
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
               help="How a query ranks.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
 def search(
-    store: Alcove, out: Output, prefix: Namespace, query: str | None, mode: str, *, explain: bool,
-    **asked: Any,
+    store: Store, out: Output, prefix: Namespace, conditions: Sequence[str], as_of: str | None,
+    query: str | None, mode: Mode, limit: int = 100, offset: int = 0, *, explain: bool,
 ) -> None:  # fmt: skip
     """Find memories, by meaning and words or by filter.
 
@@ -195,11 +161,14 @@ def search(
         raise click.UsageError(f"this is a namespace; to ask: alcove search NAMESPACE {str(prefix)!r}")
     columns = "namespace, key, rev=revision, written=created_at, value"
     if query is not None:
-        columns = f"score, {columns}"
-        asked |= {"query": query, "mode": mode, "explain": explain}
-        if explain:
-            columns = "score, namespace, key, why: each signal's place and share=why"
-    out.table(_found(store.search, 100, prefix, **asked), columns, why=_why,
+        columns = (
+            "score, namespace, key, why: each signal's place and share=why"
+            if explain
+            else f"score, {columns}"
+        )
+    find = partial(store.search, prefix, query=query, mode=mode, explain=explain and query is not None,
+                   filter=given(conditions, "--filter") or None, as_of=as_of)  # fmt: skip
+    out.table(_found(find, limit, offset, most=100), columns, why=_why,
               score=lambda m: "" if m.score is None else f"{m.score:.3f}",
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
@@ -210,27 +179,25 @@ def _why(memory: Memory) -> str:
 
 
 @on_store("list")
-@finding
-def list_memories(store: Alcove, out: Output, prefix: Namespace, **asked: Any) -> None:
+def list_memories(
+    store: Store, out: Output, prefix: Namespace, conditions: Sequence[str], as_of: str | None,
+    limit: int = 100, offset: int = 0,
+) -> None:  # fmt: skip
     """List memories below a namespace, without their values.
 
     \b
     Example:  alcove list user:alice --limit 1000
     """
-    out.table(_found(store.list, 1000, prefix, **asked),
+    find = partial(store.list, prefix, filter=given(conditions, "--filter") or None, as_of=as_of)
+    out.table(_found(find, limit, offset, most=1000),
               "namespace, key, rev=revision, written=created_at, expires",
               expires=lambda e: e.expires_at or "never",
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 
-def _found(
-    find: Callable[..., Sequence[T]], most: int, prefix: Namespace, conditions: Sequence[str],
-    limit: int, offset: int, **asked: Any,
-) -> Iterator[T]:  # fmt: skip
-    filter = given(conditions, "--filter") if conditions else None
-
+def _found(find: Callable[..., Sequence[T]], limit: int, offset: int, *, most: int) -> Iterator[T]:
     def ask(limit: int, offset: int) -> tuple[Sequence[T], int | None]:
-        page = find(prefix, filter=filter, limit=limit, offset=offset, **asked)
+        page = find(limit=limit, offset=offset)
         if degraded := getattr(page, "degraded", None):
             click.echo(f"alcove: {degraded}", err=True)
         more = len(page) == limit or getattr(page, "next_offset", None)
@@ -240,33 +207,36 @@ def _found(
 
 
 @on_store()
-@prefix_argument
 @click.option("--suffix", type=NamespaceType(), default="", help="Only those that end so.")
 @click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
-@_offset_option
-def namespaces(store: Alcove, out: Output, prefix: Namespace, suffix: Namespace, **bounds: Any) -> None:
+def namespaces(
+    store: Store, out: Output, prefix: Namespace, suffix: Namespace, max_depth: int | None,
+    limit: int | None = None, offset: int = 0,
+) -> None:  # fmt: skip
     """List the namespaces that hold something, one a line.
 
     \b
     Example:  alcove namespaces user --max-depth 2
     """
-    found = store.namespaces(prefix, suffix=suffix, **bounds)
+    found = store.namespaces(prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset)
     for each in found:
         out.record(each, plain(str(each)))
     if not found and not out.as_json:
         click.echo(f"nothing is held below {prefix or 'the root'}", err=True)
 
 
-def given(words: Sequence[str], where: str) -> dict[str, Any]:
-    """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several."""
+def given(words: Sequence[str], where: str, texts: Container[str] = ()) -> dict[str, Any]:
+    """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several.
+
+    What reads as JSON in a pair is JSON, unless its name is one of `texts`. `where` names it in errors.
+    """
     content: dict[str, Any] = {}
     for word in words:
         if word == "-" or word.lstrip().startswith("{"):
             content |= _object(sys.stdin.read() if word == "-" else word, where)
         else:
             name, text = pair(word, where)
-            content[name] = _json(text, otherwise=text)
+            content[name] = text if name in texts else _json(text, otherwise=text)
     return content
 
 

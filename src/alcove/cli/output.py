@@ -122,7 +122,7 @@ def count(number: int, what: str) -> str:
 def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
     """Lines with their columns under one another, numbers to the right; the widest columns give way."""
     rows = [[shown(cell) for cell in row] for row in table]
-    widths = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(_columns, column)), width or sys.maxsize) for column in zip(*rows, strict=True)]
     # A number, a time or an id that is cut says nothing.
     may_give = [n for n, (title, *cells) in enumerate(zip(*table, strict=True))
                 if title != "id" and not any(isinstance(cell, int | datetime) for cell in cells)]  # fmt: skip
@@ -144,7 +144,8 @@ def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[st
 def _cut(text: str, most: int) -> str:
     if _columns(text) <= most:
         return text
-    while text and _columns(text) > most - 1:
+    text = text[: most - 1]
+    while _columns(text) > most - 1:
         text = text[:-1]
     return text + "…"
 

@@ -11,17 +11,16 @@ import click
 import msgspec
 
 from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, writing
-from alcove.cli.store import limit_option, on_store, paged, yes_option
+from alcove.cli.store import on_store, paged
 from alcove.core.records import HeldNamespace, Memory, Receipt
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
     from alcove.store.reports import Held
 
 
 @on_store()
-@click.argument("user")
-def held(store: Alcove, out: Output, user: str) -> None:
+def held(store: Store, out: Output, user: str) -> None:
     """Show what is held of a user.
 
     \b
@@ -54,9 +53,7 @@ def _rooms(out: Output, what: str, rooms: list[HeldNamespace]) -> None:
 
 
 @on_store()
-@click.argument("user")
-@limit_option(100)
-def review(store: Alcove, out: Output, user: str, limit: int) -> None:
+def review(store: Store, out: Output, user: str, limit: int = 100) -> None:
     """Look through the memories of a user; audited.
 
     \b
@@ -75,10 +72,7 @@ def review(store: Alcove, out: Output, user: str, limit: int) -> None:
 
 
 @on_store()
-@click.argument("user")
-@click.argument("id")
-@yes_option
-def remove(store: Alcove, out: Output, user: str, id: str, *, yes: bool) -> None:
+def remove(store: Store, out: Output, user: str, id: str, *, yes: bool) -> None:
     """Take one memory of a user away for good; audited.
 
     \b
@@ -91,15 +85,13 @@ def remove(store: Alcove, out: Output, user: str, id: str, *, yes: bool) -> None
 
 
 @on_store()
-@click.argument("user")
 @click.option("--shared", type=click.Choice(["keep", "anonymise", "remove"]), default="anonymise",
               show_default=True, help="What becomes of what they wrote into rooms of others.")  # fmt: skip
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until no byte of it is left.")
 @click.option("--dry-run", is_flag=True, help="Erase nothing, and say what would be.")
 @click.option("--receipt", "file", metavar="FILE", help="A new file to keep the receipt in.")
-@yes_option
 def wipe(
-    store: Alcove, out: Output, user: str, *, dry_run: bool, file: str | None, yes: bool, **how: Any
+    store: Store, out: Output, user: str, *, dry_run: bool, file: str | None, yes: bool, **how: Any
 ) -> None:
     """Erase a user for good, and print the receipt.
 
@@ -153,7 +145,7 @@ def receipt() -> None:
 
 @on_store(group=receipt)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def verify(store: Alcove, out: Output, file: Path) -> None:
+def verify(store: Store, out: Output, file: Path) -> None:
     """Compare a receipt with the ledger of wipes.
 
     \b

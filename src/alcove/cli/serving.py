@@ -22,7 +22,7 @@ from alcove.server import config as configuration
 from alcove.server.config import ServeConfig
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
 
 TEXTS = ("authz", "attributes", "filter")
 
@@ -109,7 +109,7 @@ def _texts(folder: Path | None) -> dict[str, str | None]:
 
 @on_store(group=policy)
 @click.argument("name", type=click.Choice(TEXTS), required=False)
-def show(store: Alcove, out: Output, name: str | None) -> None:
+def show(store: Store, out: Output, name: str | None) -> None:
     """Print the policies in force, or one of them.
 
     \b
@@ -130,7 +130,7 @@ def show(store: Alcove, out: Output, name: str | None) -> None:
 @on_store(group=policy)
 @click.argument("input", nargs=-1, required=True)
 @_folder_option(help="Try the *.rego files of this folder instead of those in force.")
-def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
+def test(store: Store, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
     """Show what the policies would say to an input.
 
     \b
@@ -150,7 +150,7 @@ def test(store: Alcove, out: Output, input: tuple[str, ...], folder: Path | None
 @on_store("put", group=policy)
 @_folder_option(help="Where the *.rego files are: authz, attributes, filter, or some of them.")
 @click.option("--reset", is_flag=True, help="Take back what was put.")
-def put_policies(store: Alcove, out: Output, folder: Path | None, *, reset: bool) -> None:
+def put_policies(store: Store, out: Output, folder: Path | None, *, reset: bool) -> None:
     """Put policies in force, at once and in every process.
 
     \b
@@ -169,7 +169,7 @@ def put_policies(store: Alcove, out: Output, folder: Path | None, *, reset: bool
 
 @on_store()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
-def settings(store: Alcove, out: Output, changes: tuple[str, ...]) -> None:
+def settings(store: Store, out: Output, changes: tuple[str, ...]) -> None:
     """Show the limits and retention in force, or change some of them.
 
     \b
@@ -196,7 +196,7 @@ def apikey() -> None:
 @click.option("--user", help="Whom it acts for.")
 @click.option("--trusted", is_flag=True, help="It may name the user of each request with X-User-ID.")
 @_roles_option
-def create(store: Alcove, out: Output, roles: tuple[str, ...], **whom: Any) -> None:
+def create(store: Store, out: Output, roles: tuple[str, ...], **whom: Any) -> None:
     """Make a key; it is shown once.
 
     \b
@@ -209,16 +209,19 @@ def create(store: Alcove, out: Output, roles: tuple[str, ...], **whom: Any) -> N
 
 
 @on_store("list", group=apikey)
-def list_keys(store: Alcove, out: Output) -> None:
+def list_keys(store: Store, out: Output) -> None:
     """List the keys that have not been revoked."""
     known = store.api_keys.list()
     out.table(known, "id, client, user, roles, trusted, made=created_at", empty="there are no API keys")
 
 
 @on_store(group=apikey)
-@click.argument("id")
-def revoke(store: Alcove, out: Output, id: str) -> None:
-    """Make a key useless, from now on and in every worker."""
+def revoke(store: Store, out: Output, id: str) -> None:
+    """Make a key useless, from now on and in every worker.
+
+    \b
+    Example:  alcove apikey revoke 0123456789ab
+    """
     store.api_keys.revoke(id)
     out.record({"revoked": id}, f"revoked {id}")
 

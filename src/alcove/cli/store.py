@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,17 +31,6 @@ OPERATOR = Settings(sweep_interval=0)
 """A command does its work and ends; it sweeps nothing on the side."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-key_argument = click.argument("key")
-
-_OPTIONS = [
-    click.option("--at", envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
-                 metavar="FILE|URL", help="The store: its file, or the address of its server."),
-    click.option("--token", envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
-    click.option("--api-key", envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
-    click.option("--as-user", metavar="USER", help="Act as this user: on a file, or with a trusted API key."),
-    json_option,
-]  # fmt: skip
 
 
 def on_store(
@@ -49,6 +39,7 @@ def on_store(
 ) -> Callable[[Function], click.Command]:  # fmt: skip
     """Makes a command of a function, which is called with the store and where the output goes.
 
+    Its parameters that have a name of `PARAMETERS` are what that says, before those it is decorated with.
     `group` is the command that this one is a part of; only with `make` may the store's file be new. The
     other arguments are those of `click.command`.
     """
@@ -62,14 +53,22 @@ def on_store(
             with opened(at, make=make, **who) as store:
                 function(store, Output(as_json=as_json), **arguments)
 
-        for option in reversed(_OPTIONS):
-            run = option(run)
-        command = click.command(name, cls, **attributes)(run)
+        known = [_made(each) for each in inspect.signature(function).parameters.values()]
+        command = click.command(name, cls, params=[each for each in known if each], **attributes)(run)
+        command.params += _OPTIONS
         if group:
             group.add_command(command)
         return command
 
     return decorate
+
+
+def _made(parameter: inspect.Parameter) -> click.Parameter | None:
+    if not (kind := PARAMETERS.get(parameter.name)):
+        return None
+    if parameter.default is parameter.empty:
+        return kind(parameter.name)
+    return kind(parameter.name, default=parameter.default, required=False)
 
 
 @contextmanager
@@ -161,13 +160,43 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         return int(seconds)
 
 
-namespace_argument = click.argument("namespace", type=NamespaceType())
-prefix_argument = click.argument("prefix", type=NamespaceType(), default="")
-ttl_option = click.option("--ttl", type=Duration(), metavar="DURATION",
-                          help="Forget it after so many seconds, or 15m, 1h, 7d.")  # fmt: skip
-as_of_option = click.option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z.")
+def _argument(**attributes: Any) -> Callable[..., click.Parameter]:
+    return lambda name, **more: click.Argument([name], **{**attributes, **more})
 
 
-def limit_option(default: int) -> Callable[[Function], Function]:
-    return click.option("--limit", type=click.IntRange(1), default=default, show_default=True,
-                        help="At most so many.")  # fmt: skip
+def _option(flag: str, **attributes: Any) -> Callable[..., click.Parameter]:
+    return lambda name, **more: click.Option([flag, name], **{**attributes, **more})
+
+
+PARAMETERS = {
+    "namespace": _argument(type=NamespaceType()),
+    "prefix": _argument(type=NamespaceType(), default=""),
+    "key": _argument(),
+    "user": _argument(),
+    "agent": _argument(),
+    "kind": _argument(),
+    "id": _argument(),
+    "ttl": _option("--ttl", type=Duration(), metavar="DURATION",
+                   help="Forget it after so many seconds, or 15m, 1h, 7d."),
+    "expected_revision": _option("--expected-revision", type=int,
+                                 help="Only if this is its revision; 0 if it is not there."),
+    "idempotency_key": _option("--idempotency-key", help="A repetition with the same key is done once."),
+    "as_of": _option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
+    "conditions": _option("--filter", multiple=True, metavar="FIELD=VALUE|JSON",
+                          help="What must hold; may be repeated."),
+    "limit": _option("--limit", type=click.IntRange(1), show_default=True, help="At most so many."),
+    "offset": _option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
+    "members": _option("--member", multiple=True, help="Who is in it; may be repeated."),
+    "team": _option("--team", help="In this team."),
+    "yes": _option("--yes", is_flag=True, help="Do not ask."),
+}  # fmt: skip
+"""What a parameter is on the command line, by its name: the same in every command that has it."""
+
+_OPTIONS = [
+    click.Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
+                 metavar="FILE|URL", help="The store: its file, or the address of its server."),
+    click.Option(["--token"], envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
+    click.Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
+    click.Option(["--as-user"], metavar="USER", help="Act as this user: on a file, or with a trusted key."),
+    click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs."),
+]  # fmt: skip

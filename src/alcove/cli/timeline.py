@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alcove.cli.output import Output, compact, plain, shown
-from alcove.cli.store import (
-    key_argument,
-    limit_option,
-    namespace_argument,
-    on_store,
-    paged,
-    prefix_argument,
-)
+from alcove.cli.store import on_store, paged
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import KINDS, Event, EventPage, Version
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
     from alcove.store.reports import AuditEntry
 
 _PAGE = 200
@@ -32,16 +25,14 @@ _MISSING = object()
 
 
 @on_store()
-@prefix_argument
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; may be repeated.")
 @click.option("--after", metavar="TIME", help="Only what happened later, such as 2026-01-31T12:00:00Z.")
 @click.option("--before", metavar="TIME", help="Only what happened earlier.")
 @click.option("--after-cursor", metavar="CURSOR", help="Go on after this event.")
-@limit_option(50)
 @click.option("--follow", "-f", is_flag=True, help="Wait for what happens next, until interrupted.")
 def events(
-    store: Alcove, out: Output, prefix: Namespace, kinds: Sequence[Any], after_cursor: str | None, limit: int,
-    *, follow: bool, **times: str | None,
+    store: Store, out: Output, prefix: Namespace, kinds: Sequence[Any], after_cursor: str | None,
+    limit: int = 50, *, follow: bool, **times: str | None,
 ) -> None:  # fmt: skip
     """Show what happened below a namespace.
 
@@ -64,7 +55,7 @@ def events(
 
 
 def _events(
-    store: Alcove, out: Output, prefix: Namespace, limit: int, cursor: str | None, **asked: Any
+    store: Store, out: Output, prefix: Namespace, limit: int, cursor: str | None, **asked: Any
 ) -> Iterator[Event]:
     """As many events as are wanted; at a terminal it says where to go on in the end."""
     page: EventPage
@@ -93,9 +84,7 @@ def show_coming(out: Output, events: Iterator[Event]) -> None:
 
 
 @on_store()
-@namespace_argument
-@key_argument
-def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
+def history(store: Store, out: Output, namespace: Namespace, key: str) -> None:
     """Show every kept version of one memory.
 
     \b
@@ -105,7 +94,7 @@ def history(store: Alcove, out: Output, namespace: Namespace, key: str) -> None:
     out.table(_versions(store, namespace, key), columns, empty="")
 
 
-def _versions(store: Alcove, namespace: Namespace, key: str) -> Iterator[Version]:
+def _versions(store: Store, namespace: Namespace, key: str) -> Iterator[Version]:
     """Every kept version, newest first, asked for as they are taken."""
     versions = store.history(namespace, key)
     if not versions:
@@ -117,12 +106,10 @@ def _versions(store: Alcove, namespace: Namespace, key: str) -> Iterator[Version
 
 
 @on_store()
-@namespace_argument
-@key_argument
 @click.argument("before", required=False)
 @click.argument("after", required=False)
 def diff(
-    store: Alcove, out: Output, namespace: Namespace, key: str, before: str | None, after: str | None
+    store: Store, out: Output, namespace: Namespace, key: str, before: str | None, after: str | None
 ) -> None:
     """Show what changed in one memory.
 
@@ -191,8 +178,7 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
 @on_store()
 @click.option("--user", help="Only what this user did, or what was done about them.")
 @click.option("--action", help="Only this action, such as user.wipe.")
-@limit_option(100)
-def audit(store: Alcove, out: Output, limit: int, **asked: str | None) -> None:
+def audit(store: Store, out: Output, limit: int = 100, **asked: str | None) -> None:
     """Show who operated on what, newest first.
 
     \b

@@ -12,11 +12,11 @@ import click
 from msgspec import structs
 
 from alcove.cli.output import Output, Refused, compact, count, finished, followed, plain, progress, writing
-from alcove.cli.store import is_url, json_option, on_store, prefix_argument
+from alcove.cli.store import is_url, json_option, on_store
 from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
-    from alcove import Alcove
+    from alcove import Store
     from alcove.upkeep.backup import BackedUp, Restored
     from alcove.upkeep.doctor import Examination
     from alcove.upkeep.transfer import File
@@ -27,7 +27,7 @@ _PATIENCE = 120.0
 
 
 @on_store()
-def stats(store: Alcove, out: Output) -> None:
+def stats(store: Store, out: Output) -> None:
     """Show how much there is, in all and below each root segment.
 
     \b
@@ -40,7 +40,7 @@ def stats(store: Alcove, out: Output) -> None:
 
 @on_store()
 @click.option("--strict", is_flag=True, help="Exit code 1 also where something was only noticed.")
-def doctor(store: Alcove, out: Output, *, strict: bool) -> None:
+def doctor(store: Store, out: Output, *, strict: bool) -> None:
     """Check a store, and say what to do.
 
     \b
@@ -75,7 +75,7 @@ def _tell(each: Examination) -> None:
 
 
 @on_store()
-def reindex(store: Alcove, out: Output) -> None:
+def reindex(store: Store, out: Output) -> None:
     """Make every vector anew, as after a change of the embedder.
 
     \b
@@ -91,7 +91,7 @@ def reindex(store: Alcove, out: Output) -> None:
 @on_store()
 @click.option("--retry", is_flag=True, help="Try again what was parked.")
 @click.option("--wait", is_flag=True, help="The same, until nothing waits; exit code 1 if it cannot be.")
-def index(store: Alcove, out: Output, *, retry: bool, wait: bool) -> None:
+def index(store: Store, out: Output, *, retry: bool, wait: bool) -> None:
     """Show how far indexing has come, and what is in its way.
 
     \b
@@ -110,7 +110,7 @@ def index(store: Alcove, out: Output, *, retry: bool, wait: bool) -> None:
         sys.exit(1)
 
 
-def _indexed(store: Alcove, waited: int) -> Iterator[int]:
+def _indexed(store: Store, waited: int) -> Iterator[int]:
     """How many of those that wait have been indexed, until none waits or nothing has happened for long."""
     last, changed = waited, time.monotonic()
     while last and time.monotonic() - changed < _PATIENCE:
@@ -121,7 +121,7 @@ def _indexed(store: Alcove, waited: int) -> Iterator[int]:
 
 
 @on_store()
-def keys(store: Alcove, out: Output) -> None:
+def keys(store: Store, out: Output) -> None:
     """Show which keys encrypt the data keys, and how many each has wrapped.
 
     \b
@@ -132,7 +132,7 @@ def keys(store: Alcove, out: Output) -> None:
 
 
 @on_store("rotate-keys")
-def rotate_keys(store: Alcove, out: Output) -> None:
+def rotate_keys(store: Store, out: Output) -> None:
     """Wrap every data key with a new key.
 
     \b
@@ -147,11 +147,10 @@ def rotate_keys(store: Alcove, out: Output) -> None:
 
 
 @on_store()
-@prefix_argument
 @click.option("--of-user", metavar="USER",
               help="Everything held of this user instead, with its history (an access request).")  # fmt: skip
 @click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
-def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
+def export(store: Store, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
     """Write memories as JSON Lines.
 
     \b
@@ -175,7 +174,7 @@ def export(store: Alcove, out: Output, prefix: Namespace, of_user: str | None, o
 @on_store("import", make=True)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
-def import_memories(store: Alcove, out: Output, file: str, *, wait: bool) -> None:
+def import_memories(store: Store, out: Output, file: str, *, wait: bool) -> None:
     """Take memories from JSON Lines.
 
     \b
@@ -213,7 +212,7 @@ class _Watched:
 
 @on_store()
 @click.argument("file", type=click.Path(path_type=Path))
-def backup(store: Alcove, out: Output, file: Path) -> None:
+def backup(store: Store, out: Output, file: Path) -> None:
     """Copy a store in use into one file, verified.
 
     \b
