@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,17 @@ SECONDS_A_MIB, ANYHOW = 1.2, 0.3
 ROUNDS = 60 if LONG else 4
 
 ATOMS = [
-    "a", "y", "ya", "ab", "ing", "[", "]", "(", "*", "?", "**", "%", ":", "\n", "\0", "\x01", " ", "\\", '"',
-    "_", "-", ".", "$", "é", "e\u0301", "\ufdfa", "東", "ไ", "\U0001f642", "0", "9", "12 of may ", "in may ",
-    "last ", "a week ", "Ann: ", "u:", "recent ", "2020-01-", "{", "}", "</", "#", "|", ",",
+    "a", "e", "y", "ya", "ab", "ing", "[", "]", "(", "*", "?", "**", "%", ":", "\n", "\0", "\x01", " ", "\\",
+    '"', "_", "-", ".", "$", "é", "e\u0301", "\ufdfa", "東", "ไ", "\U0001f642", "0", "9", "12 of may ",
+    "in may ", "last ", "a week ", "Ann: ", "u:", "recent ", "2020-01-", "{", "}", "</", "#", "|", ",",
 ]  # fmt: skip
-WORST = ["a", "y", "[", "ab", "\ufdfa", "e\u0301", "12 of may ", " a", "[a", "\n", "東", "\\"]
-"""Texts that are tried in every run; others are put together by chance."""
+ENDS = ["", "", "ing", "ed", "e", "ational", "ness", "ies", "!", "]", ")", "$", "\n"]
+"""What comes after all the others, and shows to a matcher that it has to go back over them."""
+WORST = [
+    ("a", ""), ("e", ""), ("a", "ing"), ("y", "ness"), ("[", ""), ("ab", ""), ("\ufdfa", ""), ("e\u0301", ""),
+    ("12 of may ", ""), (" a", "!"), ("[a", "]"), ("\n", "x"), ("東", ""), ("\\", ""),
+]  # fmt: skip
+"""What is repeated, and how it ends: texts that are tried in every run. Others are put together by chance."""
 
 Shape = Callable[[int], str]
 """A text of about so many bytes."""
@@ -94,8 +100,9 @@ def first_search(shape: Shape, size: int) -> list[Request]:
 def filtered(shape: Shape, size: int) -> list[Request]:
     """Many conditions on one large value, none of which the store can decide without opening it."""
     room = fresh()
-    conditions = {f"text.v{n}": n for n in range(60)}
-    return [put(room, {"text": shape(size)}, {"t": "tea"}), search(room, filter=conditions)]
+    conditions = {f"absent{n}": None for n in range(60)}
+    value = {"texts": [shape(8)] * (size // 40), "numbers": [1.5] * (size // 8)}
+    return [put(room, value, {"t": "tea"}), search(room, filter=conditions)]
 
 
 def batch(shape: Shape, size: int) -> list[Request]:
@@ -118,6 +125,12 @@ REQUESTS: dict[str, tuple[int, int, Make]] = {
     "field name": (MIB - KIB, 200, lambda text, size: [put(fresh(), {text(size): 1})]),
     "field names": (
         MIB, 200, lambda text, size: [put(fresh(), {f"{text(20)}{n}": n for n in range(size // 40)})],
+    ),
+    "field name of many": (
+        MIB - KIB, 200, lambda text, size: [put(fresh(), {text(size // 2): [1] * (size // 4)})],
+    ),
+    "field name of too many": (
+        BODY, 413, lambda text, size: [put(fresh(), {text(size // 2): [1] * (size // 4)})],
     ),
     "nesting": (
         MIB, 200, lambda text, size: [put(fresh(), {"a": [[text(4)]] * (size // 10), "b": nested(60)})],
@@ -159,11 +172,14 @@ REQUESTS: dict[str, tuple[int, int, Make]] = {
 
 def shapes(chance: random.Random) -> Iterator[tuple[str, Shape]]:
     """The worst ones known, and some that chance puts together."""
-    for parts in [[atom] for atom in WORST] + [
-        chance.choices(ATOMS, k=chance.choice([1, 2, 2, 3])) for _ in range(ROUNDS)
-    ]:
-        text = "".join(parts)
-        yield ascii(text), lambda size, text=text: text * max(1, size // len(text.encode()))  # type: ignore[misc]
+    found = [("".join(chance.choices(ATOMS, k=chance.choice([1, 2, 2, 3]))), chance.choice(ENDS))
+             for _ in range(ROUNDS)]  # fmt: skip
+    for text, end in WORST + found:
+        yield f"{text!a} and {end!a}", partial(repeated, text, end)
+
+
+def repeated(text: str, end: str, size: int) -> str:
+    return text * max(1, (size - len(end)) // len(text.encode())) + end
 
 
 class Meter:
