@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, Namespace, NotFound, Principal
 from alcove.core.records import Mode
-from alcove.search.corpus import Corpus
+from alcove.search.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking import rank
 from alcove.search.terms import Item, Question, term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock
-from tests.support.model import Model, Place, Refused, Version
+from tests.support.model import Model, Place, Refused, Version, owner
 from tests.support.patience import LONG, until
 
 USERS = ["alice", "bob", "al"]
@@ -206,8 +206,9 @@ class Recalling:
             }  # fmt: skip
         assert len(got) == max(0, min(limit, len(items) - offset))
         if not self.many:
-            everything = self.versions(user, prefix, at, lapsed=True) if at is None else visible
-            ranked = self.ranked(everything, visible, query, mode)
+            now = self.versions(user, prefix, at, lapsed=True)
+            corpus = self.corpus(now) if at is None else self.whole(visible)
+            ranked = self.ranked(corpus, visible, query, mode)
             # By value: equal texts differ in the last bits of a multiplication, and so may change places.
             wanted = [*ranked.values()][offset : offset + limit]
             assert [ranked[place] for place, _ in got] == pytest.approx(wanted, abs=1e-4)
@@ -227,15 +228,25 @@ class Recalling:
         return [[v for v in self.model.log if (v.ns, v.key) == place and v.at <= at][-1] for place in found]
 
     def ranked(
-        self, everything: list[Version], visible: list[Version], query: str, mode: Mode
+        self, corpus: Corpus | JoinedCorpus, visible: list[Version], query: str, mode: Mode
     ) -> dict[Hashable, float]:
-        """The order and the values of a corpus that is built from nothing but what this caller may see."""
-        items = [item(version, self.embedder) for version in everything]
-        corpus = Corpus.of(items)
-        mask = np.zeros(len(corpus), dtype=bool)
-        mask[[corpus.rows[v.ns, v.key] for v in visible]] = True
+        """The order and the values of what is visible in a corpus, which has only what the caller may see."""
+        shown = {(v.ns, v.key) for v in visible}
+        mask = np.array([corpus.id(row) in shown for row in range(len(corpus))], dtype=bool)
         question = Question.of(query, embed_query(self.embedder, query), now=self.clock.now / 1e6)
         return {hit.id: hit.fused for hit in rank(corpus, question, limit=300, mask=mask, mode=mode)}
+
+    def corpus(self, versions: list[Version]) -> Corpus | JoinedCorpus:
+        """One of all, unless what is nobody's and what is one's own differ in what they take for a label or
+        in whether their order matters: each decides that for itself.
+        """
+        common, own = ([v for v in versions if (owner(v.ns) is None) is nobodys] for nobodys in (True, False))
+        whole, parts = self.whole(versions), [*map(self.whole, filter(None, (common, own)))]
+        alike = {(frozenset(each.groups), each.order_matters) for each in (whole, *parts)}
+        return whole if len(alike) == 1 else JoinedCorpus(parts)
+
+    def whole(self, versions: list[Version]) -> Corpus:
+        return Corpus.of(item(version, self.embedder) for version in versions)
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

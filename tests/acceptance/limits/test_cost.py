@@ -98,11 +98,18 @@ def first_search(shape: Shape, size: int) -> list[Request]:
 
 
 def filtered(shape: Shape, size: int) -> list[Request]:
-    """Many conditions on one large value, none of which the store can decide without opening it."""
+    """Many conditions on large values, none of which the store can decide without opening them."""
     room = fresh()
-    conditions = {f"absent{n}": None for n in range(60)}
-    value = {"texts": [shape(8)] * (size // 40), "numbers": [1.5] * (size // 8)}
-    return [put(room, value, {"t": "tea"}), search(room, filter=conditions)]
+    value = {"parts": [{"text": shape(1)}] * (size // 40), "numbers": [{"n": 1}] * (size // 16)}
+    puts = [put(room, value, {"t": "tea"}, key=f"k{n}") for n in range(4)]
+    return [*puts, search(room, filter={f"absent{n}": None for n in range(60)})]
+
+
+def chosen(shape: Shape, size: int) -> list[Request]:
+    """Many choices, of which a long array has none."""
+    room = fresh()
+    value = {"words": [f"{shape(6)}{n}" for n in range(size // 40)]}
+    return [put(room, value, {"t": "tea"}), search(room, filter={"words": {"in": [*map(str, range(1000))]}})]
 
 
 def batch(shape: Shape, size: int) -> list[Request]:
@@ -147,6 +154,7 @@ REQUESTS: dict[str, tuple[int, int, Make]] = {
         BODY, 400, lambda text, size: [search("none", filter={"a": {"in": [text(8)] * (size // 12)}})],
     ),
     "filter conditions": (MIB - KIB, 200, filtered),
+    "filter choices": (MIB - KIB, 200, chosen),
     "moment": (BODY, 400, lambda text, size: [search("none", as_of=text(size))]),
     "namespace": (BODY, 400, lambda text, size: [search(text(size))]),
     "segments": (BODY, 400, lambda text, size: [search(*[text(6)] * (size // 9))]),

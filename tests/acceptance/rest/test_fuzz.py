@@ -45,7 +45,9 @@ NOT_ADMIN = "^/(?!v1/admin/)"
 ENDLESS = "/v1/memories/events/stream"
 OWN = ["user", "noop"]
 KEYS = ("a", "b", "c")
-SELDOM_MET = ("expected_revision", "as_of", "after", "before", "after_cursor", "query")
+SELDOM_MET: dict[str, type] = {
+    "expected_revision": int, "as_of": str, "after": str, "before": str, "after_cursor": str, "query": str,
+}  # fmt: skip
 NAMESPACES = ("ns", "namespace", "namespace_prefix", "prefix")
 
 
@@ -144,8 +146,9 @@ def _into_own_rooms(context: Any, sent: Any) -> Any:
     key = sent.get("key")
     if isinstance(key, str) and 1 <= len(key) <= 1024 and context.operation.method != "delete":
         sent["key"] = KEYS[len(key) % len(KEYS)]
-    for name in SELDOM_MET:
-        if isinstance(sent.get(name), str) or (type(sent.get(name)) is int and sent[name] >= 0):
+    for name, kind in SELDOM_MET.items():
+        value = sent.get(name)
+        if type(value) is kind and not (isinstance(value, int) and value < 0):
             del sent[name]
     operations = sent.get("operations")
     for operation in operations if isinstance(operations, list) else ():
