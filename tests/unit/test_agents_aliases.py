@@ -10,13 +10,13 @@ import pytest
 from alcove.agents.loading import load
 from alcove.agents.specs import (
     Agent,
+    AgentMemory,
     Catalogue,
     Conversation,
     Facts,
     InvalidSpecs,
     KnowledgeUse,
     LongTerm,
-    Memory,
     Private,
     SessionMemory,
     Team,
@@ -67,7 +67,7 @@ def test_our_own_spelling(specs: Path) -> None:
         name="researcher",
         instructions="You find sources and keep what matters.",
         shared_with=("*",),
-        memory=Memory(
+        memory=AgentMemory(
             private=Private(namespace="agent:{agent_name}:{session_id}"),
             pools=("org:engineering-docs", "project:{agent_name}-shared"),
             scratch=("agent", "workflow", "session"),
@@ -105,12 +105,12 @@ def test_primitives_on_an_agent(specs: Path) -> None:
             shared_memory_namespace: "team:{team_name}:findings"
         """,
     )
-    assert found.agents["research-assistant"].memory == Memory(
+    assert found.agents["research-assistant"].memory == AgentMemory(
         private=Private(namespace="agent:{agent_name}:{session_id}"), pools=("org:engineering-docs",)
     )
     assert not found.agents["quiet"].memory.private.enabled
     assert found.agents["quiet"].memory.pools == ()
-    assert found.agents["plain"].memory == Memory()
+    assert found.agents["plain"].memory == AgentMemory()
     assert found.teams["t"].shared_memory_namespace == "team:{team_name}:findings"
     assert [warning.split(": ", 1)[1] for warning in found.warnings] == [
         "agents[0].model: not used here",
@@ -136,7 +136,7 @@ def test_a_memory_block_in_camel_case(specs: Path) -> None:
         name="helper",
         role="assistant",
         instructions="Be kind.",
-        memory=Memory(
+        memory=AgentMemory(
             conversation=Conversation(window_size=12, summarize=True),
             knowledge=KnowledgeUse(sources=("handbook",), retrieval_limit=3, similarity_threshold=0.7),
             facts=Facts(max_facts=7, namespace="helper-facts"),
@@ -166,12 +166,12 @@ def test_session_memory_beside_types(specs: Path) -> None:
                 - {id: long_term, enabled: false}
         """,
     )
-    assert found.agents["helper"].memory == Memory(
+    assert found.agents["helper"].memory == AgentMemory(
         session_memory=SessionMemory(),
         conversation=Conversation(max_tokens=8000, summarize=True),
         long_term=LongTerm(recall_budget=30),
     )
-    assert found.agents["other"].memory == Memory(conversation=Conversation())
+    assert found.agents["other"].memory == AgentMemory(conversation=Conversation())
 
 
 def test_a_resource_with_metadata_and_spec(specs: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_resource_with_metadata_and_spec(specs: Path) -> None:
         version="1.2.0",
         role="assistant",
         instructions="Be kind.",
-        memory=Memory(facts=Facts(max_facts=5)),
+        memory=AgentMemory(facts=Facts(max_facts=5)),
     )
     assert found.agents["empty"] == Agent(name="empty", version="2")
     assert found.teams["both"].workers == ("helper", "empty")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from alcove import InvalidRequest, Namespace
 from alcove.agents.loading import load
 from alcove.agents.rooms import Rooms, private_template
-from alcove.agents.specs import Agent, InvalidSpecs, Memory, Private
+from alcove.agents.specs import Agent, AgentMemory, InvalidSpecs, Private
 from tests.support.patience import LONG
 
 WORDS = st.sampled_from(["a", "b", "x", "agent", "%25user", "{agent_name}", "{session_id}", "{user_id}", "-"])
@@ -80,7 +80,7 @@ SHAPES = st.lists(st.lists(PIECES, max_size=4).map("".join), min_size=1, max_siz
 @settings(max_examples=1500 if LONG else 200, deadline=None)
 def test_no_template_leaves_a_trace_of_the_session_or_says_whose_a_room_is(text: str) -> None:
     try:
-        template = private_template(Agent(name="bot", memory=Memory(private=Private(namespace=text))))
+        template = private_template(Agent(name="bot", memory=AgentMemory(private=Private(namespace=text))))
     except InvalidRequest:
         return
     segments = template.fill({"user_id": "alice"})

@@ -19,9 +19,9 @@ from msgspec import Meta, Struct, defstruct
 from alcove.agents.specs import (
     PRIVATE_TEMPLATE,
     Agent,
+    AgentMemory,
     Count,
     Knowledge,
-    Memory,
     Name,
     SessionMemory,
     Team,
@@ -111,7 +111,7 @@ _WrittenMemory = _form(
     "WrittenMemory",
     ("session_memory", SessionMemory | bool, SessionMemory(enabled=False)),
     ("types", tuple[_Type, ...], ()),
-    base=Memory,
+    base=AgentMemory,
 )
 WrittenAgent = _form(
     "WrittenAgent", ("version", _Version, None), ("memory", _WrittenMemory | None, None), base=Agent

@@ -95,7 +95,7 @@ class LongTerm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recall_budget: Annotated[Count, _about("Memories considered for one prompt.")] = 50
 
 
-class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rooms of an agent."""
 
     private: Private = Private(enabled=False)
@@ -129,7 +129,7 @@ class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     instructions: str = ""
     shared_with: SharedWith = None
     auto_memory: Annotated[bool, _about("Store each turn.")] = False
-    memory: Memory = Memory()
+    memory: AgentMemory = AgentMemory()
 
 
 class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, get_type_hints
@@ -11,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.api.forms import ErrorAnswer
+from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.application import Page
@@ -21,6 +24,7 @@ _ASSETS = {
     "swagger-ui-bundle.js": b"text/javascript",
 }
 _TEXT = {"type": "string"}
+_FIELDS: dict[str, str] = tomllib.loads((files("alcove.api") / "fields.toml").read_text(encoding="utf-8"))
 _PAGE = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Alcove API</title>
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
@@ -37,6 +41,8 @@ def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
         ordered, ref_template="#/components/schemas/{name}", schema_hook=_of_ours
     )
     schema = dict(zip(ordered, refs, strict=True))
+    for name, component in components.items():
+        _describe(name, component)
     paths: dict[str, dict[str, Any]] = {}
     for each in resources:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema)
@@ -58,6 +64,22 @@ def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
         "security": [{"token": []}, {"key": []}, {}],
     }
     return _as_3_0(document)  # type: ignore[no-any-return]
+
+
+def _describe(name: str, component: dict[str, Any]) -> None:
+    """Says what each field of a record is, and adds the second spelling of a memory's times."""
+    properties = component.get("properties", {})
+    if name in ("Entry", "Memory"):
+        for time, again in SPELLED_TWICE.items():
+            properties[again] = {**properties[time], "description": f"The same as `{time}`."}
+            component["required"].append(again)
+    for field, schema in properties.items():
+        if "$ref" not in schema and "description" not in schema:
+            schema["description"] = _told(name, field)
+
+
+def _told(record: str, field: str) -> str:
+    return _FIELDS.get(f"{record}.{field}") or _FIELDS.get(field, "")
 
 
 def _of_ours(kind: type) -> dict[str, Any]:
@@ -101,11 +123,14 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         "operationId": resource.name,
         "tags": [resource.tag],
         "summary": resource.summary,
+        "description": inspect.cleandoc(resource.description or "").partition("\n\n")[0],
         "parameters": [*_in_path(resource.path), *_parameters(resource.query), *_headers(resource)],
         "responses": {},
     }
     if resource.body:
         content = _json(schema[resource.body])
+        if resource.example is not None:
+            content["application/json"]["example"] = resource.example
         operation["requestBody"] = {"required": not resource.body_optional, "content": content}
     if resource.takes_lines:
         operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
@@ -136,7 +161,7 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
 def _in_path(path: str) -> list[dict[str, Any]]:
     schema = {"type": "string", "minLength": 1}
     return [
-        {"name": name, "in": "path", "required": True, "schema": schema}
+        {"name": name, "in": "path", "required": True, "description": _told("", name), "schema": schema}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
 
@@ -150,6 +175,7 @@ def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in required,
+            "description": _told("", name),
             "schema": _without_null(msgspec.json.schema(hint)),
             "style": "form",
             "explode": True,
@@ -163,7 +189,10 @@ def _headers(resource: Resource) -> list[dict[str, Any]]:
     if not resource.idempotent:
         return []
     schema = {"type": "string", "minLength": 1, "maxLength": 255}
-    return [{"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}]
+    name = "Idempotency-Key"
+    return [
+        {"name": name, "in": "header", "required": False, "description": _told("", name), "schema": schema}
+    ]
 
 
 def _json(schema: Any) -> dict[str, Any]:

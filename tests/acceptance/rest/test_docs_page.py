@@ -117,6 +117,31 @@ def test_an_error_is_as_described(client: httpx.Client, document: dict[str, Any]
     validator_for(shape).validate(client.get("/v1/memories").json())
 
 
+def test_every_operation_parameter_and_field_says_what_it_is(document: dict[str, Any]) -> None:
+    silent: list[str] = []
+    for where, operation in operations(document):
+        assert operation["tags"], where
+        assert operation["summary"], where
+        told = operation["parameters"]
+        silent += [f"{where} {each['name']}" for each in told if not each.get("description")]
+    for name, schema in document["components"]["schemas"].items():
+        for field, about in schema.get("properties", {}).items():
+            if "$ref" not in about and not about.get("description"):
+                silent.append(f"{name}.{field}")
+    assert silent == []
+
+
+def test_every_example_works_as_it_is_offered(client: httpx.Client, document: dict[str, Any]) -> None:
+    tried = []
+    for (method, path), operation in operations(document):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "example" in content and "{" not in path:
+            answer = client.request(method, path, json=content["example"])
+            assert answer.status_code == 200, (method, path, answer.text)
+            tried.append(path)
+    assert len(tried) >= 7
+
+
 def operations(document: dict[str, Any]) -> list[tuple[tuple[str, str], dict[str, Any]]]:
     return [
         ((method, path), operation)

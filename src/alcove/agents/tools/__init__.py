@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 from alcove.agents.rooms import pools
-from alcove.agents.specs import Agent, Facts, LongTerm, Memory, Private
+from alcove.agents.specs import Agent, AgentMemory, Facts, LongTerm, Private
 from alcove.agents.tools.answers import Answer
 from alcove.agents.tools.base import Tool, Turn
 from alcove.agents.tools.keyed import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
@@ -33,6 +33,6 @@ def toolset(agent: Agent, team: bool) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
-_ALL = Memory(private=Private(), pools=("p",), scratch=("global",), facts=Facts(), long_term=LongTerm())
+_ALL = AgentMemory(private=Private(), pools=("p",), scratch=("global",), facts=Facts(), long_term=LongTerm())
 READING = frozenset(name for name, tool in toolset(Agent(name="a", memory=_ALL), True).items() if tool.reads)
 """The names of the tools that only read: their calls need not wait for those that write."""
