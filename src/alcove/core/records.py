@@ -179,14 +179,14 @@ class Swept(Struct, frozen=True, kw_only=True):
     purged: int
 
 
-class Operation(Struct, frozen=True, kw_only=True, tag_field="op"):
+class Operation(Struct, frozen=True, tag_field="op"):
     """One operation of a batch."""
 
     namespace: Address
     key: str
 
 
-class Put(Operation, frozen=True, kw_only=True, tag="put"):
+class Put(Operation, frozen=True, tag="put"):
     value: Mapping[str, object]
     index: Mapping[str, str] | None = None
     ttl_seconds: int | None = None
@@ -211,7 +211,7 @@ class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
     """How many wipes there had been then, of anybody."""
 
 
-class Get(Operation, frozen=True, kw_only=True, tag="get"):
+class Get(Operation, frozen=True, tag="get"):
     pass
 
 
@@ -221,11 +221,11 @@ class Evict(Get, frozen=True, kw_only=True, tag="evict"):
     most: int
 
 
-class Delete(Operation, frozen=True, kw_only=True, tag="delete"):
+class Delete(Operation, frozen=True, tag="delete"):
     expected_revision: int | None = None
 
 
-class Touch(Operation, frozen=True, kw_only=True, tag="touch"):
+class Touch(Operation, frozen=True, tag="touch"):
     """Changes when a memory expires, without a version or an event."""
 
     ttl_seconds: int | None = None

@@ -9,12 +9,12 @@ from typing import Any
 
 import apsw
 
-from alcove.core.clock import Clock
+from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
 from alcove.engine.log import Live, Transaction
-from alcove.engine.rows import FOR_EVER, ApiKeyRow, AuditRow, Document, HeldRow, Person, Wiped
-from alcove.store.reports import Root
+from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, Wiped
+from alcove.store.reports import ApiKey, Root
 
 
 class SqliteAdministration:
@@ -56,17 +56,18 @@ class SqliteAdministration:
 
     # API keys
 
-    def add_api_key(self, key: ApiKeyRow) -> None:
-        roles = " ".join(key.roles)
-        row = (key.id, key.client, key.user, roles, key.trusted, key.digest, key.created_at)
-        self._db.change("add_api_key", *row)
+    def add_api_key(self, key: ApiKey, digest: bytes) -> None:
+        at = checked_moment(key.created_at, "created_at")
+        self._db.change(
+            "add_api_key", key.id, key.client, key.user, " ".join(key.roles), key.trusted, digest, at
+        )
 
-    def api_key(self, id: str) -> ApiKeyRow | None:
+    def api_key(self, id: str) -> tuple[ApiKey, bytes] | None:
         found = self._db.fetch("api_key", id)
-        return _api_key(found[0]) if found else None
+        return (_api_key(*found[0]), found[0][-1]) if found else None
 
-    def api_keys(self) -> list[ApiKeyRow]:
-        return [*map(_api_key, self._db.fetch("api_keys"))]
+    def api_keys(self) -> list[ApiKey]:
+        return [_api_key(*row) for row in self._db.fetch("api_keys")]
 
     def remove_api_key(self, id: str) -> bool:
         return self._db.change("remove_api_key", id) > 0
@@ -276,6 +277,5 @@ def _scrub_wanted(db: apsw.Connection) -> int:
     return generation
 
 
-def _api_key(row: tuple[Any, ...]) -> ApiKeyRow:
-    id, client, user, roles, trusted, digest, created_at = row
-    return ApiKeyRow(id, client, user, tuple(roles.split()), bool(trusted), digest, created_at)
+def _api_key(id: str, client: str, user: str | None, roles: str, trusted: int, at: int, _: bytes) -> ApiKey:
+    return ApiKey(id, client, user, roles.split(), bool(trusted), to_datetime(at))

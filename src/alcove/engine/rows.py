@@ -338,15 +338,3 @@ class Document(NamedTuple):
     at: int
     actor: str | None
     body: str
-
-
-class ApiKeyRow(NamedTuple):
-    """What is kept of an API key; the key itself is not."""
-
-    id: str
-    client: str
-    user: str | None
-    roles: tuple[str, ...]
-    trusted: bool
-    digest: bytes
-    created_at: int

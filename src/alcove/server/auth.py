@@ -20,8 +20,8 @@ import jwt
 
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
-from alcove.engine.rows import ApiKeyRow
 from alcove.server.config import ServeConfig
+from alcove.store.reports import ApiKey
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]
@@ -47,7 +47,7 @@ _BELIEVED_SECONDS = 3600
 Authenticator = Callable[[Headers], Awaitable[Principal]]
 """Says who calls, from the headers of a request and nothing else."""
 
-KeyFinder = Callable[[str], ApiKeyRow | None]
+KeyFinder = Callable[[str], ApiKey | None]
 
 
 def authenticator(config: ServeConfig, find_key: KeyFinder) -> Authenticator:

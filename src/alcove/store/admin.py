@@ -21,7 +21,6 @@ from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal, checked_user
 from alcove.core.settings import Settings
-from alcove.engine.rows import ApiKeyRow
 from alcove.policy import Policy
 from alcove.search.indexer import reindex
 from alcove.store import reports, validation
@@ -46,12 +45,8 @@ class Admin(People):
     def policies(self, principal: Principal) -> Policies:
         """The texts that decide now, and which of them were put rather than found."""
         principal.require("auditor")
-        bundle, document = self._policy.bundle, self._rows.document("policies")
-        return Policies(
-            **bundle._asdict(),
-            version=document.version if document else 0,
-            stored=sorted(self._configuration.stored("policies")),
-        )
+        document, stored = self._rows.document("policies"), self._configuration.stored("policies")
+        return Policies(*self._policy.bundle, document.version if document else 0, sorted(stored))
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
         """Puts policies in force in every process; one not given is the folder's or the built-in one."""
@@ -139,13 +134,7 @@ class Admin(People):
         principal.require("auditor")
         active = self._vault.active_id()
         used = dict(self._rows.keys_by_wrapper())
-        return Keys(
-            active=active,
-            keys=[
-                KeyInUse(id=id, active=id == active, data_keys=used.get(id, 0))
-                for id in dict.fromkeys((active, *used))
-            ],
-        )
+        return Keys(active, [KeyInUse(id, id == active, used.get(id, 0)) for id in {active: 0, **used}])
 
     def rotate_keys(self, principal: Principal) -> Iterator[Rotation]:
         """Wraps every data key with a new key-encryption key, step by step; resumable."""
@@ -165,24 +154,14 @@ class Admin(People):
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
         """The API keys that have not been revoked, without the keys."""
         principal.require("auditor")
-        return [
-            ApiKey(
-                id=key.id,
-                client=key.client,
-                user=key.user,
-                roles=[*key.roles],
-                trusted=key.trusted,
-                created_at=to_datetime(key.created_at),
-            )
-            for key in self._rows.api_keys()
-        ]
+        return self._rows.api_keys()
 
-    def find_api_key(self, given: str) -> ApiKeyRow | None:
+    def find_api_key(self, given: str) -> ApiKey | None:
         """The key that this text is, if it is one and has not been revoked; for who authenticates."""
         prefix, _, rest = given.partition("_")
         id, _, secret = rest.partition("_")
-        key = self._rows.api_key(id) if prefix == _PREFIX and secret else None
-        return key if key and hmac.compare_digest(key.digest, _digest(secret)) else None
+        found = self._rows.api_key(id) if prefix == _PREFIX and secret else None
+        return found[0] if found and hmac.compare_digest(found[1], _digest(secret)) else None
 
     def create_api_key(
         self,
@@ -204,8 +183,8 @@ class Admin(People):
         if user is not None:
             checked_user(user, "user")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        key = ApiKeyRow(id, client, user, tuple(roles), trusted, _digest(secret), self._clock())
-        self._rows.add_api_key(key)
+        key = ApiKey(id, client, user, [*roles], trusted, to_datetime(self._clock()))
+        self._rows.add_api_key(key, _digest(secret))
         self._audit.record(principal, "apikey.create", key=id)
         return f"{_PREFIX}_{id}_{secret}"
 
@@ -224,12 +203,10 @@ class Admin(People):
         """Memories, versions and bytes, in all and under each root segment."""
         principal.require("auditor")
         roots = self._rows.stats()
-        return Stats(
-            memories=sum(root.memories for root in roots),
-            versions=sum(root.versions for root in roots),
-            bytes=sum(root.bytes for root in roots),
-            roots=roots,
-        )
+        figures = {
+            name: sum(getattr(root, name) for root in roots) for name in ("memories", "versions", "bytes")
+        }
+        return Stats(**figures, roots=roots)
 
     def audit(
         self,

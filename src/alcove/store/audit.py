@@ -102,16 +102,10 @@ class Audit:
             limit=limit,
         )
         entries = [
-            AuditEntry(
-                at=to_datetime(row.at),
-                actor=row.actor,
-                action=row.action,
-                subject=row.subject,
-                details=msgspec.json.decode(row.details),
-            )
-            for row in found
+            AuditEntry(to_datetime(at), actor, action, subject, msgspec.json.decode(details))
+            for _, at, actor, action, subject, details in found
         ]
-        return AuditPage(entries=entries, after_cursor=cursor.encode(found[-1].seq) if found else None)
+        return AuditPage(entries, cursor.encode(found[-1].seq) if found else None)
 
     def _entry(
         self, actor: str | None, action: str, user: str | None, details: Mapping[str, object]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -86,6 +86,13 @@ class Opener:
             written_by=Author(row.user, row.client, row.agent),
             score=None,
         )
+
+    def still_there(self, rows: Iterable[Row], opened: Callable[[Row], T]) -> Iterator[T]:
+        """Opens one after the other; those whose user was wiped since they were read are left out."""
+        for row in rows:
+            cancellation.check()
+            with contextlib.suppress(KeyDestroyed):
+                yield opened(row)
 
     def hit(self, row: Row, hit: Hit) -> Memory:
         """A memory that a search found, with its score and why."""

@@ -27,12 +27,7 @@ MAX_CONDITIONS = 64
 MAX_CHOICES = 1000
 MAX_NAME = 1024
 """Characters of a field's name, which is split at its dots for each memory."""
-_COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+_COMPARE: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _JSON_TYPES: Final = {None: "'null'", True: "'true'", False: "'false'"}
 _RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _SPELLINGS = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"

@@ -86,15 +86,7 @@ class Memories(Writing, Reading):
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
         `wait_for_index`: answers when the memory can be found by meaning, too.
         """
-        put = Put(
-            namespace=namespace,
-            key=key,
-            value=value,
-            index=index,
-            ttl_seconds=ttl_seconds,
-            expected_revision=expected_revision,
-            create_only=create_only,
-        )
+        put = Put(namespace, key, value, index, ttl_seconds, expected_revision, create_only)
         entry = yield from self._write_one(principal, put, Entry, idempotency_key)
         if wait_for_index and index:
             yield from self.index_pauses(entry, self.index_patience)
@@ -134,7 +126,7 @@ class Memories(Writing, Reading):
         `expected_revision`: refuses with Conflict if what is there has another.
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
         """
-        delete = Delete(namespace=namespace, key=key, expected_revision=expected_revision)
+        delete = Delete(namespace, key, expected_revision)
         return (yield from self._write_one(principal, delete, Deletion, idempotency_key))
 
     @stepwise
@@ -145,7 +137,7 @@ class Memories(Writing, Reading):
 
         `namespace`, `key`: where. `ttl_seconds`: how long it lives from now on; for ever without.
         """
-        touch = Touch(namespace=namespace, key=key, ttl_seconds=ttl_seconds)
+        touch = Touch(namespace, key, ttl_seconds)
         return (yield from self._write_one(principal, touch, Entry))
 
     @stepwise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -12,10 +11,10 @@ import msgspec
 from alcove.core import cursor
 from alcove.core.clock import to_datetime
 from alcove.core.cursor import portion
-from alcove.core.errors import InvalidRequest, KeyDestroyed, NotFound
+from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
-from alcove.core.records import HeldNamespace, HeldVersion, Memory, Receipt, Shared
+from alcove.core.records import HeldNamespace, HeldVersion, Receipt, Shared
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import decoding, validation
 from alcove.store.reports import Held, ReviewPage
@@ -53,20 +52,19 @@ class People(Service):
         """What is held of a user; they may ask for themselves."""
         self._may_read(principal, user)
         rooms = self._rows.held(self._person(user))
-        own = [room for room in rooms if room.own]
+        own, others = [room for room in rooms if room.own], [room for room in rooms if not room.own]
         written = [moment for room in own for moment in (room.first, room.last)]
+        figures = ("memories", "versions", "bytes")
         return Held(
             user=user,
-            memories=sum(room.memories for room in own),
-            versions=sum(room.versions for room in own),
-            bytes=sum(room.bytes for room in own),
-            shared=sum(room.versions for room in rooms if not room.own),
+            **{name: sum(getattr(room, name) for room in own) for name in figures},
+            shared=sum(room.versions for room in others),
             api_keys=sum(key.user == user for key in self._rows.api_keys()),
             key=self._engine.data_key(subject=user_subject(user)) is not None,
             first_written=to_datetime(min(written)) if written else None,
             last_written=to_datetime(max(written)) if written else None,
             namespaces=[*map(_room, own)],
-            shared_rooms=[_room(room) for room in rooms if not room.own],
+            shared_rooms=[*map(_room, others)],
         )
 
     def memories_of(
@@ -79,24 +77,20 @@ class People(Service):
         self._audit.record(principal, "user.review", user=user)
         found = self._rows.of_person(self._person(user), live=True, after=position)
         page, _ = portion(self._read(seq for seq, _ in found), limit)
-        items = list[Memory]()
-        for row in page:
-            with suppress(KeyDestroyed):  # wiped since
-                items.append(self._opener.memory(row))
-        return ReviewPage(items=items, after_cursor=cursor.encode(page[-1].seq if page else position))
+        items = [*self._opener.still_there(page, self._opener.memory)]
+        return ReviewPage(items, cursor.encode(page[-1].seq if page else position))
 
     def export(self, principal: Principal, user: str) -> Iterator[HeldVersion]:
         """Every version that is held of a user, what they wrote into shared rooms included; audited."""
         self._may_read(principal, user)
         self._audit.record(principal, "user.export", user=checked_user(user, "user"))
         current = dict(self._rows.of_person(self._person(user), live=False))
-        return self._exported(current)
 
-    def _exported(self, current: Mapping[int, bool]) -> Iterator[HeldVersion]:
-        for row in self._read(current):
-            with suppress(KeyDestroyed):  # wiped since
-                version = msgspec.structs.asdict(self._opener.version(row))
-                yield HeldVersion(**version, current=current[row.seq])
+        def held(row: Row) -> HeldVersion:
+            version = msgspec.structs.asdict(self._opener.version(row))
+            return HeldVersion(**version, current=current[row.seq])
+
+        return self._opener.still_there(self._read(current), held)
 
     def remove(self, principal: Principal, user: str, id: str) -> None:
         """Takes one memory away with every version it had; audited, and not undone by a restore."""
@@ -113,12 +107,9 @@ class People(Service):
         """How many versions were taken away of the key that this one was the newest of."""
 
         def note(moment: int) -> None:
-            place = self._vault.pseudonym(decoding.place(row))
-            self._ledger.record(
-                Note(
-                    wiped_at=to_datetime(moment), memory=decoding.uuid(row.id), place=place, position=row.seq
-                )
-            )
+            place, id = self._vault.pseudonym(decoding.place(row)), decoding.uuid(row.id)
+            note = Note(wiped_at=to_datetime(moment), memory=id, place=place, position=row.seq)
+            self._ledger.record(note)
 
         # Attributes of no content: what the policy made of this memory's must not stay in its tombstone.
         attributes = self._configuration.current().policy.attributes(

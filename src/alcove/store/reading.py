@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
 from msgspec import Meta
 
-from alcove.core import cancellation, cursor
+from alcove.core import cursor
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.cursor import Portion, portion
 from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, PermissionDenied
@@ -338,10 +337,7 @@ class Reading(Timeline):
         """Everything in a view, which is looked through anew before each page."""
         after = None
         while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=_EXPORT_PAGE):
-            for row in page:
-                cancellation.check()
-                with contextlib.suppress(KeyDestroyed):  # wiped since the page was read
-                    yield self._opener.memory(row)
+            yield from self._opener.still_there(page, self._opener.memory)
             after = page[-1].ns, page[-1].key
 
     def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:

@@ -31,14 +31,14 @@ class Held(Struct, frozen=True, kw_only=True):
     shared_rooms: list[HeldNamespace]
 
 
-class ReviewPage(Struct, frozen=True, kw_only=True):
+class ReviewPage(Struct, frozen=True):
     """Memories of a user to look through, in the order they were written."""
 
     items: list[Memory]
     after_cursor: str
 
 
-class Policies(Struct, frozen=True, kw_only=True):
+class Policies(Struct, frozen=True):
     """The texts in force; `stored` names those that were put over the folder's and the built-in ones."""
 
     authz: str
@@ -69,13 +69,13 @@ class Index(Struct, frozen=True, kw_only=True):
     parked_items: list[ParkedItem]
 
 
-class KeyInUse(Struct, frozen=True, kw_only=True):
+class KeyInUse(Struct, frozen=True):
     id: str
     active: bool
     data_keys: int
 
 
-class Keys(Struct, frozen=True, kw_only=True):
+class Keys(Struct, frozen=True):
     """Key-encryption keys by their ids, never by themselves."""
 
     active: str
@@ -89,7 +89,7 @@ class Root(Struct, frozen=True):
     bytes: int
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class Stats(Struct, frozen=True):
     """How much there is, in all and under each root segment; bytes are those of sealed values."""
 
     memories: int
@@ -98,7 +98,7 @@ class Stats(Struct, frozen=True, kw_only=True):
     roots: list[Root]
 
 
-class ApiKey(Struct, frozen=True, kw_only=True):
+class ApiKey(Struct, frozen=True):
     """What may be shown of an API key."""
 
     id: str
@@ -109,7 +109,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class AuditEntry(Struct, frozen=True, kw_only=True):
+class AuditEntry(Struct, frozen=True):
     """Who did what; `subject` is a pseudonym of whom it was done to, the same for the same user."""
 
     at: datetime
@@ -119,7 +119,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     details: dict[str, Any]
 
 
-class AuditPage(Struct, frozen=True, kw_only=True):
+class AuditPage(Struct, frozen=True):
     """Entries, newest first, and the cursor to go on from; none at the end."""
 
     entries: list[AuditEntry]

@@ -157,10 +157,10 @@ INSERT INTO api_keys (id, client, user, roles, trusted, digest, created_at, posi
 VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
 
 -- name: api_key
-SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys WHERE id = ?
+SELECT id, client, user, roles, trusted, created_at, digest FROM api_keys WHERE id = ?
 
 -- name: api_keys
-SELECT id, client, user, roles, trusted, digest, created_at FROM api_keys ORDER BY created_at, id
+SELECT id, client, user, roles, trusted, created_at, digest FROM api_keys ORDER BY created_at, id
 
 -- name: remove_api_key
 DELETE FROM api_keys WHERE id = ?
