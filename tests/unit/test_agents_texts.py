@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.agents.tools import answers as texts
+from alcove.agents.tools import base as texts
 from alcove.core.namespace import Namespace
 from alcove.core.records import Author, Memory
 

@@ -28,6 +28,7 @@ MAX_NODES = 50_000
 MAX_DEPTH = 24
 MERGE = "tag:yaml.org,2002:merge"
 TEXT = "tag:yaml.org,2002:str"
+_fields = functools.cache(structs.fields)
 KINDS: dict[str, Any] = {"agents": Agent, "teams": Team, "knowledge": Knowledge}
 
 
@@ -184,7 +185,7 @@ class _Form:
             self._file.refuse((*origin, name), f"one of {', '.join(known)}")
 
     def _block(self, value: dict[str, Any], form: type[Struct], origin: Path, target: Path) -> None:
-        fields, config = structs.fields(form), form.__struct_config__
+        fields, config = _fields(form), form.__struct_config__
         known = {each.name for each in fields} | {config.tag_field}
         written: dict[str, str] = {}
         for name in sorted(value, key=lambda name: name != snake(name)):
@@ -272,7 +273,7 @@ def _is_form(kind: Any) -> bool:
 def _used(form: type[Struct]) -> list[str]:
     """The names of the fields that have an effect."""
     tag = form.__struct_config__.tag_field
-    return [*filter(None, (tag,)), *(each.name for each in structs.fields(form) if each.type != Unused)]
+    return [*filter(None, (tag,)), *(each.name for each in _fields(form) if each.type != Unused)]
 
 
 @functools.lru_cache(4096)

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.answers import Answer, several, some, told
-from alcove.agents.tools.base import Room, Tool, Turn
+from alcove.agents.tools.base import Answer, Room, Tool, Turn, several, some, told
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Deletion, Memory, Result

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.answers import Answer, line, listed, name, quoted, scored
-from alcove.agents.tools.base import Room, Tool, Turn
+from alcove.agents.tools.base import Answer, Room, Tool, Turn, line, listed, name, quoted, scored
 from alcove.agents.tools.keyed import Content, Key, Limit, Query, look
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, Memory, Put
