@@ -24,9 +24,9 @@ from typing import (
 )
 from typing import get_type_hints as hints_of
 
-from msgspec import NODEFAULT, UNSET, Struct, defstruct, field, structs
+from msgspec import NODEFAULT, UNSET, Struct, defstruct, structs
 
-from alcove.api.wire import on_wire, sent
+from alcove.api.wire import fields_of, on_wire, sent
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
 
@@ -200,7 +200,7 @@ class Operation(Generic[P, R]):
         fields: list[Any] = []
         for name, parameter in self.signature.parameters.items():
             if record := self._spread(name):
-                fields += _fields(record)
+                fields += fields_of(record)
             elif name not in (IDEMPOTENCY_KEY, *self.hidden) and not self._in_path(name):
                 default = self._defaults.get(name, parameter.default)
                 told = (self._wire_name(name), on_wire(self._hints[name]))
@@ -394,17 +394,3 @@ class Streaming(Operation[P, R]):
 def operations(table: type) -> list[Operation[..., Any]]:
     """Every operation of a table, in its order."""
     return [each for each in vars(table).values() if isinstance(each, Operation)]
-
-
-def _fields(record: type[Struct]) -> list[Any]:
-    """The fields of a record, as `defstruct` takes them."""
-    hints = hints_of(record, include_extras=True)
-    found: list[Any] = []
-    for each in structs.fields(record):
-        if each.default is not NODEFAULT:
-            found.append((each.name, hints[each.name], each.default))
-        elif each.default_factory is not NODEFAULT:
-            found.append((each.name, hints[each.name], field(default_factory=each.default_factory)))
-        else:
-            found.append((each.name, hints[each.name]))
-    return found

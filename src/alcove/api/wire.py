@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as hints_of
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import NODEFAULT, Meta, Struct, field, structs
 
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.namespace import Namespace
@@ -37,6 +38,20 @@ def on_wire(hint: Any) -> Any:
     if origin is Mapping:
         return dict[tuple(map(on_wire, parts))]  # type: ignore[misc]
     return list[on_wire(parts[0])] if origin in (Sequence, Iterable) else hint  # type: ignore[misc]
+
+
+def fields_of(record: type[Struct]) -> list[Any]:
+    """The fields of a record, as `defstruct` takes them."""
+    hints = hints_of(record, include_extras=True)
+    found: list[Any] = []
+    for each in structs.fields(record):
+        if each.default is not NODEFAULT:
+            found.append((each.name, hints[each.name], each.default))
+        elif each.default_factory is not NODEFAULT:
+            found.append((each.name, hints[each.name], field(default_factory=each.default_factory)))
+        else:
+            found.append((each.name, hints[each.name]))
+    return found
 
 
 def sent(value: Any, hint: Any, name: str) -> object:
