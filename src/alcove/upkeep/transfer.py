@@ -111,7 +111,8 @@ class Lines:
             self._whole.append(bytes(self._begun))
             self._begun.clear()
             if len(self._whole) == _MOST_LINES or self._bytes >= MOST_BYTES:
-                yield self._bundle()
+                yield self._whole
+                self._whole, self._bytes = [], 0
         self._go_on(begun)
 
     def all_of(self, given: File | Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -122,14 +123,10 @@ class Lines:
 
     def rest(self) -> list[bytes]:
         """What is left when there are no more pieces."""
-        return [*self._bundle(), *([bytes(self._begun)] if self._begun else [])]
+        return [*self._whole, *([bytes(self._begun)] if self._begun else [])]
 
     def _go_on(self, part: bytes) -> None:
         self._begun += part[: self.most + 1 - len(self._begun)]
-
-    def _bundle(self) -> list[bytes]:
-        bundle, self._whole, self._bytes = self._whole, [], 0
-        return bundle
 
 
 class Importer:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from alcove import Alcove, Settings, Unavailable
+from alcove.upkeep.wipe_ledger import Ledger, Note
 from tests.support.children import limit_files, say, started, unlimit_files
 
 QUIET = Settings(sweep_interval=0)
@@ -80,3 +82,15 @@ def main(path: Path, room: int) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
+
+
+def test_a_new_ledger_is_found_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = list[Path]()
+    monkeypatch.setattr("alcove.upkeep.wipe_ledger.sync_folder", folders.append)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "memory.db.wipes").symlink_to(tmp_path / "elsewhere" / "wipes")
+    ledger = Ledger.beside(tmp_path / "memory.db")
+    for key in ("a", "b"):
+        ledger.record(Note(wiped_at=datetime.now(UTC), api_key=key))
+    assert [note.api_key for note in ledger.read()] == ["a", "b"]
+    assert folders == [tmp_path / "elsewhere"]
