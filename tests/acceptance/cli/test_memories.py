@@ -235,7 +235,10 @@ def test_tables_fit_a_terminal_and_keep_what_matters() -> None:
     assert [*aligned(rows, None)][1].endswith("x" * 50)
     assert max(len(line) for line in aligned([["a" * 90, "b" * 90]], 40)) <= 40
     assert shown(datetime(2026, 1, 2, 3, 4, 5, 678, UTC)) == "2026-01-02 03:04:05Z"
-    narrow = [["id", "when", "n", "text"], ["a" * 36, datetime(2026, 1, 2, tzinfo=UTC), 10**9, "t" * 40]]
+    narrow: list[list[object]] = [
+        ["id", "when", "n", "text"],
+        ["a" * 36, datetime(2026, 1, 2, tzinfo=UTC), 10**9, "t" * 40],
+    ]
     assert [*aligned(narrow, 60)][1] == f"{'a' * 36}  2026-01-02 00:00:00Z  1,000,000,000  ttttt…"
 
 
