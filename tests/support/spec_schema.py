@@ -13,6 +13,18 @@ import msgspec
 
 from alcove.agents.spec_forms import LISTS, RESOURCES, PublishedAgent, WrittenAgent
 from alcove.agents.specs import Team
+from alcove.server.openapi import _told
+
+_OURS = {
+    "WrittenAgent": "Agent",
+    "PublishedAgent": "Agent",
+    "AgentSpec": "Agent",
+    "AgentMetadata": "Agent",
+    "WrittenMemory": "AgentMemory",
+    "TeamSpec": "Team",
+    "PrimitiveMemory": "Private",
+}
+"""Forms, and the records in which fields of the same names say the same."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -21,6 +33,10 @@ def json_schema() -> dict[str, Any]:
     references, parts = msgspec.json.schema_components(forms, ref_template="#/$defs/{name}")
     listed = parts["Lists"]["properties"]["agents"]["anyOf"][0]
     listed["items"] = {"anyOf": references[1:3]}
+    for name, part in parts.items():
+        for field, about in part["properties"].items():
+            if "$ref" not in about and (told := _told(_OURS.get(name, name), field)):
+                about.setdefault("description", told)
     marks = [{"required": [name]} for name in ("system_prompt", "systemPrompt", "primitives")]
     typed = {"required": ["memory"], "properties": {"memory": {"type": "object", "required": ["types"]}}}
     parts["PublishedAgent"]["anyOf"] = [*marks, typed]  # as `agent_form` tells it from others

@@ -95,9 +95,7 @@ class LongTermMemory(Struct, forbid_unknown_fields=True, tag_field="id", tag="lo
 
 _Type = Annotated[WorkingMemory, At(_CONVERSATION)] | Annotated[LongTermMemory, At(_LONG_TERM)]
 _Version = Annotated[
-    str | float | None,
-    Meta(description="Shown, not used."),
-    At(("version",), means=lambda written: None if written is None else str(written)),
+    str | float | None, At(("version",), means=lambda written: None if written is None else str(written))
 ]
 
 

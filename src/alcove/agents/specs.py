@@ -1,7 +1,8 @@
 """What can be said of agents, teams and knowledge: frozen records of one schema, and the catalogue of all.
 
 A block that is left out is off; a block that is written is on unless it says `enabled: false`, so that an
-agent has just the rooms its spec asks for. Every field may also be written in camelCase.
+agent has just the rooms its spec asks for. Every field may also be written in camelCase; what each says is
+told in `api/fields.toml`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ Path: TypeAlias = tuple[str | int, ...]
 """Where something stands in a file: names of fields and places in lists."""
 
 Kind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "agent"]
-Mode: TypeAlias = Literal["order", "parallel"]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 Template: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -34,78 +34,61 @@ SYSTEM = "system"
 """The owner of specs that belong to the operator: no user has this name for `shared_with`."""
 
 
-def _about(text: str) -> Meta:
-    return Meta(description=text)
-
-
 class Private(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What this agent remembers of one user, and nobody else sees."""
 
     enabled: bool = True
-    namespace: Annotated[
-        Template, _about("Segments with `{agent_name}`, `{user_id}` or `{session_id}`; the user is added.")
-    ] = PRIVATE_TEMPLATE
-    session_isolated: Annotated[
-        bool, _about("Keep `{session_id}`, so that nothing is remembered across sessions.")
-    ] = False
+    namespace: Template = PRIVATE_TEMPLATE
+    session_isolated: bool = False
 
 
 class Conversation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The turns before the new message."""
 
     enabled: bool = True
-    window_size: Annotated[Count, _about("Messages shown, the new one not counted.")] = 20
-    max_tokens: Annotated[Count | None, _about("Tokens shown; with a window too, the smaller wins.")] = None
-    summarize: Annotated[bool, _about("Summarise what the window leaves out.")] = False
+    window_size: Count = 20
+    max_tokens: Count | None = None
+    summarize: bool = False
 
 
 class SessionMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A summary of past sessions; `true` alone turns it on."""
 
     enabled: bool = True
-    idle_seconds: Annotated[Count, _about("A session with no turn for so long has ended.")] = 1800
+    idle_seconds: Count = 1800
 
 
 class KnowledgeUse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The documents an agent looks things up in."""
 
     enabled: bool = True
-    sources: Annotated[tuple[Name, ...], _about("Names from the `knowledge` block.")] = ()
-    retrieval_limit: Annotated[int, Meta(ge=1, le=100, description="Passages shown.")] = 5
-    similarity_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="Passages less alike than this are left out.")
-    ] = 0.0
+    sources: tuple[Name, ...] = ()
+    retrieval_limit: Annotated[int, Meta(ge=1, le=100)] = 5
+    similarity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an agent decides to keep about a user, recalled by meaning."""
 
     enabled: bool = True
-    max_facts: Annotated[Count, _about("Facts kept for each user; the oldest make room.")] = 100
-    namespace: Annotated[
-        str | None,
-        _about("`[a-z][a-z0-9-]*`; agents that name the same one share it. The agent's name if absent."),
-    ] = None
+    max_facts: Count = 100
+    namespace: str | None = None
+    """None for the agent's name; agents that name the same one share it."""
 
 
 class LongTerm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a user for good: facts, preferences, relationships, instructions."""
 
     enabled: bool = True
-    recall_budget: Annotated[Count, _about("Memories considered for one prompt.")] = 50
+    recall_budget: Count = 50
 
 
 class AgentMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rooms of an agent."""
 
     private: Private = Private(enabled=False)
-    pools: Annotated[
-        tuple[Template, ...], _about("Rooms shared by all users of the agents that name them.")
-    ] = ()
-    scratch: Annotated[
-        tuple[Kind, ...],
-        _about("Rooms of plain keys; `global` is open to every user of an agent that declares it."),
-    ] = ()
+    pools: tuple[Template, ...] = ()
+    scratch: tuple[Kind, ...] = ()
     conversation: Conversation = Conversation(enabled=False)
     session_memory: SessionMemory = SessionMemory(enabled=False)
     knowledge: KnowledgeUse = KnowledgeUse(enabled=False)
@@ -113,22 +96,17 @@ class AgentMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     long_term: LongTerm = LongTerm(enabled=False)
 
 
-SharedWith: TypeAlias = Annotated[
-    tuple[Name, ...] | None,
-    _about("Who may use it: `*`, a user, `group:<name>`; absent = every user, empty = the owner."),
-]
-
-
 class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One agent."""
 
     name: Name
     owner: Name = SYSTEM
-    role: Annotated[str | None, _about("Shown, not used.")] = None
-    version: Annotated[str | None, _about("Shown, not used.")] = None
+    role: str | None = None
+    version: str | None = None
     instructions: str = ""
-    shared_with: SharedWith = None
-    auto_memory: Annotated[bool, _about("Store each turn.")] = False
+    shared_with: tuple[Name, ...] | None = None
+    """None for every user; where it is empty, the owner alone."""
+    auto_memory: bool = False
     memory: AgentMemory = AgentMemory()
 
 
@@ -137,20 +115,19 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Name
     owner: Name = SYSTEM
-    workers: Annotated[tuple[Name, ...], Meta(min_length=1, description="Names of agents.")]
-    shared_memory_namespace: Annotated[
-        Template | None, _about("Segments with `{team_name}`; null for a team that shares nothing.")
-    ] = TEAM_TEMPLATE
-    shared_with: SharedWith = None
-    mode: Annotated[Mode, _about("One after the other, or all at once.")] = "order"
+    workers: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    shared_memory_namespace: Template | None = TEAM_TEMPLATE
+    """None for a team that shares nothing."""
+    shared_with: tuple[Name, ...] | None = None
+    mode: Literal["order", "parallel"] = "order"
 
 
 class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source of documents."""
 
     name: Name
-    path: Annotated[str, Meta(min_length=1, description="File or folder, relative to this file.")]
-    writers: Annotated[tuple[Name, ...], _about("Who may change documents, besides admins.")] = ()
+    path: Annotated[str, Meta(min_length=1)]
+    writers: tuple[Name, ...] = ()
 
 
 for _record in (Agent, Team, Knowledge):
