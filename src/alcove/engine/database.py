@@ -130,6 +130,12 @@ class Database:
         finally:
             self._readers.append(reader)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[apsw.Connection]:
+        """The same, but all statements see one moment."""
+        with self.read() as db, db:
+            yield db
+
     def fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         """What a statement finds, by its name, as of the newest commit."""
         reader = self._reader()

@@ -147,7 +147,7 @@ class SqliteIndex:
 
     def check(self) -> Findings:
         """Each check of vectors against memories: what, how many, and what is wrong."""
-        with self._db.read() as db, db:  # one snapshot
+        with self._db.snapshot() as db:
             yield from findings(db, "vectors.sql")
 
     # What is there
@@ -171,20 +171,41 @@ class SqliteIndex:
 
         Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
         """
-        with self._db.read() as db, db:  # one snapshot
+        with self._db.snapshot() as db:
             state, came = _state(db), []
             for text in _came(db, scope, embedder, 0, "INDEXED BY live"):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
                     raise rows.SubtreeTooLarge
                 came.append(text)
-        return state, came
+            return state, came
 
     def changes(self, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
         """What happened to a scope's texts since a state."""
-        with self._db.read() as db, db:  # one snapshot
-            change = _change(db, scope, embedder, since)
-        return change  # noqa: RET504 - mypy thinks that `with` may swallow errors
+        with self._db.snapshot() as db:
+            state = _state(db)
+            place = (scope.low, scope.high)
+            came: list[Text] = []
+            superseded: list[int] = []
+            if state.seq != since.seq:
+                near = state.seq - since.seq < NEAR
+                along = SQL["superseded"].format(along="NOT INDEXED" if near else "INDEXED BY history")
+                superseded = [seq for (seq,) in db.execute(along, (*place, since.seq))]
+                came += _came(db, scope, embedder, since.seq, "NOT INDEXED" if near else "INDEXED BY live")
+            if state.vectors != since.vectors:
+                near = state.vectors - since.vectors < NEAR
+                along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
+                came += _came(db, scope, embedder, since.vectors, along, which="embedded")
+            erased, touched = state.erased != since.erased, state.touches != since.touches
+            return rows.Change(
+                state,
+                [*{text.seq: text for text in came}.values()],
+                superseded,
+                [seq for (seq,) in db.execute(SQL["live"], place)] if erased else None,
+                [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
+                if touched
+                else [],
+            )
 
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
@@ -207,30 +228,6 @@ def _add(db: apsw.Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]
 
 def _state(db: apsw.Connection) -> rows.IndexState:
     return rows.IndexState._make(db.execute(SQL["state"]).fetchall()[0])
-
-
-def _change(db: apsw.Connection, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
-    state = _state(db)
-    place = (scope.low, scope.high)
-    came: list[Text] = []
-    superseded: list[int] = []
-    if state.seq != since.seq:
-        near = state.seq - since.seq < NEAR
-        along = SQL["superseded"].format(along="NOT INDEXED" if near else "INDEXED BY history")
-        superseded = [seq for (seq,) in db.execute(along, (*place, since.seq))]
-        came += _came(db, scope, embedder, since.seq, "NOT INDEXED" if near else "INDEXED BY live")
-    if state.vectors != since.vectors:
-        near = state.vectors - since.vectors < NEAR
-        along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
-        came += _came(db, scope, embedder, since.vectors, along, which="embedded")
-    erased, touched = state.erased != since.erased, state.touches != since.touches
-    return rows.Change(
-        state,
-        [*{text.seq: text for text in came}.values()],
-        superseded,
-        [seq for (seq,) in db.execute(SQL["live"], place)] if erased else None,
-        [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))] if touched else [],
-    )
 
 
 def _came(

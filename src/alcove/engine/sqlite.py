@@ -196,12 +196,12 @@ class SqliteEngine(copying.StoredDataKeys):
         return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
 
     def check(self) -> Findings:
-        with self._db.read() as db, db:  # one snapshot for all of it
+        with self._db.snapshot() as db:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
             yield from findings(db, "checks.sql")
 
     def notices(self) -> Findings:
-        with self._db.read() as db, db:
+        with self._db.snapshot() as db:
             yield from findings(db, "notices.sql")

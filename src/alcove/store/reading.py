@@ -172,36 +172,29 @@ class Reading(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         """
         limit = validation.whole(limit, "limit", 1, 100)
-        if query is None:
-            find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
-
-            def find_first() -> FoundMemories:
-                matching, more = find(lambda every: portion(every, limit))
-                found = FoundMemories(map(self._opener.memory, matching))
-                found.next_offset = offset + len(found) if more and len(found) < limit else None
-                return found
-
-            return decoding.undisturbed(find_first)
-        if mode not in MODES:
-            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
-        validation.query(query)
-        offset = validation.whole(offset, "offset", 0, _MOST_OFFSET)
-        at = checked_moment(as_of, "as_of")
-        prefix = Namespace.checked(namespace_prefix, "namespace_prefix")
-        scope = self._scope(principal, prefix, filter, exact=exact)
+        if query is not None:
+            if mode not in MODES:
+                raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
+            validation.query(query)
+        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
         how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
 
-        def find_best() -> FoundMemories:
-            if at is None:
-                best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
+        def find() -> FoundMemories:
+            if query is None:
+                matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
+                found = FoundMemories(map(self._opener.memory, matching))
+                found.next_offset = offset + len(found) if more and len(found) < limit else None
             else:
-                best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
-                self._refuse_forgotten(at)
-            found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
-            found.degraded, found.next_offset = best.degraded, best.next_offset
+                if at is None:
+                    best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
+                else:
+                    best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
+                found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
+                found.degraded, found.next_offset = best.degraded, best.next_offset
+            self._refuse_forgotten(at)
             return found
 
-        return decoding.undisturbed(find_best)
+        return decoding.undisturbed(find)
 
     def list(
         self,
@@ -222,26 +215,30 @@ class Reading(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         """
         limit = validation.whole(limit, "limit", 1, 1000)
-        find = partial(self._matching, principal, namespace_prefix, filter, offset, as_of, exact)
-        return decoding.undisturbed(lambda: find(lambda every: [*map(decoding.entry, islice(every, limit))]))
+        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
 
-    def _matching(
+        def find() -> List[Entry]:
+            entries = [*map(decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
+            self._refuse_forgotten(at)
+            return entries
+
+        return decoding.undisturbed(find)
+
+    def _asked(
         self,
         principal: Principal,
         prefix: Address,
         filter: Mapping[str, object] | None,
         offset: int,
         as_of: Moment | None,
+        *,
         exact: bool,
-        taken: Callable[[Iterator[Row]], T],
-    ) -> T:
-        """What is taken of the rows that fit a filter, read one by one after the first so many."""
+    ) -> tuple[Scope, int, int | None]:
+        """Where a search or a list looks, after how many it begins, and of which moment."""
         offset = validation.whole(offset, "offset", 0, _MOST_OFFSET)
         at = checked_moment(as_of, "as_of")
-        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
-        matching = taken(islice(self._scanned(scope, at), offset, None))
-        self._refuse_forgotten(at)
-        return matching
+        below = Namespace.checked(prefix, "namespace_prefix")
+        return self._scope(principal, below, filter, exact=exact), offset, at
 
     def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
         """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
