@@ -129,12 +129,19 @@ class Service:
         """Its log; every line of it is JSON."""
         return [json.loads(line) for line in self.log.splitlines()]
 
+    def gauge(self, name: str) -> float:
+        """One figure of `/metrics`, which any worker tells for all; 0 for what is not there yet."""
+        told = self.call("GET", "/metrics", headers={"connection": "close"}).text
+        return sum(float(line.split()[1]) for line in told.splitlines() if line.startswith(f"{name} "))
+
     def requests(self, request_id: str) -> list[dict[str, Any]]:
         """The log's lines about one request, once there is one."""
         return until(lambda: [line for line in self.lines if line.get("request_id") == request_id])
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, workers: int = 1) -> None:
+        """Until it serves, and so many workers have told that they do."""
         until(self._ready)
+        until(lambda: self.log.count("Application startup complete") >= workers or not self.log)
 
     def _ready(self) -> bool:
         assert self.running, f"it ended before it was ready: {self.log}"
@@ -178,10 +185,11 @@ def serving(
     port, at, said = port or free_port(), folder / "memory.db", folder / f"said-{time.monotonic_ns()}"
     said.touch()
     words = [*map(str, ["serve", "--port", port, "--at", at, *flags])]
+    workers = int(words[words.index("--workers") + 1]) if "--workers" in words else 1
     process = Process(words, folder=folder, says=said, env=environment(**(env or {})), files=files)
     service = Service(process, port, at, said)
     try:
-        service.wait_until_ready()
+        service.wait_until_ready(workers)
         yield service
     finally:
         service.client.close()

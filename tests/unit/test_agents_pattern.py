@@ -27,10 +27,10 @@ def test_a_pattern_means_what_it_means_to_a_shell(pattern: str, text: str) -> No
 @pytest.mark.parametrize("pattern", ["*a" * 99 + "*b", "[" * 200, "[a-" * 66, "*" * 200, "?*" * 100])
 def test_no_pattern_takes_much_longer_than_a_plain_one(pattern: str) -> None:
     def seconds(pattern: str) -> float:
-        fits, started = matcher(pattern), time.perf_counter()
+        fits, started = matcher(pattern), time.thread_time()
         for n in range(20):
             fits("a" * 1000 + str(n))
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     assert min(seconds(pattern) for _ in range(3)) < 20 * min(seconds("a*") for _ in range(3))
 

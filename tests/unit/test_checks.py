@@ -162,9 +162,9 @@ def test_a_long_name_costs_no_more_than_its_length() -> None:
     """Not its length times the number of what stands below it."""
 
     def seconds(name: str) -> float:
-        settings, value, started = Settings(), {name: [[7]] * 10_000}, time.perf_counter()
+        settings, value, started = Settings(), {name: [[7]] * 10_000}, time.thread_time()
         validation.value(value, settings)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     short, long = (min(seconds(name) for _ in range(3)) for name in ("a", "a" * 200_000))
     assert long < 20 * short

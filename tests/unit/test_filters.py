@@ -206,12 +206,12 @@ def test_many_choices_against_a_long_array_cost_what_both_are_long() -> None:
     """Not their product, which would be three hundred million comparisons."""
     filter = Filter.parse({"a": {"in": [f"c{n}" for n in range(MAX_CHOICES)]}})
     members: list[JSON] = [f"m{n}" for n in range(300_000)]
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not filter.matches({}, {}, lambda: {"a": members})
-    several = time.perf_counter() - started
-    started = time.perf_counter()
+    several = time.thread_time() - started
+    started = time.thread_time()
     assert not Filter.parse({"a": "c"}).matches({}, {}, lambda: {"a": members})
-    assert several < 20 * (time.perf_counter() - started)
+    assert several < 20 * (time.thread_time() - started)
 
 
 def test_sql_reads_a_row_once_however_many_conditions_there_are() -> None:

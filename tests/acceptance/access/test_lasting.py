@@ -16,7 +16,8 @@ import pytest
 import alcove
 from alcove import Alcove
 from alcove.core.errors import Unauthenticated
-from tests.support.patience import PATIENCE
+from tests.support.inspection import query
+from tests.support.patience import PATIENCE, until
 from tests.support.players import FLAGS, SPECS, Player, Table
 from tests.support.service import Service, serving
 
@@ -52,6 +53,13 @@ class Key:
     def revoke(self) -> None:
         with Alcove(self._at, embedder=None) as store:
             store.api_keys.revoke(self.text.split("_")[1])
+
+
+def stored(service: Service) -> int:
+    """How many versions there are, of whatever."""
+    ((count,),) = query(service.at, "SELECT count(*) FROM versions")
+    assert isinstance(count, int)
+    return count
 
 
 def narrow() -> httpx.HTTPTransport:
@@ -120,7 +128,9 @@ def test_an_import_ends_when_its_key_is_revoked_and_says_how_far_it_came(keyed: 
             f"POST /v1/memories/import HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-API-Key: {key.text}\r\n"
         )
         one.sendall(f"{head}Content-Type: application/x-ndjson\r\nContent-Length: 999999\r\n\r\n".encode())
+        before = stored(keyed)
         one.sendall(b"\n".join(lines))
+        until(lambda: stored(keyed) == before + 200)
         key.revoke()
         status, _, answer = one.makefile("rb").read(2000).partition(b"\r\n")
     assert b" 401 " in status

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from http.client import HTTPResponse
 
 import pytest
 
 from tests.support.inspection import locked
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.service import Service
 
 
@@ -44,7 +43,7 @@ def test_who_leaves_with_requests_waiting_behind_one_leaves_no_error_in_the_log(
         head = b"PUT /v1/memories HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: left-behind\r\n"
         head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(put)
         one.sendall((head + put) * 2)
-        time.sleep(0.2)
+        until(lambda: service.gauge("alcove_requests_in_flight") == 2)
     service.requests("left-behind")
     assert service.look().status_code == 200
     assert service.log.count('"error"') == before

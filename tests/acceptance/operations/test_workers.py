@@ -111,10 +111,9 @@ def wait_for_workers(service: Service, count: int, without: int = 0) -> list[int
     return service.children()
 
 
-def wait_until_in_flight(service: Service) -> None:
-    """Until a service that takes one request at a time is busy with it, and not with our question."""
-    time.sleep(0.5)
-    until(lambda: service.look().status_code == 503)
+def wait_until_in_flight(service: Service, requests: int = 1) -> None:
+    """Until so many are being answered, beside our question."""
+    until(lambda: service.gauge("alcove_requests_in_flight") == requests + 1)
 
 
 def assert_all_kept(at: Path, keys: list[str]) -> None:
@@ -184,7 +183,7 @@ def test_a_stop_under_load_keeps_everything_acknowledged(tmp_path: Path, workers
 def test_requests_in_flight_finish_before_a_stop(tmp_path: Path, workers: int, number: int) -> None:
     with serving(tmp_path, "--workers", workers) as service:
         halves = {f"half-{n}": HalfSent(service, f"half-{n}") for n in range(4)}
-        service.look()
+        wait_until_in_flight(service, 4)
         service.signal(number)
         wait_until_stopping(service, workers)
         assert service.running
@@ -199,7 +198,7 @@ def test_a_service_that_stops_turns_new_callers_away(tmp_path: Path, workers: in
     """Rather than leave them waiting for an answer that nobody will give."""
     with serving(tmp_path, "--workers", workers, "--request-seconds", 600) as service:
         half = HalfSent(service, "half")
-        service.look()
+        wait_until_in_flight(service)
         service.signal()
         wait_until_stopping(service, workers)
         try:
@@ -219,7 +218,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, workers: int, number: int
         assert service.put(MINE, "before", {"of": "before"}).status_code == 200
         half = HalfSent(service, "half")
         try:
-            service.look()
+            wait_until_in_flight(service)
             service.signal(number)
             wait_until_stopping(service, workers)
             assert service.running
