@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
-from alcove.client.asynchronous import AsyncThere
-from alcove.client.roads import Here
+from alcove.client.asynchronous import AsyncHttpTransport
 from alcove.client.server import Server
+from alcove.client.transports import LocalTransport
 from alcove.core.cursor import Portion
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -83,12 +83,12 @@ class LibraryOperations:
 
 class LibraryHandle(LibraryOperations, Handle):
     def __init__(self, principal: Principal) -> None:
-        self.road = Here(Library(), principal)
+        self.transport = LocalTransport(Library(), principal)
 
 
 class AsyncLibraryHandle(LibraryOperations, AsyncHandle):
-    def __init__(self, road: AsyncThere) -> None:
-        self.road: AsyncThere = road
+    def __init__(self, transport: AsyncHttpTransport) -> None:
+        self.transport: AsyncHttpTransport = transport
 
 
 async def by_name(headers: Headers) -> Principal:
@@ -100,7 +100,7 @@ def remote(who: Principal) -> AsyncLibraryHandle:
     resources = served(LibraryOperations, Library(), reads=threads, changes=threads)
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
-    return AsyncLibraryHandle(AsyncThere(Server(URL, {}, 10, 0), client, who))
+    return AsyncLibraryHandle(AsyncHttpTransport(Server(URL, {}, 10, 0), client, who))
 
 
 def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None:

@@ -36,7 +36,7 @@ IDEMPOTENCY_KEY = "idempotency_key"
 """A parameter of this name stands in the header `Idempotency-Key`."""
 
 
-class Road(Protocol):
+class Transport(Protocol):
     """How operations are done for somebody: by a service in this process, or by a server."""
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
@@ -48,7 +48,7 @@ class Road(Protocol):
         ...
 
 
-class AsyncRoad(Protocol):
+class AsyncTransport(Protocol):
     """The same, for who awaits answers."""
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, Awaitable[R]]:
@@ -61,15 +61,15 @@ class AsyncRoad(Protocol):
 
 
 class Handle:
-    """Something that operations can be done with, whose answers are returned; see `road`."""
+    """Something that operations can be done with, whose answers are returned; see `transport`."""
 
-    road: Road
+    transport: Transport
 
 
 class AsyncHandle:
     """The same, for who awaits answers."""
 
-    road: AsyncRoad
+    transport: AsyncTransport
 
 
 class Request(Protocol):
@@ -163,7 +163,7 @@ class Operation(Generic[P, R]):
     @overload
     def __get__(self, handle: AsyncHandle, owner: type) -> Callable[P, Awaitable[R]]: ...
     def __get__(self, handle: Any, owner: type) -> Any:
-        return self if handle is None else handle.road.bound(self)
+        return self if handle is None else handle.transport.bound(self)
 
     # What it takes
 
@@ -379,7 +379,7 @@ class Streaming(Operation[P, R]):
     @overload
     def __get__(self, handle: AsyncHandle, owner: type) -> Callable[P, AsyncIterator[R]]: ...
     def __get__(self, handle: Any, owner: type) -> Any:
-        return self if handle is None else handle.road.streaming(self)
+        return self if handle is None else handle.transport.streaming(self)
 
     @cached_property
     def piece(self) -> type[R]:

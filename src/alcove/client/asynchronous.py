@@ -17,8 +17,8 @@ from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import EVENTS, AdminOperations, AgentOperations, MemoryOperations
 from alcove.client import SCHEMES
 from alcove.client.remote import checked_roles, server_at
-from alcove.client.roads import BEFORE_RECONNECTING, Here, bound_arguments, received
-from alcove.client.server import BACKUP, Asked, Lines, SentEvents, Server, pieces_sent
+from alcove.client.server import BACKUP, HttpRequest, Lines, SentEvents, Server, pieces_sent
+from alcove.client.transports import BEFORE_RECONNECTING, LocalTransport, bound_arguments, received
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -38,33 +38,33 @@ _THREADS = 32
 _END = object()
 
 
-class AsyncHere:
+class ThreadTransport:
     """Operations of a store in this process, each call in one of a few threads."""
 
-    def __init__(self, store: Alcove, road: Here, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Alcove, transport: LocalTransport, threads: ThreadPoolExecutor) -> None:
         self.store = store
-        self._road = road
+        self._transport = transport
         self._threads = threads
 
     @property
     def principal(self) -> Principal:
-        return self._road.principal
+        return self._transport.principal
 
-    def as_principal(self, principal: Principal) -> AsyncHere:
-        return AsyncHere(
-            self.store.as_principal(principal), self._road.as_principal(principal), self._threads
+    def as_principal(self, principal: Principal) -> ThreadTransport:
+        return ThreadTransport(
+            self.store.as_principal(principal), self._transport.as_principal(principal), self._threads
         )
 
-    def on(self, road: Here) -> AsyncHere:
+    def on(self, transport: LocalTransport) -> ThreadTransport:
         """The same threads for another service of the store."""
-        return AsyncHere(self.store, road, self._threads)
+        return ThreadTransport(self.store, transport, self._threads)
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, Awaitable[R]]:
         return partial(self._done, operation)
 
     async def _done(self, operation: Operation[..., R], *args: Any, **named: Any) -> R:
         def call() -> Any:
-            result = self._road.bound(operation)(*args, **named)
+            result = self._transport.bound(operation)(*args, **named)
             return iter([*result]) if isinstance(result, Iterator) else result
 
         return await self.run(call)
@@ -79,7 +79,9 @@ class AsyncHere:
             raise
 
     def streaming(self, operation: Streaming[P, R]) -> Callable[P, AsyncIterator[R]]:
-        return lambda *args, **named: self.pieces(partial(self._road.streaming(operation), *args, **named))
+        return lambda *args, **named: self.pieces(
+            partial(self._transport.streaming(operation), *args, **named)
+        )
 
     async def pieces(self, begin: Callable[[], Iterator[R]]) -> AsyncIterator[R]:
         """What an iterator gives, each piece of it waited for in a thread."""
@@ -88,10 +90,10 @@ class AsyncHere:
             yield piece  # type: ignore[misc]
 
     def backup(self, to: Path) -> AsyncIterator[Progress[BackedUp]]:
-        return self.pieces(lambda: self._road.backup(to))
+        return self.pieces(lambda: self._transport.backup(to))
 
     async def only_here(self, name: str) -> Any:
-        return await self.run(self._road.only_here(name))
+        return await self.run(self._transport.only_here(name))
 
     async def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
         return await self.run(partial(self.store.import_memories, lines, wait_for_index=wait_for_index))
@@ -101,7 +103,7 @@ class AsyncHere:
         self._threads.shutdown(wait=False)
 
 
-class AsyncThere:
+class AsyncHttpTransport:
     """Operations done by a server; connections are kept."""
 
     def __init__(self, server: Server, client: httpx.AsyncClient, principal: Principal) -> None:
@@ -109,8 +111,8 @@ class AsyncThere:
         self._client = client
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> AsyncThere:
-        return AsyncThere(self.server, self._client, principal)
+    def as_principal(self, principal: Principal) -> AsyncHttpTransport:
+        return AsyncHttpTransport(self.server, self._client, principal)
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, Awaitable[R]]:
         return partial(self._perform, operation)
@@ -125,7 +127,7 @@ class AsyncThere:
                 raise
             return None  # type: ignore[return-value]
 
-    async def call(self, asked: Asked) -> bytes:
+    async def call(self, asked: HttpRequest) -> bytes:
         """One request and its answer, sent again where that is safe and of use."""
         tries = 0
         while True:
@@ -137,7 +139,7 @@ class AsyncThere:
                 tries += 1
 
     @asynccontextmanager
-    async def _sent(self, asked: Asked) -> AsyncIterator[httpx.Response]:
+    async def _sent(self, asked: HttpRequest) -> AsyncIterator[httpx.Response]:
         """One request, whose answer is read by the caller."""
         with self.server.errors_translated():
             request = self._client.build_request(**self.server.sending(self.principal, asked))
@@ -160,14 +162,14 @@ class AsyncThere:
             return self._events(asked, operation.piece, arguments["after_cursor"])
         return self._lines(asked, operation.piece)
 
-    async def _lines(self, asked: Asked, kind: type[R]) -> AsyncIterator[R]:
+    async def _lines(self, asked: HttpRequest, kind: type[R]) -> AsyncIterator[R]:
         lines = Lines()
         async with self._sent(asked) as response:
             async for piece in response.aiter_bytes():
                 for line in lines.of(piece):
                     yield self.server.line(line, kind)
 
-    async def _events(self, asked: Asked, kind: type[R], last: str | None) -> AsyncIterator[R]:
+    async def _events(self, asked: HttpRequest, kind: type[R], last: str | None) -> AsyncIterator[R]:
         """Server-sent events; once there was a connection, a lost one is made again."""
         connected, events = False, SentEvents(last)
         while True:
@@ -213,28 +215,28 @@ class AsyncThere:
 class AsyncAdminHandle(AdminOperations, AsyncHandle):
     """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
 
-    def __init__(self, road: AsyncHere | AsyncThere) -> None:
-        self.road: AsyncHere | AsyncThere = road
+    def __init__(self, transport: ThreadTransport | AsyncHttpTransport) -> None:
+        self.transport: ThreadTransport | AsyncHttpTransport = transport
 
     def backup(self, to: Path) -> AsyncIterator[Progress[BackedUp]]:
         """Copies the store into one new file while others use it, step by step, and verifies the copy."""
-        return self.road.backup(to)
+        return self.transport.backup(to)
 
     async def reload_policy(self) -> None:
         """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
-        await self.road.only_here("reload_policy")
+        await self.transport.only_here("reload_policy")
 
 
 class AsyncAgentsHandle(AgentOperations, AsyncHandle):
     """The agents of a spec file or of a server, with the principal given once."""
 
-    def __init__(self, road: AsyncHere | AsyncThere) -> None:
-        self.road: AsyncHere | AsyncThere = road
+    def __init__(self, transport: ThreadTransport | AsyncHttpTransport) -> None:
+        self.transport: ThreadTransport | AsyncHttpTransport = transport
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> AsyncAgentsHandle:
         """The same agents, acting for this user, who is in these groups."""
         who = Principal(user_id, claims={"sub": user_id, "groups": [*groups]})
-        return AsyncAgentsHandle(self.road.as_principal(who))
+        return AsyncAgentsHandle(self.transport.as_principal(who))
 
     async def call(
         self,
@@ -272,62 +274,66 @@ class AsyncAlcove(MemoryOperations, AsyncHandle):
         embedder: str | Embedder | None = "minilm",
     ) -> None:
         """Opens the store; the arguments are those of `alcove.connect`."""
-        self.road: AsyncHere | AsyncThere
+        self.transport: ThreadTransport | AsyncHttpTransport
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
             server = server_at(at, token, api_key, timeout, retries)
             import httpx  # noqa: PLC0415  an extra, which the server has found there
 
             who = DEFAULT_PRINCIPAL if user is None else Principal(user)
-            self.road = AsyncThere(server, httpx.AsyncClient(), who)
+            self.transport = AsyncHttpTransport(server, httpx.AsyncClient(), who)
         else:
             from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
             store = Alcove(at, settings=settings, embedder=embedder)
             store = store if user is None else store.as_user(user)
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alcove-async")
-            self.road = AsyncHere(store, store.road, threads)
+            self.transport = ThreadTransport(store, store.transport, threads)
 
     @property
     def principal(self) -> Principal:
         """Who asks."""
-        return self.road.principal
+        return self.transport.principal
 
     @property
     def admin(self) -> AsyncAdminHandle:
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
-        road = self.road
-        return AsyncAdminHandle(road.on(road.store.admin_road) if isinstance(road, AsyncHere) else road)
+        transport = self.transport
+        return AsyncAdminHandle(
+            transport.on(transport.store.admin_transport)
+            if isinstance(transport, ThreadTransport)
+            else transport
+        )
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AsyncAgentsHandle:
         """The agents and teams of a spec file or folder, or of the server, at work for this principal."""
-        road = self.road
-        if isinstance(road, AsyncHere):
-            return AsyncAgentsHandle(road.on(road.store.agents_road(specs)))
+        transport = self.transport
+        if isinstance(transport, ThreadTransport):
+            return AsyncAgentsHandle(transport.on(transport.store.agents_transport(specs)))
         if specs is not None:
             raise InvalidRequest("specs", "none: the server has its own")
-        return AsyncAgentsHandle(road)
+        return AsyncAgentsHandle(transport)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same store, as this user sees it; over a URL, only a trusted API key may name them."""
-        if isinstance(self.road, AsyncThere):
+        if isinstance(self.transport, AsyncHttpTransport):
             checked_roles(roles)
         return self.as_principal(Principal(user_id, claims={"sub": user_id, "roles": [*roles]}))
 
     def as_principal(self, principal: Principal) -> Self:
         """The same store, as this principal sees it."""
         handle = copy.copy(self)
-        handle.road = self.road.as_principal(principal)
+        handle.transport = self.transport.as_principal(principal)
         return handle
 
     async def import_memories(
         self, lines: File | Iterable[bytes], *, wait_for_index: bool = False
     ) -> Imports:
         """Writes those of the lines of an export, or of an open file, that differ from what is there."""
-        return await self.road.import_memories(lines, wait_for_index=wait_for_index)
+        return await self.transport.import_memories(lines, wait_for_index=wait_for_index)
 
     async def close(self) -> None:
         """Closes the store, for every handle over it."""
-        await self.road.close()
+        await self.transport.close()
 
     async def __aenter__(self) -> Self:
         return self

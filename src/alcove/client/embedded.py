@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
-from alcove.client.roads import Here
 from alcove.client.store import AdminHandle, AgentsHandle, Store
+from alcove.client.transports import LocalTransport
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -45,7 +45,7 @@ class Alcove(Store):
     authentication; `as_user` gives one that acts as somebody else, over the same store.
     """
 
-    road: Here
+    transport: LocalTransport
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Alcove(Store):
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._agents: dict[Path, Agents] = {}
         self._clock = clock
-        self.road = Here(self._memories, DEFAULT_PRINCIPAL)
+        self.transport = LocalTransport(self._memories, DEFAULT_PRINCIPAL)
 
     @property
     def memories(self) -> Memories:
@@ -95,12 +95,12 @@ class Alcove(Store):
     @property
     def admin(self) -> AdminHandle:
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
-        return AdminHandle(self.admin_road)
+        return AdminHandle(self.admin_transport)
 
     @property
-    def admin_road(self) -> Here:
+    def admin_transport(self) -> LocalTransport:
         """How operating this store is done."""
-        return Here(self._memories.admin, self.principal)
+        return LocalTransport(self._memories.admin, self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same store, as this user sees it, with these roles."""
@@ -110,9 +110,9 @@ class Alcove(Store):
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents and teams of a spec file or folder, at work on this store for this principal."""
-        return AgentsHandle(self.agents_road(specs))
+        return AgentsHandle(self.agents_transport(specs))
 
-    def agents_road(self, specs: str | os.PathLike[str] | None) -> Here:
+    def agents_transport(self, specs: str | os.PathLike[str] | None) -> LocalTransport:
         """How the operations of these agents are done."""
         from alcove.agents.loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
@@ -122,7 +122,7 @@ class Alcove(Store):
         if path not in self._agents:
             watched = Watched(path, max_depth=self._settings.max_depth)
             self._agents[path] = Agents(self._memories, watched, authentication=False)
-        return Here(self._agents[path], self.principal)
+        return LocalTransport(self._agents[path], self.principal)
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
         importer = Importer(self._memories, lambda: self.principal, self._clock)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from typing import NoReturn, Self
 
-from alcove.client.roads import There
 from alcove.client.server import Server
 from alcove.client.store import AdminHandle, AgentsHandle, Store
+from alcove.client.transports import HttpTransport
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.upkeep.transfer import File, Imports
@@ -33,7 +33,7 @@ class Remote(Store):
     `as_user` does, too. What was lost on its way is sent again where that is safe.
     """
 
-    road: There
+    transport: HttpTransport
 
     def __init__(
         self,
@@ -53,7 +53,9 @@ class Remote(Store):
         server = server_at(url, token, api_key, timeout, retries)
         import httpx  # noqa: PLC0415  an extra, which the server has found there
 
-        self.road = There(server, httpx.Client(), DEFAULT_PRINCIPAL if user is None else Principal(user))
+        self.transport = HttpTransport(
+            server, httpx.Client(), DEFAULT_PRINCIPAL if user is None else Principal(user)
+        )
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same server for this user, whom only a trusted API key may name; it says which roles."""
@@ -63,24 +65,24 @@ class Remote(Store):
     @property
     def admin(self) -> AdminHandle:
         """Operating the store behind the server, which decides by the caller's role."""
-        return AdminHandle(self.road)
+        return AdminHandle(self.transport)
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents of the server, which has their specs."""
         if specs is not None:
             raise InvalidRequest("specs", "none: the server has its own")
-        return AgentsHandle(self.road)
+        return AgentsHandle(self.transport)
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
-        return self.road.import_memories(lines, wait_for_index=wait_for_index)
+        return self.transport.import_memories(lines, wait_for_index=wait_for_index)
 
     def sweep(self) -> NoReturn:
         """The server does it at its interval."""
-        self.road.only_here("sweep")
+        self.transport.only_here("sweep")
         raise AssertionError
 
     def close(self) -> None:
-        self.road.close()
+        self.transport.close()
 
     def __repr__(self) -> str:
-        return f"<Remote at {self.road.server.url}>"
+        return f"<Remote at {self.transport.server.url}>"

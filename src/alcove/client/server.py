@@ -45,7 +45,7 @@ class NotReached(Unavailable):
     """No connection could be made, so that nothing was sent."""
 
 
-class Asked(Struct, kw_only=True):
+class HttpRequest(Struct, kw_only=True):
     """A request, before it is sent."""
 
     method: str
@@ -73,7 +73,7 @@ class Server:
         self._credentials = _raw({name: value for name, value in credentials.items() if value is not None})
         self._retries = retries
 
-    def asked(self, operation: Operation[..., Any], arguments: Mapping[str, Any]) -> Asked:
+    def asked(self, operation: Operation[..., Any], arguments: Mapping[str, Any]) -> HttpRequest:
         """The request for an operation, with these arguments of its method."""
         path, rest = operation.asked(arguments)
         headers = {"Prefer": "return=representation"} if operation.quiet else {}
@@ -84,7 +84,7 @@ class Server:
             headers["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
         if not operation.in_query:
             headers["Content-Type"] = "application/json"
-        return Asked(
+        return HttpRequest(
             method=operation.method,
             path=operation.path.format(**{name: segment(text, name) for name, text in path.items()}),
             params=_query(rest) if operation.in_query else {},
@@ -98,7 +98,7 @@ class Server:
         """What the method of an operation would have given here."""
         return operation.meant(self.decode(raw, operation.answer or type(None)), arguments)
 
-    def sending(self, who: Principal, asked: Asked) -> dict[str, Any]:
+    def sending(self, who: Principal, asked: HttpRequest) -> dict[str, Any]:
         """What httpx is to send. A principal other than a plain handle's is named, as a trusted key may."""
         named = {} if who is DEFAULT_PRINCIPAL else _raw({"X-User-ID": who.user_id})
         return {
@@ -110,7 +110,7 @@ class Server:
             "timeout": self._patient if asked.patient else self._timeout,
         }
 
-    def pause(self, asked: Asked, error: AlcoveError, tries: int) -> float:
+    def pause(self, asked: HttpRequest, error: AlcoveError, tries: int) -> float:
         """How long to wait before a request is sent again; raises the error where it is not to be."""
         again = isinstance(error, NotReached) or (
             asked.repeatable and isinstance(error, Unavailable | RateLimited)
@@ -240,9 +240,9 @@ def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
     return {name.encode(): value.encode() for name, value in headers.items()}
 
 
-def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index: bool) -> Asked:
+def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index: bool) -> HttpRequest:
     """The request for an import."""
-    return Asked(
+    return HttpRequest(
         method="POST",
         path="/v1/memories/import",
         params={"wait_for_index": "true"} if wait_for_index else {},
@@ -252,4 +252,4 @@ def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index
     )
 
 
-BACKUP = Asked(method="GET", path="/v1/admin/backup", patient=True)
+BACKUP = HttpRequest(method="GET", path="/v1/admin/backup", patient=True)

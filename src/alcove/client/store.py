@@ -12,7 +12,7 @@ from typing import Any, Self
 from alcove.agents.tools import Answer
 from alcove.api.operation import Handle
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
-from alcove.client.roads import Here, There
+from alcove.client.transports import HttpTransport, LocalTransport
 from alcove.core.principal import Principal
 from alcove.core.records import Receipt, Shared, Swept
 from alcove.store.reports import ApiKey
@@ -25,20 +25,20 @@ from alcove.vault import Rotation
 class AdminHandle(AdminOperations, Handle):
     """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
 
-    def __init__(self, road: Here | There) -> None:
-        self.road: Here | There = road
+    def __init__(self, transport: LocalTransport | HttpTransport) -> None:
+        self.transport: LocalTransport | HttpTransport = transport
 
     def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
         """Copies the store into one new file while others use it, step by step, and verifies the copy."""
-        return self.road.backup(to)
+        return self.transport.backup(to)
 
     def reindex(self) -> Iterator[int]:
         """Embeds every text with the embedder that is configured now; how many are done so far."""
-        return self.road.only_here("reindex")()  # type: ignore[no-any-return]
+        return self.transport.only_here("reindex")()  # type: ignore[no-any-return]
 
     def reload_policy(self) -> None:
         """Reads the policy folder again; a broken bundle raises and leaves the old one active."""
-        self.road.only_here("reload_policy")()
+        self.transport.only_here("reload_policy")()
 
 
 class ApiKeysHandle:
@@ -65,18 +65,18 @@ class ApiKeysHandle:
 class AgentsHandle(AgentOperations, Handle):
     """The agents of a spec file or of a server, with the principal given once."""
 
-    def __init__(self, road: Here | There) -> None:
-        self.road: Here | There = road
+    def __init__(self, transport: LocalTransport | HttpTransport) -> None:
+        self.transport: LocalTransport | HttpTransport = transport
 
     @property
     def principal(self) -> Principal:
         """For whom the agents act."""
-        return self.road.principal
+        return self.transport.principal
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> AgentsHandle:
         """The same agents, acting for this user, who is in these groups."""
         who = Principal(user_id, claims={"sub": user_id, "groups": [*groups]})
-        return AgentsHandle(self.road.as_principal(who))
+        return AgentsHandle(self.transport.as_principal(who))
 
     def call(
         self,
@@ -105,12 +105,12 @@ class Store(MemoryOperations, Handle, ABC):
     Close it, or use it with `with`. Most of its methods are the operations of `MemoryOperations`.
     """
 
-    road: Here | There
+    transport: LocalTransport | HttpTransport
 
     @property
     def principal(self) -> Principal:
         """Who asks."""
-        return self.road.principal
+        return self.transport.principal
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class Store(MemoryOperations, Handle, ABC):
     def as_principal(self, principal: Principal) -> Self:
         """The same store, as this principal sees it."""
         handle = copy.copy(self)
-        handle.road = self.road.as_principal(principal)
+        handle.transport = self.transport.as_principal(principal)
         return handle
 
     @abstractmethod

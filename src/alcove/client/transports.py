@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
-from alcove.client.server import BACKUP, Asked, Lines, SentEvents, Server, pieces_sent
+from alcove.client.server import BACKUP, HttpRequest, Lines, SentEvents, Server, pieces_sent
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal
 from alcove.engine.copying import Copy
@@ -26,15 +26,15 @@ R = TypeVar("R")
 BEFORE_RECONNECTING = 0.5
 
 
-class Here:
+class LocalTransport:
     """Operations done by a service in this process, as one principal."""
 
     def __init__(self, service: Any, principal: Principal) -> None:
         self._service = service
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> Here:
-        return Here(self._service, principal)
+    def as_principal(self, principal: Principal) -> LocalTransport:
+        return LocalTransport(self._service, principal)
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
         return partial(getattr(self._service, operation.does.__name__), self.principal)
@@ -50,7 +50,7 @@ class Here:
         return partial(getattr(self._service, name), self.principal)
 
 
-class There:
+class HttpTransport:
     """Operations done by a server; connections are kept, and shared by threads."""
 
     def __init__(self, server: Server, client: httpx.Client, principal: Principal) -> None:
@@ -58,8 +58,8 @@ class There:
         self._client = client
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> There:
-        return There(self.server, self._client, principal)
+    def as_principal(self, principal: Principal) -> HttpTransport:
+        return HttpTransport(self.server, self._client, principal)
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
         return partial(self._perform, operation)
@@ -74,7 +74,7 @@ class There:
                 raise
             return None  # type: ignore[return-value]
 
-    def call(self, asked: Asked) -> bytes:
+    def call(self, asked: HttpRequest) -> bytes:
         """One request and its answer, sent again where that is safe and of use."""
         tries = 0
         while True:
@@ -86,7 +86,7 @@ class There:
                 tries += 1
 
     @contextmanager
-    def _sent(self, asked: Asked) -> Iterator[httpx.Response]:
+    def _sent(self, asked: HttpRequest) -> Iterator[httpx.Response]:
         """One request, whose answer is read by the caller."""
         with self.server.errors_translated():
             request = self._client.build_request(**self.server.sending(self.principal, asked))
@@ -109,14 +109,14 @@ class There:
             return self._events(asked, operation.piece, arguments["after_cursor"])
         return self._lines(asked, operation.piece)
 
-    def _lines(self, asked: Asked, kind: type[R]) -> Iterator[R]:
+    def _lines(self, asked: HttpRequest, kind: type[R]) -> Iterator[R]:
         lines = Lines()
         with self._sent(asked) as response:
             for piece in response.iter_bytes():
                 for line in lines.of(piece):
                     yield self.server.line(line, kind)
 
-    def _events(self, asked: Asked, kind: type[R], last: str | None) -> Iterator[R]:
+    def _events(self, asked: HttpRequest, kind: type[R], last: str | None) -> Iterator[R]:
         """Server-sent events; once there was a connection, a lost one is made again."""
         connected, events = False, SentEvents(last)
         while True:
