@@ -130,8 +130,8 @@ def test_lone_surrogates_are_refused_wherever_text_is(surrogate: str) -> None:
         assert refused(lambda value=value: validation.value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
     assert refused(lambda: validation.index({"a": surrogate}, SETTINGS)).field == "index.a"
     assert refused(lambda: validation.index({surrogate: "a"}, SETTINGS)).field == "index"
-    assert refused(lambda: validation.address(["user"], surrogate, SETTINGS)).field == "key"
-    assert refused(lambda: validation.address(["user", surrogate], "key", SETTINGS)).field == "namespace"
+    assert refused(lambda: validation.location(["user"], surrogate, SETTINGS)).field == "key"
+    assert refused(lambda: validation.location(["user", surrogate], "key", SETTINGS)).field == "namespace"
 
 
 def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper() -> None:
@@ -178,7 +178,7 @@ def test_the_size_is_looked_at_before_what_is_inside() -> None:
 def test_an_error_repeats_no_more_of_what_was_sent_than_a_line() -> None:
     for call in (
         lambda: validation.value({"a" * 10_000: math.nan}, Settings()),
-        lambda: validation.address("a%" * 10_000, "key", SETTINGS),
+        lambda: validation.location("a%" * 10_000, "key", SETTINGS),
         lambda: validation.index({"a" * 10_000: 7}, SETTINGS),
     ):
         assert len(str(refused(call))) < 1000
@@ -196,12 +196,12 @@ def test_no_index_and_an_empty_one_are_the_same() -> None:
 
 @pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])
 def test_any_text_that_fits_is_a_key(key: str) -> None:
-    assert validation.address(["user"], key, SETTINGS).key == key.encode()
+    assert validation.location(["user"], key, SETTINGS).key == key.encode()
 
 
 @pytest.mark.parametrize("namespace", [[], "", list("abcd"), "a:b:c:d"])
 def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: object) -> None:
-    error = refused(lambda: validation.address(namespace, "key", SETTINGS))
+    error = refused(lambda: validation.location(namespace, "key", SETTINGS))
     assert (error.field, "1 to 3 segments" in error.expected) == ("namespace", True)
 
 

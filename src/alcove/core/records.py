@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
@@ -29,12 +28,6 @@ Query = Annotated[str, Meta(min_length=1, description="What to look for, in word
 Offset = Annotated[int, Meta(ge=0, description="How many of the first to leave out.")]
 AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
 KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
-
-
-def new_id() -> bytes:
-    """A random UUID (version 4): a name and no secret, so the quick generator will do."""
-    bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62)
-    return bits.to_bytes(16, "big")
 
 
 class Author(Struct, frozen=True, gc=False):

@@ -50,8 +50,12 @@ class Submission:
                 raise
 
     def attend(self, signal: Callable[[], None]) -> None:
-        """For who must not block: `signal` is called whenever `settle` is worth a call."""
-        self._queue.attend(self, signal)
+        """For who must not block: `signal` is called when it is done, and when `settle` can bring it on."""
+        with self._queue.mutex:
+            self.signal = signal
+            if self.outcome is not None:  # somebody led before we were there to be told
+                signal()
+        self._queue.pass_on()
 
     @property
     def done(self) -> bool:
@@ -122,7 +126,7 @@ class CommitQueue:
         self._observer = observer or Unobserved()
         self._waiting: OrderedDict[str | None, deque[Submission]] = OrderedDict()
         self._count = 0
-        self._mutex = threading.Lock()
+        self.mutex = threading.Lock()
         self._led = False
         self._crowd = 1
 
@@ -130,24 +134,17 @@ class CommitQueue:
         self, operations: Sequence[RowOperation], once: IdempotentRequest | None, user: str | None = None
     ) -> Submission:
         submission = Submission(self, operations, once)
-        with self._mutex:
+        with self.mutex:
             self._waiting.setdefault(user, deque()).append(submission)
             self._count += 1
             self._observer.submitted()
         return submission
 
-    def attend(self, submission: Submission, signal: Callable[[], None]) -> None:
-        with self._mutex:
-            submission.signal = signal
-            if submission.outcome is not None:  # somebody led before we were there to be told
-                signal()
-        self.pass_on()
-
     def lead(self, leader: Submission) -> bool:
         """Commits until the leader's own submission is done; False where somebody leads already."""
         leading = False
         try:
-            with self._mutex:
+            with self.mutex:
                 if self._led:
                     return False
                 self._led = leading = True
@@ -161,7 +158,7 @@ class CommitQueue:
 
     def pass_on(self) -> None:
         """Wakes the first that waits, unless somebody leads already."""
-        with self._mutex:
+        with self.mutex:
             lines = self._waiting.values()
             heir = next((each for line in lines for each in line if not each.abandoned), None)
             if heir and not self._led:
@@ -183,7 +180,7 @@ class CommitQueue:
             if not isinstance(error, Exception):
                 raise
         finally:
-            with self._mutex:
+            with self.mutex:
                 self._observer.settled(len(batch), committed=committed)
                 for done in batch:
                     if done is not leader:
@@ -191,7 +188,7 @@ class CommitQueue:
 
     def _fill(self, batch: list[Submission]) -> None:
         operations = size = 0
-        with self._mutex:
+        with self.mutex:
             while self._waiting and operations < MOST_OPERATIONS and size < MOST_BYTES:
                 user, line = next(iter(self._waiting.items()))
                 batch.append(line[0])

@@ -104,7 +104,7 @@ class Memories(Writing, Reading):
 
     def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool]:
         """The same for who must not block: yields how long to pause before asking for the next pause."""
-        place = validation.address(entry.namespace, entry.key, self._configuration.current().settings)
+        place = validation.location(entry.namespace, entry.key, self._configuration.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
         if row is not None and self._indexer is not None:
             yield from self._indexer.pauses(row.seq, seconds)
@@ -165,7 +165,7 @@ class Memories(Writing, Reading):
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
-        place = validation.address(put.namespace, put.key, settings)
+        place = validation.location(put.namespace, put.key, settings)
         value, index = validation.value(put.value, settings), validation.index(put.index, settings)
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
@@ -181,7 +181,7 @@ class Memories(Writing, Reading):
     def clear(self, principal: Principal, namespace: Address) -> int:
         """Takes everything out of one namespace and leaves no trace of it: no history, no tombstones."""
         policy, settings = self._configuration.current()
-        place = validation.address(namespace, "*", settings)
+        place = validation.location(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
         return self._engine.erasure.clear(place.ns)
 

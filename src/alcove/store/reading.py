@@ -102,7 +102,7 @@ class Reading(Timeline):
         if as_of is None:
             return self._live(principal, namespace, key)
         policy, settings = self._configuration.current()
-        place, at = validation.address(namespace, key, settings), checked_moment(as_of, "as_of")
+        place, at = validation.location(namespace, key, settings), checked_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         self._refuse_forgotten(at)
@@ -113,7 +113,7 @@ class Reading(Timeline):
         while True:
             version, (policy, settings) = self._configuration.loaded
             try:
-                place = validation.address(namespace, key, settings)
+                place = validation.location(namespace, key, settings)
                 refused = policy.refusal(principal, "read", place.namespace, key)
             except AlcoveError:
                 if self._configuration.is_newest(version):
@@ -135,7 +135,7 @@ class Reading(Timeline):
         `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
         """
         policy, settings = self._configuration.current()
-        place = validation.address(namespace, key, settings)
+        place = validation.location(namespace, key, settings)
         below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
 

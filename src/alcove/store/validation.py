@@ -35,7 +35,7 @@ class Location(NamedTuple):
     key: bytes
 
 
-def address(namespace: object, key: object, settings: Settings) -> Location:
+def location(namespace: object, key: object, settings: Settings) -> Location:
     """A namespace of 1 to `max_depth` segments and a key."""
     checked, ns = Namespace.encoded(namespace)
     if not 1 <= len(checked) <= settings.max_depth:

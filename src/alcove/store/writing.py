@@ -15,10 +15,11 @@ from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Operation, Put, Result, new_id
+from alcove.core.records import Operation, Put, Result
 from alcove.core.settings import Settings
 from alcove.engine import rows
 from alcove.engine.commit import Step
+from alcove.engine.log import new_id
 from alcove.engine.rows import Row, Writer
 from alcove.policy import Policy
 from alcove.store import decoding, validation
@@ -114,7 +115,8 @@ class Writing(Service):
         """Every operation as the engine takes it; an error says which of a batch it is."""
         prepared = []
         for position, operation in enumerate(operations):
-            cancellation.check()
+            if position:  # of many
+                cancellation.check()
             try:
                 row = self._prepare(write, operation)
             except AlcoveError as error:
@@ -130,7 +132,7 @@ class Writing(Service):
         None where there is no data key to seal it with; its subject is then `missing`.
         """
         policy, settings, principal, writer, _ = write
-        place = validation.address(operation.namespace, operation.key, settings)
+        place = validation.location(operation.namespace, operation.key, settings)
         match operation:
             case Put():
                 return self._prepare_put(write, operation, place)
