@@ -11,6 +11,7 @@ from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.engine import database
 from alcove.engine.rows import Scope
 from alcove.search.subtrees import Subtree
+from alcove.store.filters import Filter
 
 NOTES = ("user", "alice", "notes")
 
@@ -75,7 +76,6 @@ def test_a_subtree_that_is_read_for_a_search_is_kept_for_the_next(memory: Alcove
     alice.batch(puts(10))
     work = Cancellation()
     work.cancelled = True
-    subtree = Subtree(Scope(*Namespace(NOTES).subtree()))
-    engine = memory.memories._engine
-    found = work.run(lambda: subtree.snapshot(engine.index, "", now=0, most=2**30))
-    assert len(found.corpus) == 10
+    subtree = Subtree(Scope(*Namespace(NOTES).subtree()), memory.memories._engine.index)
+    corpus, _ = work.run(lambda: subtree.visible("", Filter(), lambda _: True, now=0, most=2**30))
+    assert len(corpus) == 10

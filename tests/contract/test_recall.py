@@ -232,7 +232,7 @@ class Recalling:
     ) -> dict[Hashable, float]:
         """The order and the values of what is visible in a corpus, which has only what the caller may see."""
         shown = {(v.ns, v.key) for v in visible}
-        mask = np.array([corpus.id(row) in shown for row in range(len(corpus))], dtype=bool)
+        mask = np.array([id in shown for id in corpus.columns.id], dtype=bool)
         question = Question.of(query, embed_query(self.embedder, query), now=self.clock.now / 1e6)
         return {hit.id: hit.fused for hit in rank(corpus, question, limit=300, mask=mask, mode=mode)}
 

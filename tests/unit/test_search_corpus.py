@@ -14,6 +14,7 @@ from alcove.search.corpus import SMALL, Corpus
 from alcove.search.postings import K1, B
 from alcove.search.ranking import rank
 from alcove.search.terms import Item, Question
+from alcove.search.vectors import MOST_BLOCKS
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6
@@ -91,6 +92,17 @@ def test_a_snapshot_stays_as_it_was() -> None:
     assert len(other.vectors) == len(first.vectors) + len(item(2000).vectors)
 
 
+def test_items_that_come_one_by_one_have_the_vectors_of_those_that_come_at_once() -> None:
+    corpus = Corpus.of([item(n) for n in range(200)])
+    for n in range(200, 200 + 5 * MOST_BLOCKS):
+        corpus = corpus.changed(add=[item(n)])
+    anew, asked = Corpus.of([item(n) for n in range(len(corpus))]), question(1).vector
+    rows = np.arange(len(corpus), dtype=np.int32)
+    assert len(corpus.vectors) == len(anew.vectors)
+    assert np.array_equal(corpus.vectors.first(rows), anew.vectors.first(rows))
+    assert np.allclose(corpus.vectors.cosines(asked), anew.vectors.cosines(asked), equal_nan=True)
+
+
 def test_bm25_is_the_formula_over_the_subtree() -> None:
     texts = ["tea tea kettle", "kettle", "rose garden garden", "tea rose lamp train harbour"]
     corpus = Corpus.of(
@@ -114,7 +126,7 @@ def test_neighbours_are_next_in_sequence_within_one_namespace() -> None:
     corpus = Corpus.of(items)
     following = corpus.neighbours[1]
     pairs = {
-        corpus.id(row): corpus.id(int(following[row])) for row in range(len(corpus)) if following[row] >= 0
+        corpus.columns.id[row]: corpus.columns.id[near] for row, near in enumerate(following) if near >= 0
     }
     assert pairs == {2: 0, 0: 4, 1: 3}
 

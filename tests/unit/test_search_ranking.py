@@ -53,7 +53,7 @@ def test_nothing_beyond_the_mask_is_found_or_felt(
     corpus = Corpus.of(items)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     hits = rank(corpus, question(seed), limit=count, mask=mask, mode=mode)
-    allowed = {corpus.id(row) for row in np.flatnonzero(mask).tolist()}
+    allowed = set(corpus.columns.id[mask])
     assert set(ids(hits)) <= allowed
     if mode == "hybrid":
         assert set(ids(hits)) == allowed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -40,7 +39,9 @@ CERTAINTY = 3.0
 class Columns(NamedTuple):
     """One value a row, holes included."""
 
+    id: NDArray[np.object_]
     live: Mask
+    """Whether it is no hole."""
     at: NDArray[np.float64]
     """NaN where the time is not known."""
     substance: Matrix
@@ -54,6 +55,7 @@ class Columns(NamedTuple):
         """The columns of items whose texts have so many terms."""
         asking = np.array([item.asks for item in items], dtype=bool)
         return cls(
+            np.fromiter((item.id for item in items), dtype=object, count=len(items)),
             np.ones(len(items), dtype=bool),
             np.array([np.nan if item.at is None else item.at for item in items], dtype=np.float64),
             (np.log1p(np.minimum(lengths, LONG)) - asking).astype(np.float32),
@@ -162,12 +164,6 @@ class Corpus:
         """About how much memory it takes."""
         return EMPTY_BYTES + self.item_bytes + self.postings.bytes
 
-    def id(self, row: int) -> Hashable:
-        """The id of the item at a row that is no hole."""
-        if (item := self.items[row]) is None:
-            raise IndexError(row)
-        return item.id
-
     def item(self, id: Hashable) -> Item | None:
         """The item of an id, if it is here."""
         return self.items[self.rows[id]] if id in self.rows else None
@@ -201,7 +197,7 @@ class JoinedCorpus:
         self._starts = starts = [*accumulate(map(len, parts[:-1]), initial=0)]
         self.columns = Columns.joined([part.columns for part in parts])
         self.postings = JoinedPostings([part.postings for part in parts], starts)
-        self.vectors = Vectors.joined([part.vectors for part in parts], starts)
+        self.vectors = Vectors.joined([part.vectors for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
         first = [*accumulate((len(part.numbers) for part in parts[:-1]), initial=0)]
         self.groups = {
@@ -211,11 +207,6 @@ class JoinedCorpus:
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
-
-    def id(self, row: int) -> Hashable:
-        """The id of the item at a row that is no hole."""
-        part = bisect_right(self._starts, row) - 1
-        return self._parts[part].id(row - self._starts[part])
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
@@ -297,6 +288,6 @@ def _order_matters(
         return False
     pairs = (order[near + 1].tolist(), order[(near + count // 2) % count].tolist())
     triples = zip(order[near].tolist(), *pairs, strict=True)
-    gains = np.array([likeness(one, next) - likeness(one, far) for one, next, far in triples])
+    gains = np.array([likeness(one, near) - likeness(one, far) for one, near, far in triples])
     error = gains.std() / math.sqrt(len(gains))
     return bool(gains.mean() > CERTAINTY * error > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -13,7 +13,7 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
-from alcove.search.terms import LABEL, SPEAKER, Question, Related
+from alcove.search.terms import LABEL, SPEAKER, Question
 from alcove.search.times import DAY, Span
 
 RELATED = 5
@@ -86,7 +86,7 @@ def rank(
     `semantic` is the exact order by cosine, and `keyword` gives only items that hold a word of the
     question or one like it. `hybrid` without a question vector goes by words alone.
     """
-    return _Scorer(corpus, question, mask, ranking).hits(limit, mode, explain=explain)
+    return _Scorer(corpus, question, mask, ranking).best(limit, mode, explain=explain)
 
 
 class _Scorer:
@@ -99,11 +99,11 @@ class _Scorer:
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0
 
-    def hits(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
-        cosines = self._cosines()
+    def best(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
+        cosines = self._corpus.vectors.cosines(self._question.vector)
         if mode == "semantic":
             order = _best(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
-            return self._hits_at(order, cosines, cosines, {"meaning": cosines} if explain else {})
+            return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
         words, holding = self._words()
         signals = {"words": _scaled(words)}
         if mode == "hybrid" and self._question.vector is not None:
@@ -115,12 +115,7 @@ class _Scorer:
             fused = fused + signals["company"]
         allowed = self._passing & holding if mode == "keyword" else self._passing
         fused = np.where(allowed, fused, -np.inf)
-        return self._hits_at(self._order(fused, limit), fused, cosines, signals if explain else {})
-
-    def _cosines(self) -> Matrix:
-        if self._question.vector is None:
-            return np.full(len(self._corpus), np.nan, dtype=np.float32)
-        return self._corpus.vectors.cosines(self._question.vector)
+        return self._hits(self._order(fused, limit), fused, cosines, signals if explain else {})
 
     def _words(self) -> tuple[Matrix, Mask]:
         """BM25; each of the question's words counts once, as itself or a related word, at the best place.
@@ -133,7 +128,8 @@ class _Scorer:
         for score, (term, related) in zip(scores, self._question.words.items(), strict=True):
             rows, weights = postings.scores(term)
             score[rows] = weights
-            for other, like in self._present(related):
+            present = (each for each in related if self._ranking.related and each[0] in postings)
+            for other, like in islice(present, RELATED):
                 rows, weights = postings.scores(other)
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
@@ -148,11 +144,6 @@ class _Scorer:
                 np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
         return total * self._passing, holding
-
-    def _present(self, related: Related) -> Iterator[tuple[str, float]]:
-        """The words most like one of the question's that the subtree has."""
-        most = RELATED if self._ranking.related else 0
-        return islice((each for each in related if each[0] in self._corpus.postings), most)
 
     def _meaning(self, cosines: Matrix) -> Matrix:
         """Cosines above or below the average, with some of the neighbours'."""
@@ -209,30 +200,37 @@ class _Scorer:
         return total
 
     def _order(self, fused: Matrix, limit: int) -> Rows:
-        """The best rows, with near-duplicates of better ones put back."""
-        if not self._ranking.diversity:
-            return _best(fused, limit)
+        """The best rows, with near-duplicates of better ones put back.
+
+        Again and again the row that is best after what it loses for being like one already chosen.
+        """
         order = _best(fused, max(limit, POOL))
         pool, rest = order[:POOL], order[POOL:]
-        vectors = self._corpus.vectors.first(pool)
-        return np.append(_diverse(pool, fused[pool], vectors, self._ranking.diversity, limit), rest)
+        left, vectors = fused[pool], self._corpus.vectors.first(pool)
+        worst = np.zeros(len(pool), dtype=np.float32)
+        chosen: list[int] = []
+        for _ in range(min(limit, len(pool))):
+            best = int((left - worst).argmax())
+            chosen.append(best)
+            left[best] = -np.inf
+            # One row at a time: all at once is handed to several threads, which wait for each other.
+            likeness = vectors @ vectors[best]
+            np.maximum(worst, np.float32(self._ranking.diversity) * likeness, out=worst)
+        return np.append(pool[chosen], rest)
 
-    def _hits_at(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
-        rows = order.tolist()
-        why: list[dict[str, tuple[int, float]]] = [{} for _ in rows]
-        for name, values in signals.items():
-            passing = values[self._passing]
-            for row, reasons in zip(rows, why, strict=True):
-                place = 1 + int(np.count_nonzero(passing > values[row]))
-                reasons[name] = (place, float(values[row]))
+    def _hits(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
+        told = {name: (values, values[self._passing]) for name, values in signals.items()}
         return [
             Hit(
-                id=self._corpus.id(row),
+                id=self._corpus.columns.id[row],
                 score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
                 fused=float(fused[row]),
-                signals=reasons,
+                signals={
+                    name: (1 + int(np.count_nonzero(passing > values[row])), float(values[row]))
+                    for name, (values, passing) in told.items()
+                },
             )
-            for row, reasons in zip(rows, why, strict=True)
+            for row in order.tolist()
         ]
 
 
@@ -252,20 +250,6 @@ def _newness(at: NDArray[np.float64]) -> Matrix:
     """From 0 for the oldest to 1 for the newest by rank, so that a long silence does not decide."""
     moments, place = np.unique(np.nan_to_num(at, nan=-np.inf), return_inverse=True)
     return (place / max(len(moments) - 1, 1)).astype(np.float32)
-
-
-def _diverse(rows: Rows, values: Matrix, vectors: Matrix, weight: float, limit: int) -> Rows:
-    """Again and again the row that is best after what it loses for being like one already chosen."""
-    left = values.copy()
-    worst = np.zeros(len(rows), dtype=np.float32)
-    chosen: list[int] = []
-    for _ in range(min(limit, len(rows))):
-        best = int((left - worst).argmax())
-        chosen.append(best)
-        left[best] = -np.inf
-        # One row at a time: all at once is handed to several threads, which wait for each other.
-        np.maximum(worst, np.float32(weight) * (vectors @ vectors[best]), out=worst)
-    return rows[chosen]
 
 
 def _best(values: Matrix, limit: int) -> Rows:

@@ -17,12 +17,13 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
 from alcove.engine.base import Index
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
-from alcove.search.corpus import Corpus, JoinedCorpus, Mask
+from alcove.search.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import cut, opened, vectors_of
 from alcove.search.ranking import Hit, rank
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.terms import Item, Lexicon, Question
+from alcove.store.filters import Filter
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
@@ -66,7 +67,9 @@ class Searcher:
         """
         question, degraded = self._question(query, mode)
         for _ in range(MOST_ATTEMPTS):
-            corpus, mask = self._visible(scope, fits)
+            parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
+            corpora, mask = [corpus for corpus, _ in parts], np.concatenate([mask for _, mask in parts])
+            corpus = corpora[0] if len(corpora) == 1 else JoinedCorpus(corpora)
             comparable, told = _comparable(question, corpus, mode, degraded)
             best = rank(corpus, comparable, limit=offset + limit, mask=mask, mode=mode, explain=explain)
             found, next_offset = self._read(scope, best[offset:], None, offset)
@@ -95,8 +98,9 @@ class Searcher:
         texts = {row.seq: text_of(row) for row in islice(with_text, MOST_PAST + 1)}
         if len(texts) > MOST_PAST:
             raise InvalidRequest("namespace_prefix", f"at most {MOST_PAST} texts of that time below it")
-        live = [snapshot.corpus for _, snapshot in self._subtrees.of(scope, self._name, now=self._clock())]
-        kept = {seq: next(filter(None, (corpus.item(seq) for corpus in live)), None) for seq in texts}
+        everything = replace(scope, filter=Filter())
+        live = self._subtrees.of(everything, self._name, lambda _: True, now=self._clock())
+        kept = {seq: next(filter(None, (corpus.item(seq) for corpus, _ in live)), None) for seq in texts}
         items = {seq: kept[seq] or item(text) for seq, text in texts.items()}
         if self._embedder and question.vector is not None:
             lost = [each for each in items.values() if not each.vectors]
@@ -113,19 +117,6 @@ class Searcher:
         hits = rank(corpus, question, limit=offset + limit, mode=mode, explain=explain)
         best, next_offset = self._read(scope, hits[offset:], at, offset)
         return SearchResult(best, degraded, next_offset)
-
-    def _visible(self, scope: Scope, fits: Fits) -> tuple[Corpus | JoinedCorpus, Mask]:
-        """What a scope shows now, and which rows of it have not expired and pass the filter."""
-        corpora, masks = [], []
-        for subtree, snapshot in self._subtrees.of(scope, self._name, now=self._clock()):
-            mask = snapshot.corpus.columns.live
-            if snapshot.unexpired is not None:
-                mask = mask & snapshot.unexpired
-            if scope.filter.conditions:
-                mask = mask & subtree.fitting(snapshot, scope.filter, self._index, fits)
-            corpora.append(snapshot.corpus)
-            masks.append(mask)
-        return corpora[0] if len(corpora) == 1 else JoinedCorpus(corpora), np.concatenate(masks)
 
     def _read(
         self, scope: Scope, hits: Sequence[Hit], at: int | None, offset: int

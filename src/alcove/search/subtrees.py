@@ -33,29 +33,14 @@ Fits = Callable[[Row], bool]
 """Whether a row meets conditions that only its opened value can decide."""
 
 
-class Snapshot(NamedTuple):
-    """A subtree at one state; it stays as it is while others bring the subtree up to date."""
-
-    corpus: Corpus
-    number: int
-    """Counts the corpora that the subtree has had."""
-    seq: int
-    """How far the log had come."""
-    unexpired: Mask | None
-    """The rows whose expiry has not come; None where that is all of them."""
-
-
 class Fitting(NamedTuple):
     """The versions up to a position that a filter lets pass: a version never changes, so they stay."""
 
     seqs: NDArray[np.int64]
     upto: int
-    number: int
-    """The corpus whose rows `mask` speaks of."""
-    mask: Mask
 
 
-NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0, 0, np.zeros(0, dtype=bool))
+NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0)
 
 
 class Subtree:
@@ -65,15 +50,17 @@ class Subtree:
     same way. What a caller asked for beside that, the filter, is a mask over its rows.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, index: Index) -> None:
         self.scope = scope
         self.place = repr(scope)
         self.counted = 0
         """The bytes that `Subtrees` last counted for it."""
+        self._index = index
         self._lock = threading.Lock()
         self._state: IndexState | None = None
         self._corpus = Corpus.of(())
-        self._number = self._read_anew = 0
+        self._readings = 0
+        """How often it was read from the start."""
         self._expiries: dict[int, int] = {}
         self._expiring = np.zeros((2, 0), dtype=np.int64)
         """The same as numbers of versions, and when each expires."""
@@ -83,51 +70,55 @@ class Subtree:
     def bytes(self) -> int:
         """About how much memory it takes."""
         with self._lock:
-            masks = sum(each.seqs.nbytes + each.mask.nbytes for each in self._filters.values())
-            return self._corpus.bytes + 200 * len(self._expiries) + masks
+            fitting = sum(each.seqs.nbytes for each in self._filters.values())
+            return self._corpus.bytes + 200 * len(self._expiries) + fitting
 
-    def snapshot(self, index: Index, embedder: str, *, now: int, most: int) -> Snapshot:
-        """What is there now; raises `SubtreeTooLarge` where it is more than so many bytes."""
+    def visible(
+        self, embedder: str, filter: Filter, fits: Fits, *, now: int, most: int
+    ) -> tuple[Corpus, Mask]:
+        """What is there now, and which rows of it have not expired and pass a filter.
+
+        Raises `SubtreeTooLarge` where it is more than `most` bytes.
+        """
+        key = repr(filter)  # spelled out: `true` and `1` are equal and not the same
         with self._lock:
-            if self._state is None or not self._caught_up(index, embedder, self._state):
-                state, texts = to_the_end(lambda: index.texts(self.scope, embedder, most))
+            if self._state is None or not self._caught_up(embedder, self._state):
+                state, texts = to_the_end(lambda: self._index.texts(self.scope, embedder, most))
                 expiries = {text.seq: text.expires_at for text in texts}
                 self._take(Corpus.of(map(item, texts)), state, expiries)
                 self._filters.clear()
-                self._read_anew = self._number
+                self._readings += 1
             assert self._state is not None
+            corpus, upto, readings = self._corpus, self._state.seq, self._readings
             seqs, moments = self._expiring
-            gone = seqs[moments <= now]
-            unexpired = ~np.isin(self._corpus.columns.sequence, gone) if len(gone) else None
-            return Snapshot(self._corpus, self._number, self._state.seq, unexpired)
+            fitting = self._filters.get(key, NOTHING)
+        rows, mask = corpus.columns.sequence, corpus.columns.live
+        if len(expired := seqs[moments <= now]):
+            mask = mask & ~np.isin(rows, expired)
+        if not filter.conditions:
+            return corpus, mask
+        if fitting.upto < upto:  # others may search while this looks at the values
+            asked = replace(self.scope, filter=filter)
+            fresh = self._index.found(asked, self._index.fitting(asked, fitting.upto), now=0)
+            more = np.array([row.seq for row in fresh if fits(row)], dtype=np.int64)
+            fitting = Fitting(np.intersect1d(np.union1d(fitting.seqs, more), rows), upto)
+            self._remember(key, fitting, readings)
+        return corpus, mask & np.isin(rows, fitting.seqs)
 
-    def fitting(self, snapshot: Snapshot, filter: Filter, index: Index, fits: Fits) -> Mask:
-        """The rows of a snapshot that a filter lets pass. Others may search while it looks at the values."""
-        key = repr(filter)  # spelled out: `true` and `1` are equal and not the same
+    def _remember(self, key: str, fitting: Fitting, readings: int) -> None:
+        """Keeps what fits a filter, unless more is known by now, or all was read from the start meanwhile."""
         with self._lock:
-            known = self._filters.get(key, NOTHING)
-        if known.upto >= snapshot.seq and known.number == snapshot.number:
-            return known.mask
-        asked = replace(self.scope, filter=filter)
-        fresh = index.found(asked, index.fitting(asked, known.upto), now=0)
-        more = np.array([row.seq for row in fresh if fits(row)], dtype=np.int64)
-        rows = snapshot.corpus.columns.sequence
-        seqs = np.intersect1d(np.union1d(known.seqs, more), rows)
-        found = Fitting(seqs, snapshot.seq, snapshot.number, np.isin(rows, seqs))
-        with self._lock:
-            newer = self._filters.get(key, NOTHING).upto > found.upto
-            if not newer and snapshot.number >= self._read_anew:
-                self._filters[key] = found
+            if readings == self._readings and fitting.upto >= self._filters.get(key, NOTHING).upto:
+                self._filters[key] = fitting
                 self._filters.move_to_end(key)
                 if len(self._filters) > MOST_FILTERS:
                     self._filters.popitem(last=False)
-        return found.mask
 
-    def _caught_up(self, index: Index, embedder: str, before: IndexState) -> bool:
+    def _caught_up(self, embedder: str, before: IndexState) -> bool:
         """Takes in what changed since a state; False where it has to be read from the start."""
-        if index.state() == before:
+        if self._index.state() == before:
             return True
-        change, corpus = index.changes(self.scope, embedder, before), self._corpus
+        change, corpus = self._index.changes(self.scope, embedder, before), self._corpus
         came = [*map(item, change.came)]
         alike = all(each.dimensions in (0, corpus.vectors.dimensions) for each in came)
         # Erasing takes names off what stays, so who sees by names may see more or less of what was there.
@@ -145,7 +136,6 @@ class Subtree:
 
     def _take(self, corpus: Corpus, state: IndexState, expiries: Mapping[int, int | None] | None) -> None:
         """Holds a corpus from now on, and when versions expire; None where that did not change."""
-        self._number += corpus is not self._corpus
         self._corpus, self._state = corpus, state
         if expiries is not None:
             self._expiries = {n: at for n, at in expiries.items() if at is not None and n in corpus.rows}
@@ -167,12 +157,15 @@ class Subtrees:
         """What is held, by the user whose it is; None for what is nobody's."""
         self._mutex = threading.Lock()
 
-    def of(self, scope: Scope, embedder: str, *, now: int) -> list[tuple[Subtree, Snapshot]]:
-        """The subtrees that make up a scope, as they are now; empty ones are left out, but for the last."""
-        found = []
+    def of(self, scope: Scope, embedder: str, fits: Fits, *, now: int) -> list[tuple[Corpus, Mask]]:
+        """The subtrees that make up a scope, as they are now, and the rows that the scope's filter lets pass.
+
+        Those that are empty are left out, unless all are.
+        """
+        found, most = [], self._most_bytes // 2
         for subtree in map(self._subtree, self._parts(scope)):
             try:
-                snapshot = subtree.snapshot(self._index, embedder, now=now, most=self._most_bytes // 2)
+                found.append(subtree.visible(embedder, scope.filter, fits, now=now, most=most))
                 if self._weigh(subtree) > self._most_bytes:
                     raise SubtreeTooLarge
             except SubtreeTooLarge:
@@ -180,8 +173,7 @@ class Subtrees:
                 megabytes = self._most_bytes >> 20
                 told = f"less to search at once: it takes more than the {megabytes} MB of `search_memory_mb`"
                 raise InvalidRequest("namespace_prefix", told) from None
-            found.append((subtree, snapshot))
-        return [part for part in found if len(part[1].corpus)] or found[:1]
+        return [part for part in found if len(part[0])] or found[:1]
 
     def _parts(self, scope: Scope) -> list[Scope]:
         """A scope as subtrees that others can share."""
@@ -195,7 +187,7 @@ class Subtrees:
     def _subtree(self, scope: Scope) -> Subtree:
         place = repr(scope)  # spelled out: `true` and `1` are equal and not the same
         with self._mutex:
-            subtree = self._subtrees.pop(place, None) or Subtree(scope)
+            subtree = self._subtrees.pop(place, None) or Subtree(scope, self._index)
             self._subtrees[place] = subtree  # after all that were searched before
         return subtree
 

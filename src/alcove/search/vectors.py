@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -11,24 +11,8 @@ import numpy as np
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 
-
-class _Buffer:
-    """Room for more vectors than are used, so that an addition need not copy what is there."""
-
-    def __init__(self, vectors: Matrix) -> None:
-        self.room = np.empty((len(vectors) + len(vectors) // 4 + 16, vectors.shape[1]), dtype=np.float32)
-        self.room[: len(vectors)] = vectors
-        self.used = len(vectors)
-        self._lock = threading.Lock()
-
-    def extend(self, used: int, more: Matrix) -> bool:
-        """Writes after the vectors a snapshot has; False if another one did before, or there is no room."""
-        with self._lock:
-            if self.used != used or used + len(more) > len(self.room):
-                return False
-            self.room[used : used + len(more)] = more
-            self.used += len(more)
-            return True
+MOST_BLOCKS = 8
+"""Blocks in which a subtree's vectors lie; more take longer to search, and the small ones are made one."""
 
 
 class _Block(NamedTuple):
@@ -37,44 +21,50 @@ class _Block(NamedTuple):
     matrix: Matrix
     rows: Rows
     starts: Rows
-    buffer: _Buffer
+
+    def after(self, rows: int, vectors: int = 0) -> _Block:
+        """The same for rows that come after so many others, in a matrix after so many vectors."""
+        return self._replace(rows=self.rows + np.int32(rows), starts=self.starts + np.int32(vectors))
 
 
 class Vectors:
-    """A snapshot: the vectors of so many rows, in a block for each of the parts that the rows come from."""
+    """A snapshot: the vectors of so many rows. They lie in several blocks, so that one that is added need not
+    copy those that are there, and corpora can be joined as they are.
+    """
 
     def __init__(self, blocks: Sequence[_Block], rows: int) -> None:
         self._blocks, self._rows = blocks, rows
         self.dimensions = max(block.matrix.shape[1] for block in blocks)
-        """A part that has no vectors yet may have others than the rest."""
+        """A block without any vectors may have others than the rest."""
 
     @classmethod
     def of(cls, vectors: Sequence[Mapping[str, Matrix]], dimensions: int) -> Vectors:
         """From each row's vectors by field."""
-        matrix, rows, starts = _stacked(vectors, dimensions)
-        buffer = _Buffer(matrix)
-        return cls([_Block(buffer.room[: len(matrix)], rows, starts, buffer)], len(vectors))
+        counts = np.array([sum(map(len, fields.values())) for fields in vectors], dtype=np.int32)
+        rows = np.flatnonzero(counts).astype(np.int32)
+        starts = (np.cumsum(counts, dtype=np.int32) - counts)[rows]
+        parts = [part for fields in vectors for part in fields.values()]
+        matrix = np.concatenate([np.zeros((0, dimensions), dtype=np.float32), *parts])
+        return cls([_Block(matrix.astype(np.float32, copy=False), rows, starts)], len(vectors))
 
     @classmethod
-    def joined(cls, parts: Sequence[Vectors], starts: Sequence[int]) -> Vectors:
-        """Those of several parts, whose rows begin at `starts`."""
-        blocks = [
-            block._replace(rows=block.rows + np.int32(start))
-            for part, start in zip(parts, starts, strict=True)
-            for block in part._blocks
-        ]
-        return cls(blocks, sum(part._rows for part in parts))
+    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
+        """Those of several parts, the rows of each after the rows of the one before."""
+        blocks, rows = [], 0
+        for part in parts:
+            blocks += [block.after(rows) for block in part._blocks]
+            rows += part._rows
+        return cls(blocks, rows)
 
     def extended(self, vectors: Sequence[Mapping[str, Matrix]]) -> Vectors:
         """With the vectors of rows after the last."""
-        ((matrix, rows, starts, buffer),) = self._blocks
-        more, its_rows, its_starts = _stacked(vectors, self.dimensions)
-        if not buffer.extend(len(matrix), more):
-            buffer = _Buffer(np.concatenate([matrix, more]))
-        rows = np.append(rows, its_rows + np.int32(self._rows))
-        starts = np.append(starts, its_starts + np.int32(len(matrix)))
-        block = _Block(buffer.room[: len(matrix) + len(more)], rows, starts, buffer)
-        return Vectors([block], self._rows + len(vectors))
+        longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions)])
+        first, *small = longer._blocks
+        if len(small) < MOST_BLOCKS:
+            return longer
+        ends = accumulate(len(block.matrix) for block in small)
+        moved = [block.after(0, end - len(block.matrix)) for block, end in zip(small, ends, strict=True)]
+        return Vectors([first, _Block(*map(np.concatenate, zip(*moved, strict=True)))], longer._rows)
 
     def __len__(self) -> int:
         """How many vectors there are."""
@@ -83,7 +73,7 @@ class Vectors:
     def first(self, rows: Rows) -> Matrix:
         """The first vector of each of some rows; zeros where one has none."""
         first = np.zeros((len(rows), self.dimensions), dtype=np.float32)
-        for matrix, owners, starts, _ in self._blocks:
+        for matrix, owners, starts in self._blocks:
             places = np.searchsorted(owners, rows)
             known = places < len(owners)
             known[known] = owners[places[known]] == rows[known]
@@ -91,20 +81,11 @@ class Vectors:
                 first[known] = matrix[starts[places[known]]]
         return first
 
-    def cosines(self, query: Matrix) -> Matrix:
-        """The best of each row's vectors against a unit vector, NaN where a row has none."""
+    def cosines(self, query: Matrix | None) -> Matrix:
+        """The best of each row's vectors against a unit vector, NaN where a row, or the query, has none."""
         best = np.full(self._rows, np.nan, dtype=np.float32)
-        for matrix, owners, starts, _ in self._blocks:
-            if len(owners) and matrix.shape[1] == len(query):
+        for matrix, owners, starts in self._blocks:
+            if query is not None and len(owners) and matrix.shape[1] == len(query):
                 every = matrix @ query
                 best[owners] = every if len(every) == len(owners) else np.maximum.reduceat(every, starts)
         return best
-
-
-def _stacked(vectors: Sequence[Mapping[str, Matrix]], dimensions: int) -> tuple[Matrix, Rows, Rows]:
-    counts = np.array([sum(map(len, fields.values())) for fields in vectors], dtype=np.int32)
-    rows = np.flatnonzero(counts).astype(np.int32)
-    starts = (np.cumsum(counts, dtype=np.int32) - counts)[rows]
-    parts = [part for fields in vectors for part in fields.values()]
-    matrix = np.concatenate([np.zeros((0, dimensions), dtype=np.float32), *parts])
-    return matrix.astype(np.float32, copy=False), rows, starts
