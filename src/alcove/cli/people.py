@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, writing
-from alcove.cli.store import on_store, paged
-from alcove.core.records import HeldNamespace, Memory, Receipt
+from alcove.cli.store import by_cursor, on_store
+from alcove.core.records import Receipt
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -43,13 +43,9 @@ def _tell(out: Output, user: str, found: Held) -> None:
         click.echo(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
     click.echo(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
                f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
-    _rooms(out, "namespace", found.namespaces)
-    _rooms(out, "room of others", found.shared_rooms)
-
-
-def _rooms(out: Output, what: str, rooms: list[HeldNamespace]) -> None:
-    if rooms:
-        out.table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
+    for what, rooms in (("namespace", found.namespaces), ("room of others", found.shared_rooms)):
+        if rooms:
+            out.table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
 
 
 @on_store()
@@ -60,15 +56,9 @@ def review(store: Store, out: Output, user: str, limit: int = 100) -> None:
     What is in their rooms, and what they wrote into rooms of others, in the order it was written.
     Example:  alcove review alice
     """
-
-    def ask(most: int, after: str | None) -> tuple[Sequence[Memory], str | None]:
-        page = store.admin.memories_of(user, limit=most, after_cursor=after)
-        return page.items, page.after_cursor if page.items else None
-
-    found = paged(ask, None, limit=limit, most=1000)
-    out.table(
-        found, "id, written=created_at, namespace, key, value", empty=f"nothing of {plain(user)} is held"
-    )
+    found = by_cursor(partial(store.admin.memories_of, user), "items", limit)
+    out.table(found, "id, written=created_at, namespace, key, value",
+              empty=f"nothing of {plain(user)} is held")  # fmt: skip
 
 
 @on_store()

@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 
 from alcove import __version__
 from alcove.cli.memories import given
-from alcove.cli.output import Output, compact
+from alcove.cli.output import Output, aligned, compact
 from alcove.cli.store import Duration, is_url, json_option, on_store
 from alcove.core.clock import parse_duration
 from alcove.core.errors import needed_by
@@ -63,9 +63,8 @@ def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        shown = "" if row["value"] is None else row["value"]
-        click.echo(f"{row['name']:<16} {shown!s:<24} {row['source']}")
+    for line in aligned([["" if cell is None else str(cell) for cell in row.values()] for row in rows], None):
+        click.echo(line)
 
 
 @click.command()

@@ -136,6 +136,17 @@ def paged(
             return
 
 
+def by_cursor(ask: Callable[..., Any], field: str, limit: int) -> Iterator[Any]:
+    """The same, of an operation that takes a limit and a cursor; `field` of a page has its records."""
+
+    def page(most: int, cursor: str | None) -> tuple[Sequence[Any], str | None]:
+        found = ask(limit=most, after_cursor=cursor)
+        records = getattr(found, field)
+        return records, found.after_cursor if records else None
+
+    return paged(page, None, limit=limit, most=1000)
+
+
 class NamespaceType(click.ParamType):  # type: ignore[type-arg]
     """A namespace as it is typed: user:alice:notes."""
 

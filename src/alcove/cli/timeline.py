@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alcove.cli.output import Output, compact, plain, shown
-from alcove.cli.store import on_store, paged
+from alcove.cli.store import by_cursor, on_store, paged
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
@@ -18,7 +18,6 @@ from alcove.core.records import KINDS, Event, EventPage, Version
 
 if TYPE_CHECKING:
     from alcove import Store
-    from alcove.store.reports import AuditEntry
 
 _PAGE = 200
 _MISSING = object()
@@ -178,7 +177,7 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
 @on_store()
 @click.option("--user", help="Only what this user did, or what was done about them.")
 @click.option("--action", help="Only this action, such as user.wipe.")
-def audit(store: Store, out: Output, limit: int = 100, **asked: str | None) -> None:
+def audit(store: Store, out: Output, limit: int = 100, **asked: Any) -> None:
     """Show who operated on what, newest first.
 
     \b
@@ -187,12 +186,7 @@ def audit(store: Store, out: Output, limit: int = 100, **asked: str | None) -> N
       alcove audit --user alice
       alcove audit --action policies.put --json
     """
-
-    def ask(most: int, after: str | None) -> tuple[Sequence[AuditEntry], str | None]:
-        page = store.admin.audit(limit=most, after_cursor=after, **asked)
-        return page.entries, page.after_cursor
-
-    entries = paged(ask, None, limit=limit, most=1000)
+    entries = by_cursor(partial(store.admin.audit, **asked), "entries", limit)
     out.table(entries, "when=at, actor, action, subject, details", empty="nothing was noted")
 
 
