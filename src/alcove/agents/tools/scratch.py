@@ -21,18 +21,15 @@ from alcove.core.records import Memory, Put
 Kind = Annotated[str, Meta(description="Which room.")]
 Pattern = Annotated[str | None, Meta(description="Keys like `plan_*`.")]
 Version = Annotated[int, Meta(ge=0, description="Only if it has this version; 0: only if it is new.")]
-_ABOUT = {
+_READERS: dict[str, str] = {
     "global": "every user of every agent with it",
-    "workflow": "all who are in it",
-    "swarm": "all who are in it",
-    "debate": "all who are in it",
+    **dict.fromkeys(RUNS, "all who are in it"),
     "session": "this user's agents in this session",
     "agent": "you alone with this user",
 }
 _PAGE = 1000
 """Values that one answer gives at most; its text shows `MOST` of them."""
 LONGEST_PATTERN = 200
-_PARTS = re.compile(r"\*+|\[!?+\]?+[^\]]*\]|.", re.DOTALL)
 
 
 def enter(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
@@ -94,7 +91,7 @@ def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memor
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these kinds of rooms."""
     rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "scratch": True}
-    who = "; ".join(f"{', '.join(group)}: {who}" for who, group in groupby(kinds, _ABOUT.__getitem__))
+    who = "; ".join(f"{', '.join(group)}: {who}" for who, group in groupby(kinds, _READERS.__getitem__))
     return (
         Tool("shared_memory_write", f"Write a value to a room. Who reads it: {who}.", write, **rooms),
         Tool("shared_memory_read", "Read a value of a room.", read, **rooms, reads=True),
@@ -106,29 +103,10 @@ def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Whether a key fits a pattern: `*` is any text, `?` any character, `[a-z]` one of some, `[!a-z]` none.
 
-    It takes time in proportion to the key's length, whatever the pattern is.
-    All ways to fit are followed at once: a bit for each part of the pattern says whether the text so far may
-    end before it. The meaning is that of `fnmatch`, whose expressions go back over the text again and again.
+    No pattern takes long: `translate` lets a star go back only over what the next part of the pattern could
+    match, so that the time is at most that of comparing each part with each place in the key.
     """
     if len(pattern) > LONGEST_PATTERN:
         raise InvalidRequest("pattern", f"at most {LONGEST_PATTERN} characters")
-    parts = _PARTS.findall(pattern)
-    stars = sum(1 << place for place, part in enumerate(parts) if part[0] == "*")
-    classes = {part: re.compile(translate(part)) for part in parts if len(part) > 1 and part[0] == "["}
-    taking: dict[str, int] = {}
-
-    def takes(character: str) -> int:
-        """The parts that this character fits."""
-        fitting = {part for part, found in classes.items() if found.match(character)} | {character, "?"}
-        return sum(1 << place for place, part in enumerate(parts) if part in fitting)
-
-    def fits(text: str) -> bool:
-        reached = 1 | (1 & stars) << 1
-        for character in text:
-            if (taken := taking.get(character)) is None:
-                taken = taking[character] = takes(character)
-            reached = (reached & taken & ~stars) << 1 | reached & stars
-            reached |= (reached & stars) << 1
-        return bool(reached >> len(parts))
-
-    return fits
+    match = re.compile(translate(pattern)).match
+    return lambda key: match(key) is not None
