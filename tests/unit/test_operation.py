@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.asynchronous import AsyncHttpTransport
+from alcove.client.embedded import LocalTransport
 from alcove.client.server import Server
-from alcove.client.transports import LocalTransport
 from alcove.core.cursor import Portion
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal

@@ -17,8 +17,17 @@ from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import EVENTS, AdminOperations, AgentOperations, MemoryOperations
 from alcove.client import SCHEMES
 from alcove.client.remote import checked_roles, server_at
-from alcove.client.server import BACKUP, HttpRequest, Lines, SentEvents, Server, pieces_sent
-from alcove.client.transports import BEFORE_RECONNECTING, LocalTransport, bound_arguments, received
+from alcove.client.server import (
+    BACKUP,
+    BEFORE_RECONNECTING,
+    HttpRequest,
+    Lines,
+    SentEvents,
+    Server,
+    bound_arguments,
+    pieces_sent,
+    received,
+)
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -28,7 +37,7 @@ from alcove.upkeep.transfer import File, Imports, pieces_of
 if TYPE_CHECKING:
     import httpx
 
-    from alcove.client.embedded import Alcove
+    from alcove.client.embedded import Alcove, LocalTransport
     from alcove.core.settings import Settings
     from alcove.search.embedders import Embedder
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
+from alcove.api.operation import Operation, Streaming
 from alcove.client.store import AdminHandle, AgentsHandle, Store
-from alcove.client.transports import LocalTransport
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -29,6 +30,7 @@ from alcove.store.audit import Audit
 from alcove.store.configuration import Configuration
 from alcove.store.memories import Memories
 from alcove.store.service import Parts
+from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
 from alcove.upkeep.wipe_ledger import Ledger
@@ -36,6 +38,33 @@ from alcove.vault import KeyProvider, Vault, default_keys
 
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LocalTransport:
+    """Operations done by a service in this process, as one principal."""
+
+    def __init__(self, service: Any, principal: Principal) -> None:
+        self._service = service
+        self.principal = principal
+
+    def as_principal(self, principal: Principal) -> LocalTransport:
+        return LocalTransport(self._service, principal)
+
+    def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
+        return partial(getattr(self._service, operation.does.__name__), self.principal)
+
+    def streaming(self, operation: Streaming[P, R]) -> Callable[P, Iterator[R]]:
+        return partial(getattr(self._service, operation.does.__name__), self.principal)
+
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+        return self._service.backup(self.principal, to)  # type: ignore[no-any-return]
+
+    def only_here(self, name: str) -> Callable[..., Any]:
+        """A method of the service that no server offers."""
+        return partial(getattr(self._service, name), self.principal)
 
 
 class Alcove(Store):

@@ -6,6 +6,7 @@ import random
 import secrets
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -30,7 +31,9 @@ from alcove.core.errors import (
     needed_by,
 )
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.engine.copying import Copy
 from alcove.store import validation
+from alcove.upkeep.backup import BackedUp, Partial
 
 if TYPE_CHECKING:
     pass
@@ -252,4 +255,24 @@ def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index
     )
 
 
+BEFORE_RECONNECTING = 0.5
 BACKUP = HttpRequest(method="GET", path="/v1/admin/backup", patient=True)
+
+
+def bound_arguments(
+    operation: Operation[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Every argument of an operation's method by its name."""
+    bound = operation.signature.bind(*args, **named)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def received(partial: Partial, to: Path, size: int) -> BackedUp:
+    """A backup that has come whole, once it was looked through and is at its place."""
+    partial.sync()
+    with Copy(partial.path) as copy:
+        copy.refuse_damaged()
+        held = copy.summary()
+    partial.complete()
+    return BackedUp(to, size, held.memories, held.versions, held.last_seq, 0)

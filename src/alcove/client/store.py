@@ -7,12 +7,11 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from alcove.agents.tools import Answer
 from alcove.api.operation import Handle
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
-from alcove.client.transports import HttpTransport, LocalTransport
 from alcove.core.principal import Principal
 from alcove.core.records import Receipt, Shared, Swept
 from alcove.store.reports import ApiKey
@@ -20,6 +19,10 @@ from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.doctor import Examination
 from alcove.upkeep.transfer import File, Imports
 from alcove.vault import Rotation
+
+if TYPE_CHECKING:
+    from alcove.client.embedded import LocalTransport
+    from alcove.client.remote import HttpTransport
 
 
 class AdminHandle(AdminOperations, Handle):

@@ -17,6 +17,11 @@ from alcove.store.service import Steps, Work
 
 Handler = Callable[[Call], Awaitable[Struct | None]]
 _PREFERS_TO_BE_TOLD = b"return=representation"
+_SHARED = (
+    "name", "tag", "method", "path", "summary", "answer", "errors", "role", "streams", "idempotent", "quiet",
+    "unhurried", "example",
+)  # fmt: skip
+"""What a resource has from its operation as it is."""
 
 
 def served(
@@ -71,22 +76,6 @@ def _handler(
 def _resource(operation: Operation[..., Any], handler: Handler) -> Resource:
     body = None if operation.in_query else operation.request
     query = operation.request if operation.in_query else None
-    return Resource(
-        name=operation.name,
-        tag=operation.tag,
-        method=operation.method,
-        path=operation.path,
-        summary=operation.summary,
-        description=operation.__doc__,
-        handler=handler,
-        query=query or NoQuery,
-        body=body,
-        answer=operation.answer,
-        errors=operation.errors,
-        role=operation.role,
-        streams=operation.streams,
-        idempotent=operation.idempotent,
-        quiet=operation.quiet,
-        unhurried=operation.unhurried,
-        example=operation.example,
-    )
+    told: dict[str, Any] = {name: getattr(operation, name) for name in _SHARED}
+    query = query or NoQuery
+    return Resource(**told, description=operation.__doc__, handler=handler, query=query, body=body)
