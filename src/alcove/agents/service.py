@@ -199,7 +199,10 @@ class Agents(Runs):
             if known.scratch:
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
-            return known.called(turn, arguments)
+            answer = known.called(turn, arguments)
+            return answer._replace(
+                result=msgspec.to_builtins(answer.result)
+            )  # plain JSON values, as REST gives
         except AlcoveError as error:
             outcome = error.code
             raise

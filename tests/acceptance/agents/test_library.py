@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,26 @@ def test_five_lines_suffice(path: Path, specs: Path) -> None:
             alice.call("staff", "remember", key="k", content="c")
         assert memory.agents(specs).as_user("alice", groups=["staff"]).call("staff", "list_memories")
         assert memory.as_user("alice").get("agent:bot:u:alice", "tea")
+
+
+def test_results_are_plain_json_values(path: Path, tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(
+        "agents: [{name: bot, memory: {private: {}, scratch: [agent], facts: {}, long_term: {}}}]"
+    )
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("remember", {"key": "tea", "content": "mint"}), ("recall", {"key": "tea"}),
+        ("search_memory", {"query": "mint"}), ("list_memories", {}),
+        ("shared_memory_write", {"namespace": "agent", "key": "k", "value": [1]}),
+        ("shared_memory_read", {"namespace": "agent", "key": "k"}),
+        ("shared_memory_list", {"namespace": "agent"}),
+        ("learn_fact", {"content": "tea is hot"}), ("recall_facts", {"query": "tea"}),
+        ("memory_remember", {"content": "likes tea"}), ("memory_recall", {"query": "tea"}),
+    ]  # fmt: skip
+    with Alcove(path, settings=QUIET) as memory:
+        agents = memory.agents(specs)
+        for tool, arguments in calls:
+            result = agents.call("bot", tool, **arguments).result
+            assert json.loads(json.dumps(result)) == result, tool
 
 
 def test_calls_are_on_record_once_the_store_is_closed(path: Path, specs: Path) -> None:
