@@ -19,6 +19,7 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking import rank
+from alcove.search.searcher import MOST_WINDOWS
 from alcove.search.terms import Item, Question, term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.bag import Bag
@@ -180,7 +181,8 @@ class Recalling:
         found = self.handle(user).search(
             prefix, query=query, mode=mode, filter=filter, limit=limit, offset=offset, as_of=as_of
         )
-        assert found.degraded is None
+        windows = sum(len(rows) for each in items.values() for rows in each.vectors.values())
+        assert found.degraded is None or (at is not None and windows > MOST_WINDOWS)
         got = [((m.namespace, m.key), m.score) for m in found]
         asked = embed_query(self.embedder, query)
         cosines = {
@@ -192,6 +194,8 @@ class Recalling:
             assert memory.value == next(
                 v.value for v in visible if (v.ns, v.key) == (memory.namespace, memory.key)
             )
+        if found.degraded:
+            return  # more of the past than one search embeds: some of it was ranked by words alone
         for place, score in got:
             assert score == pytest.approx(min(1.0, max(0.0, cosines[place])), abs=1e-5)
         if mode == "semantic":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -56,3 +56,12 @@ def query(path: Path, sql: str) -> list[tuple[apsw.SQLiteValue, ...]]:
         return db.execute(sql).fetchall()
     finally:
         db.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process with all its threads has used of processors so far."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread that has just ended
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9

@@ -11,15 +11,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support.inspection import processor_seconds
 from tests.support.patience import LONG
 from tests.support.players import FLAGS, SPECS, Table
 from tests.support.service import serving
@@ -191,20 +190,6 @@ def repeated(text: str, end: str, size: int) -> str:
     return text * max(1, (size - len(end)) // len(text.encode())) + end
 
 
-class Meter:
-    """The processor time of a process with all its threads."""
-
-    def __init__(self, pid: int) -> None:
-        self._tasks = Path(f"/proc/{pid}/task")
-
-    def seconds(self) -> float:
-        total = 0
-        for task in self._tasks.iterdir():
-            with suppress(OSError):  # a thread that has just ended
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     folder = tmp_path_factory.mktemp("cost")
@@ -218,16 +203,16 @@ class Fuzzer:
 
     def __init__(self, table: Table) -> None:
         self._mallory = table.known(USER)
-        self._meter = Meter(table.service.process.pid)
+        self._pid = table.service.process.pid
 
     def cost(self, make: Make, shape: Shape, size: int) -> tuple[float, int]:
         """The processor time of the last of some requests, and its status."""
         *before, last = make(shape, size)
         for each in before:
             self._send(each)
-        started = self._meter.seconds()
+        started = processor_seconds(self._pid)
         status = self._send(last)
-        return self._meter.seconds() - started, status
+        return processor_seconds(self._pid) - started, status
 
     def _send(self, request: Request) -> int:
         more: dict[str, Any] = {"headers": request.headers or {}, "params": request.params}

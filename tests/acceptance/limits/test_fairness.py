@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.inspection import locked
+from alcove import Alcove
+from tests.support.inspection import locked, processor_seconds
 from tests.support.patience import PATIENCE, until
 from tests.support.players import FLAGS, Player
 from tests.support.service import Service, serving
@@ -165,6 +167,28 @@ def test_a_request_whose_client_is_gone_gives_its_place_back_at_once(crowded: Se
         until(lambda: alice.ask("GET", "/v1/memories/namespaces").status_code == 200)
 
 
+def test_a_search_whose_caller_is_gone_stops(tmp_path: Path) -> None:
+    """It looks into sixty large values, and costs a fraction of that when nobody waits for it any more."""
+    value = {"parts": [{"n": n} for n in range(60_000)]}
+    with Alcove(tmp_path / "memory.db", embedder=None) as store:
+        for n in range(60):
+            store.put("user:noop", f"k{n}", value)
+    body = json.dumps({"namespace_prefix": ["user", "noop"], "filter": {"absent": 7}}).encode()
+    head = "POST /v1/memories/search HTTP/1.1\nHost: localhost\nContent-Type: application/json\n"
+    head += f"Content-Length: {len(body)}\nConnection: close\n\n"
+    with serving(tmp_path, "--embedder", "none") as service:
+        used = partial(processor_seconds, service.process.pid)
+        started = used()
+        with closing(sent(service, head, body)) as one:
+            assert said(one).endswith(b'{"items":[]}')
+        whole = used() - started
+        started = used()
+        with closing(sent(service, head, body)):
+            until(lambda: used() - started > whole / 10)
+        time.sleep(2 * whole)
+        assert used() - started < whole / 2
+
+
 # The write lock
 
 
@@ -203,17 +227,23 @@ class Attack:
         self._large = {"words": [f"word {n}" for n in range(60_000)]}
         for n in range(8):
             assert self.player.put("user", "mallory", key=f"large-{n}", value=self._large).status_code == 200
-        ways = [self._search, self._put, self._read, self._stream, self._head, self._denied]
-        self._threads = [threading.Thread(target=self._again, args=(way,)) for way in ways * 3]
+        ways = [self._search, self._put, self._read, self._head, self._denied]
+        self._streams = [threading.Thread(target=self._again, args=(self._stream,)) for _ in range(3)]
+        self._others = [threading.Thread(target=self._again, args=(way,)) for way in ways * 3]
+        self._full = threading.Event()
 
     def __enter__(self) -> None:
-        for each in self._threads:
+        """Begins when they have as many streams as they can have."""
+        for each in self._streams:
+            each.start()
+        assert self._full.wait(PATIENCE)
+        for each in self._others:
             each.start()
         time.sleep(1)
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        for each in self._threads:
+        for each in [*self._streams, *self._others]:
             each.join(PATIENCE)
 
     def _again(self, way: Callable[[ExitStack, httpx.Client], None]) -> None:
@@ -235,8 +265,9 @@ class Attack:
         client.get("/v1/memories", params={"ns": ["user", "mallory"], "key": "large-1"})
 
     def _stream(self, stack: ExitStack, _: httpx.Client) -> None:
-        stack.enter_context(closing(opened(self.player, "GET", STREAM)))
-        time.sleep(0.05)
+        if refused(stack.enter_context(closing(opened(self.player, "GET", STREAM)))):
+            self._full.set()
+            time.sleep(0.05)
 
     def _head(self, stack: ExitStack, _: httpx.Client) -> None:
         stack.enter_context(closing(sent(self.player.service, "GET / HTTP/1.1\nX: ")))
@@ -249,12 +280,15 @@ class Attack:
 def visits(victim: Player) -> list[float]:
     """Small requests of somebody like any other, each of which must be answered; how long each took."""
     room: list[str] = ["user", victim.name]
+    found = f"{victim.service.url}/v1/memories/namespaces"
+    token = {"authorization": f"Bearer {victim.token}"}
     ways: list[Callable[[], Any]] = [
         lambda: victim.put(*room, key="k", value={"n": 1}),
         lambda: victim.service.get(room, "k", victim.token),
         lambda: victim.ask(
             "POST", "/v1/memories/search", json={"namespace_prefix": room, "filter": {"n": 1}}
         ),
+        lambda: httpx.get(found, headers=token, timeout=PATIENCE, trust_env=False),  # over a new connection
     ]
     seconds = []
     for way in ways * 10:

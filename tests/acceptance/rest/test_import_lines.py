@@ -116,6 +116,18 @@ def test_lines_that_do_not_end_take_no_more_than_the_bodies_of_one_user_may(serv
     until(lambda: imported(service, line("after")) == 1)
 
 
+def test_large_lines_are_stored_while_others_are_still_to_come(service: Service) -> None:
+    """No more of them is held than a bundle of some bytes, however few they are."""
+    head = "POST /v1/memories/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    large = [
+        json.dumps({"namespace": OWN, "key": f"large {n}", "value": {"text": "x" * 900_000}})
+        for n in range(8)
+    ]
+    with socket.create_connection(("127.0.0.1", service.port), PATIENCE) as one:
+        one.sendall(f"{head}Content-Length: 99999999\r\n\r\n".encode() + "\n".join(large).encode())
+        until(lambda: service.get(OWN, "large 5").status_code == 200)
+
+
 def imported(service: Service, content: bytes) -> int:
     headers = {"content-type": "application/x-ndjson"}
     answer = service.call("POST", "/v1/memories/import", content=content, headers=headers)
