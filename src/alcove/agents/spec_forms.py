@@ -16,17 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct, defstruct
 
-from alcove.agents.specs import (
-    PRIVATE_TEMPLATE,
-    Agent,
-    AgentMemory,
-    Count,
-    Knowledge,
-    Name,
-    SessionMemory,
-    Team,
-    Template,
-)
+from alcove.agents import specs
+from alcove.agents.specs import PRIVATE_TEMPLATE, Agent, Count, Name, Team, Template
 
 
 class At(NamedTuple):
@@ -107,9 +98,9 @@ def _form(name: str, *fields: Any, base: type[Struct] | None = None) -> Any:
 
 _WrittenMemory = _form(
     "WrittenMemory",
-    ("session_memory", SessionMemory | bool, SessionMemory(enabled=False)),
+    ("session_memory", specs.SessionMemory | bool, specs.SessionMemory(enabled=False)),
     ("types", tuple[_Type, ...], ()),
-    base=AgentMemory,
+    base=specs.AgentMemory,
 )
 WrittenAgent = _form(
     "WrittenAgent", ("version", _Version, None), ("memory", _WrittenMemory | None, None), base=Agent
@@ -125,29 +116,30 @@ _UNNAMED = ("name", Name, "")  # what is in the metadata is not required here
 _AgentSpec = _form("AgentSpec", _UNNAMED, base=PublishedAgent)
 _TeamMetadata = _form("TeamMetadata", ("name", Name), ("namespace", Unused, None), *_FOREIGN)
 _AgentMetadata = _form("AgentMetadata", ("version", _Version, None), base=_TeamMetadata)
-_API_VERSION = ("api_version", Annotated[str | None, At()], None)
+
+
+def _resource(kind: str, metadata: Any, *spec: Any) -> Any:
+    return _form(
+        f"{kind}Resource",
+        ("api_version", Annotated[str | None, At()], None),
+        ("kind", Annotated[Literal[kind], At()]),
+        ("spec", *spec),
+        ("metadata", Annotated[metadata, At()]),
+    )
+
+
+_FIELDS = At(expected="a block of fields, or nothing")
+_TeamSpec = _form("TeamSpec", _UNNAMED, base=Team)
 RESOURCES = {
-    "Agent": _form(
-        "AgentResource",
-        _API_VERSION,
-        ("kind", Annotated[Literal["Agent"], At()]),
-        ("spec", Annotated[_AgentSpec | None, At(expected="a block of fields, or nothing")], None),
-        ("metadata", Annotated[_AgentMetadata, At()]),
-    ),
-    "Team": _form(
-        "TeamResource",
-        _API_VERSION,
-        ("kind", Annotated[Literal["Team"], At()]),
-        ("spec", Annotated[_form("TeamSpec", _UNNAMED, base=Team), At()]),
-        ("metadata", Annotated[_TeamMetadata, At()]),
-    ),
+    "Agent": _resource("Agent", _AgentMetadata, Annotated[_AgentSpec | None, _FIELDS], None),
+    "Team": _resource("Team", _TeamMetadata, Annotated[_TeamSpec, At()]),
 }
 """A document that is one agent or team, with its name in its metadata, by its `kind`."""
 LISTS = _form(
     "Lists",
     ("agents", tuple[WrittenAgent, ...] | None, None),  # type: ignore[valid-type]
     ("teams", tuple[Team, ...] | None, None),
-    ("knowledge", tuple[Knowledge, ...] | None, None),
+    ("knowledge", tuple[specs.Knowledge, ...] | None, None),
 )
 """A document with any number of each."""
 
