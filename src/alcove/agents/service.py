@@ -200,9 +200,8 @@ class Agents(Runs):
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
             answer = known.called(turn, arguments)
-            return answer._replace(
-                result=msgspec.to_builtins(answer.result)
-            )  # plain JSON values, as REST gives
+            result = msgspec.to_builtins(answer.result)  # plain JSON values, as over REST
+            return answer._replace(result=result)
         except AlcoveError as error:
             outcome = error.code
             raise
