@@ -18,7 +18,8 @@ Address = Sequence[str] | str
 """A namespace as a caller may give it: its segments, or their spelling."""
 Moment = datetime | str
 """A time as a caller may give it: an aware datetime, or RFC 3339 text."""
-Key = Annotated[str, Meta(min_length=1, max_length=1024)]
+MAX_KEY_BYTES = 1024
+Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 MAX_TTL_SECONDS = 100 * 366 * 86_400
 Seconds = Annotated[
     int, Meta(ge=0, le=MAX_TTL_SECONDS, description="How long it lives, in seconds; for ever without or at 0")

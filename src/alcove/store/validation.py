@@ -13,10 +13,19 @@ from msgspec import Struct
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, MAX_TTL_SECONDS, Delete, Get, Kind, Operation, Put, Touch
+from alcove.core.records import (
+    KINDS,
+    MAX_KEY_BYTES,
+    MAX_TTL_SECONDS,
+    Delete,
+    Get,
+    Kind,
+    Operation,
+    Put,
+    Touch,
+)
 from alcove.core.settings import Settings
 
-MAX_KEY_BYTES = 1024
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 NOT_BLANK = r"\S"

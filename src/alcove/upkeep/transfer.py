@@ -12,10 +12,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from alcove.core.clock import Clock, checked_moment
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.principal import Principal, checked_user
-from alcove.core.records import Author, Entry, Imported, Memory
+from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
 from alcove.core.settings import KIB, MIB, Settings
 from alcove.store.memories import Memories
-from alcove.store.validation import MAX_KEY_BYTES
 
 _MOST_LINES = 200
 MOST_BYTES = MIB
