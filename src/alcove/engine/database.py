@@ -88,6 +88,7 @@ class Database:
         self._turn = threading.Lock()
         self._busy_timeout = busy_timeout
         self._readers: deque[apsw.Connection] = deque()
+        """Connections that nobody uses at the moment."""
         self._closed = False
         _make(path)
         with explained(self.path):
@@ -122,7 +123,10 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[apsw.Connection]:
         """A connection to read with; each statement sees the newest commit."""
-        reader = self._reader()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._new_reader()
         try:
             yield reader
         except apsw.Error as error:
@@ -138,7 +142,10 @@ class Database:
 
     def fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         """What a statement finds, by its name, as of the newest commit."""
-        reader = self._reader()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._new_reader()
         try:  # and not `with`: every get comes here, and that costs as much as the statement
             return reader.execute(SQL[name], params).fetchall()
         except apsw.Error as error:
@@ -159,16 +166,12 @@ class Database:
         """A number that the store keeps about itself."""
         return int(self.fetch("mark", name)[0][0])
 
-    def _reader(self) -> apsw.Connection:
-        """A connection that nobody else uses; it goes back to the others afterwards."""
+    def _new_reader(self) -> apsw.Connection:
         self._refuse_if_closed()
-        try:
-            return self._readers.pop()
-        except IndexError:
-            with explained(self.path):
-                reader = self._connect()
-                reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
-                return reader
+        with explained(self.path):
+            reader = self._connect()
+            reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
+            return reader
 
     def rebuild(self) -> bool:
         """Writes the whole file anew, so that no deleted byte is left in it or in its log.
@@ -186,8 +189,9 @@ class Database:
         """Closes every connection that is not in use; the last one empties the log into the file."""
         with self._turn:
             self._closed = True
-            while self._readers:
-                self._readers.pop().close()
+            idle, self._readers = self._readers, deque(maxlen=0)  # which keeps none that comes back later
+            while idle:
+                idle.pop().close()
             self._writer.close()
 
     def _refuse_if_closed(self) -> None:
