@@ -13,7 +13,7 @@ from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
 from alcove.engine.log import Live, Transaction
-from alcove.engine.rows import FOR_EVER, AuditRow, Document, HeldRow, Person, Wiped
+from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.store.reports import ApiKey, Root
 
 
@@ -43,9 +43,8 @@ class SqliteAdministration:
     def version(self) -> int:
         return self._db.mark("documents")
 
-    def document(self, kind: str) -> Document | None:
-        found = self._db.fetch("document", kind)
-        return Document._make(found[0]) if found else None
+    def document(self, kind: str) -> tuple[int, str] | None:
+        return next(iter(self._db.fetch("document", kind)), None)
 
     def add_document(self, kind: str, actor: str, body: str) -> int:
         with self._db.write() as db:

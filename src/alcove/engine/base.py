@@ -44,8 +44,8 @@ class Unobserved:
     def expired(self, memories: int, *, which: str) -> None: ...
 
 
-class Waited(Protocol):
-    """Something that waits for the disk: a thread blocks for it, an event loop has a thread do so."""
+class Pending(Protocol):
+    """A submitted transaction: a thread blocks until it is on the disk, an event loop has a thread do so."""
 
     def wait(self) -> None:
         """Blocks until it is done or refused."""
@@ -59,10 +59,6 @@ class Waited(Protocol):
 
     def settle(self) -> bool:
         """Does what waits, unless somebody else does; whether this one is done or refused."""
-
-
-class Pending(Waited, Protocol):
-    """A submitted transaction."""
 
     def result(self) -> rows.Outcome:
         """Waits for the commit: a row an operation, or the answer an earlier request got."""
@@ -122,7 +118,9 @@ class Administration(Protocol):
     def version(self) -> int:
         """The version of the newest document; asked before every decision, so it must be quick."""
 
-    def document(self, kind: str) -> rows.Document | None: ...
+    def document(self, kind: str) -> tuple[int, str] | None:
+        """The version and the JSON of what was put last."""
+
     def add_document(self, kind: str, actor: str, body: str) -> int: ...
 
     def held(self, person: rows.Person) -> list[rows.HeldRow]:

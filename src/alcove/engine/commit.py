@@ -83,34 +83,6 @@ class Submission:
             self._sleep.release()
 
 
-class Step:
-    """A call that may wait for the write lock, to be waited for like a commit."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-        self._error: Exception | None = None
-        self.done = False
-
-    def attend(self, signal: Callable[[], None]) -> None:
-        signal()
-
-    def settle(self) -> bool:
-        try:
-            self._call()
-        except Exception as error:  # for who waits, and not for the thread that does it
-            self._error = error
-        self.done = True
-        return True
-
-    def wait(self) -> None:
-        self.settle()
-
-    def result(self) -> None:
-        """Raises what the call raised."""
-        if self._error:
-            raise self._error
-
-
 class CommitQueue:
     """Each user's writes in order of arrival, and the users in turn: who writes much waits for himself.
 

@@ -329,12 +329,3 @@ class AuditRow(NamedTuple):
     action: str
     subject: str | None
     details: str
-
-
-class Document(NamedTuple):
-    """Policies or settings as they were put, as JSON."""
-
-    version: int
-    at: int
-    actor: str | None
-    body: str

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
-from alcove.engine.base import Waited
+from alcove.engine.base import Pending
 from alcove.store.service import Steps, Work
 
 _MOST_BUCKETS = 100_000
@@ -224,7 +224,7 @@ class ThreadPool:
             else:
                 await self._committed(step)
 
-    async def _committed(self, pending: Waited) -> None:
+    async def _committed(self, pending: Pending) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -255,7 +255,7 @@ class _Done(Generic[T]):
     value: T
 
 
-def _next(steps: Steps[T]) -> Waited | float | Work | _Done[T]:
+def _next(steps: Steps[T]) -> Pending | float | Work | _Done[T]:
     try:
         return next(steps)
     except StopIteration as done:

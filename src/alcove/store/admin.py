@@ -46,7 +46,7 @@ class Admin(People):
         """The texts that decide now, and which of them were put rather than found."""
         principal.require("auditor")
         document, stored = self._rows.document("policies"), self._configuration.stored("policies")
-        return Policies(*self._policy.bundle, document.version if document else 0, sorted(stored))
+        return Policies(*self._policy.bundle, document[0] if document else 0, sorted(stored))
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
         """Puts policies in force in every process; one not given is the folder's or the built-in one."""

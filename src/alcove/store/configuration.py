@@ -50,7 +50,7 @@ class Configuration:
     def stored(self, kind: str) -> dict[str, Any]:
         """What was put last, as it was put."""
         document = self._rows.document(kind)
-        return msgspec.json.decode(document.body) if document else {}
+        return msgspec.json.decode(document[1]) if document else {}
 
     def changed(self, changes: Mapping[str, object]) -> dict[str, object]:
         """The settings to store after some changes; null takes one back, an error names a wrong one."""

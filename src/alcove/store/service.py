@@ -9,7 +9,7 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from alcove.core.clock import Clock
-from alcove.engine.base import Engine, Waited
+from alcove.engine.base import Engine, Pending
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
@@ -54,7 +54,7 @@ class Work(Enum):
     """So much that it is not to be done on an event loop."""
 
 
-Steps = Generator[Waited | float | Work, None, R]
+Steps = Generator[Pending | float | Work, None, R]
 """What is yielded is to be waited for: a commit, or so many seconds; or it is said that much work follows."""
 
 

@@ -18,12 +18,11 @@ from alcove.core.principal import Principal
 from alcove.core.records import Operation, Put, Result
 from alcove.core.settings import Settings
 from alcove.engine import rows
-from alcove.engine.commit import Step
 from alcove.engine.log import new_id
 from alcove.engine.rows import Row, Writer
 from alcove.policy import Policy
 from alcove.store import decoding, validation
-from alcove.store.service import Service, Steps
+from alcove.store.service import Service, Steps, Work
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")
@@ -67,7 +66,7 @@ class Writing(Service):
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
     ) -> Steps[Portion[Result]]:
-        """A write; no part of it waits for the write lock but in what it yields."""
+        """A write; no part of it waits for the write lock but in what it yields, or after `Work.LARGE`."""
         done = 0 if after_cursor is None else _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None
@@ -80,9 +79,9 @@ class Writing(Service):
             if idempotency_key is not None:
                 once = _request(self._vault, write, operations, idempotency_key)
             if write.missing:  # of newcomers, to whom all of it is allowed
-                made = Step(lambda subjects=write.missing: [*map(self._vault.key, subjects)])  # type: ignore[misc]
-                yield made
-                made.result()
+                yield Work.LARGE  # making keys may wait for the write lock
+                for subject in write.missing:
+                    self._vault.key(subject)
                 continue
             pending = self._engine.submit(prepared, once, principal.user_id)
             yield pending

@@ -13,7 +13,7 @@ ORDER BY seq DESC LIMIT ?5
 DELETE FROM audit WHERE at < ?
 
 -- name: document
-SELECT version, at, actor, body FROM documents WHERE kind = ? ORDER BY version DESC LIMIT 1
+SELECT version, body FROM documents WHERE kind = ? ORDER BY version DESC LIMIT 1
 
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?)
