@@ -60,7 +60,7 @@ def requests_at_once(wanted: int) -> int:
     possible = (max(files, raised) - _OWN_FILES) // 3
     if possible < wanted:
         log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", possible)
-    return min(wanted, possible)
+    return max(1, min(wanted, possible))
 
 
 async def stop_with_parent() -> None:

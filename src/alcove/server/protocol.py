@@ -130,8 +130,10 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_headers_complete(self) -> None:
-        if self._head > MOST_HEAD_BYTES and self._head_bytes() > MOST_HEAD_BYTES:
-            raise ValueError(_TOO_LONG)  # which the parser turns into a 400
+        if self._head > MOST_HEAD_BYTES:  # it may have come together with some of the body
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > MOST_HEAD_BYTES:
+                raise ValueError(_TOO_LONG)  # which the parser turns into a 400
         self._head, self._in_head = 0, False
         self._waiting.discard(self)
         super().on_headers_complete()
@@ -145,10 +147,6 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if not (more or self.lost):
             self._wait()
-
-    def _head_bytes(self) -> int:
-        """The head alone, where it came together with some of the body."""
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def send_400_response(self, msg: str) -> None:
         id = f"{random.getrandbits(64):016x}"

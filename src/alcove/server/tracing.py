@@ -47,10 +47,12 @@ class Tracing:
         attributes["http.response.status_code"] = exchange.status
         if failed := exchange.status >= _SERVER_ERRORS:
             attributes["error.type"] = str(exchange.status)
+        given = {name: exchange.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
+        caller = self._continued.extract(given, Context())  # a header that is no trace begins a new one
         now = time.time_ns()
         span = self._tracer.start_span(
             name,
-            self._caller(exchange),
+            caller,
             kind=SpanKind.SERVER,
             attributes=attributes,
             start_time=now - int((time.perf_counter() - exchange.started) * 1e9),
@@ -65,8 +67,3 @@ class Tracing:
         enough.start()
         self._provider.shutdown()
         enough.cancel()
-
-    def _caller(self, exchange: Exchange) -> Context:
-        """The caller's trace; a header that is not one begins a new trace."""
-        given = {name: exchange.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
-        return self._continued.extract(given, Context())
