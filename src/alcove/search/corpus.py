@@ -220,6 +220,9 @@ class JoinedCorpus:
         }
 
 
+AnyCorpus = Corpus | JoinedCorpus
+
+
 def _none(corpus: Corpus) -> Rows:
     return np.full(len(corpus), -1, dtype=np.int32)
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -243,13 +244,11 @@ def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece
 
 
 def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[Embedded]:
-    """The vectors of each piece as they are kept: for each field a row a window."""
-    import numpy as np  # noqa: PLC0415
-
+    """The vectors of each piece as they are kept."""
     windows = [window for piece in pieces for _, window in piece.windows]
-    calls = [windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE)]
-    parts = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
-    rows = iter(np.concatenate(parts) if parts else ())
+    calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
+    every = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
+    rows = chain.from_iterable(every)
     found = []
     for text, named, size, rest in pieces:
         fields: Fields = {}

@@ -103,9 +103,8 @@ class MiniLM:
         from alcove.search.terms import Lexicon  # noqa: PLC0415
 
         tokenizer, _ = self._model()  # verifies the file
-        table = np.memmap(
-            self._found() / "onnx/model.onnx_data", dtype=np.float32, mode="r", shape=WORD_TABLE
-        )
+        file = self._found() / "onnx/model.onnx_data"
+        table = np.memmap(file, dtype=np.float32, mode="r", shape=WORD_TABLE)
         return Lexicon(tokenizer.get_vocab(), table)
 
     def _model(self) -> tuple[Tokenizer, InferenceSession]:
@@ -129,9 +128,8 @@ class MiniLM:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            session = InferenceSession(
-                str(folder / "onnx/model.onnx"), options, providers=["CPUExecutionProvider"]
-            )
+            network = str(folder / "onnx/model.onnx")
+            session = InferenceSession(network, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # both raise bare classes of their own
             raise EmbedderUnavailable(f"the model in {folder} cannot be loaded: {error}") from None
         if session.get_outputs()[0].shape[-1] != self.dimensions:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.core.records import Mode
-from alcove.search.corpus import Corpus, JoinedCorpus, Mask
+from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import LABEL, SPEAKER, Question
@@ -72,7 +72,7 @@ DEFAULT = Ranking()
 
 
 def rank(
-    corpus: Corpus | JoinedCorpus,
+    corpus: AnyCorpus,
     question: Question,
     *,
     limit: int,
@@ -92,9 +92,7 @@ def rank(
 class _Scorer:
     """One search: every signal over every row that passes."""
 
-    def __init__(
-        self, corpus: Corpus | JoinedCorpus, question: Question, mask: Mask | None, ranking: Ranking
-    ) -> None:
+    def __init__(self, corpus: AnyCorpus, question: Question, mask: Mask | None, ranking: Ranking) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0

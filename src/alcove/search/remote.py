@@ -56,12 +56,9 @@ class RemoteEmbedder:
         return np.concatenate([self._batch(texts[n : n + BATCH]) for n in range(0, len(texts), BATCH)])
 
     def _batch(self, texts: Sequence[str]) -> Matrix:
-        body: dict[str, object] = {
-            "model": self._model,
-            # Services refuse an empty input; a space is the nearest text to it.
-            "input": [text or " " for text in texts],
-            "encoding_format": "float",
-        }
+        # Services refuse an empty input; a space is the nearest text to it.
+        given = [text or " " for text in texts]
+        body: dict[str, object] = {"model": self._model, "input": given, "encoding_format": "float"}
         if self._asked is not None:
             body["dimensions"] = self._asked
         rows = _rows(self._post(json.dumps(body).encode()), len(texts), self._url)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
 from alcove.engine.base import Index
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
-from alcove.search.corpus import Corpus, JoinedCorpus
+from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import cut, opened, vectors_of
 from alcove.search.ranking import Hit, rank
@@ -40,8 +40,21 @@ class SearchResult(NamedTuple):
 
     hits: list[tuple[Row, Hit]]
     degraded: str | None
-    next_offset: int | None = None
+    next_offset: int | None
     """Where to go on, if not all of them fit in one answer."""
+    complete: bool
+    """Whether everything that was ranked best was still there when it was read, as far as it fits."""
+
+
+class How(TypedDict):
+    """How a search is to be answered."""
+
+    mode: Mode
+    limit: int
+    offset: int
+    """How many of the best hits to leave out."""
+    explain: bool
+    """Whether each hit says what each signal added to its rank."""
 
 
 class Searcher:
@@ -57,43 +70,29 @@ class Searcher:
         self._subtrees = Subtrees(index, most_bytes=most_bytes)
         self._lexicon: Lexicon | None = None
 
-    def search(
-        self, scope: Scope, query: str, *, mode: Mode, limit: int, offset: int, explain: bool, fits: Fits
-    ) -> SearchResult:
+    def search(self, scope: Scope, query: str, *, fits: Fits, **how: Unpack[How]) -> SearchResult:
         """The best of what is live in a scope.
 
-        Of those hits that `mode` ranks best, `limit` after the first `offset`, with each signal's share where
-        `explain` says so. `fits` decides the scope's filter on rows that the store cannot decide on.
+        `fits` decides on rows on which the store cannot decide whether the scope's filter lets them pass.
         """
-        question, degraded = self._question(query, mode)
+        question = self._question(query, how["mode"])
         for _ in range(MOST_ATTEMPTS):
             parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
             corpora, mask = [corpus for corpus, _ in parts], np.concatenate([mask for _, mask in parts])
             corpus = corpora[0] if len(corpora) == 1 else JoinedCorpus(corpora)
-            comparable, told = _comparable(question, corpus, mode, degraded)
-            best = rank(corpus, comparable, limit=offset + limit, mask=mask, mode=mode, explain=explain)
-            found, next_offset = self._read(scope, best[offset:], None, offset)
-            if len(found) == len(best[offset:]) or next_offset is not None:
+            result = self._answer(scope, corpus, mask, question, how)
+            if result.complete:
                 break
-        return SearchResult(found, told, next_offset)
+        return result
 
     def search_past(
-        self,
-        scope: Scope,
-        rows: Iterable[Row],
-        query: str,
-        *,
-        at: int,
-        mode: Mode,
-        limit: int,
-        offset: int,
-        explain: bool,
+        self, scope: Scope, rows: Iterable[Row], query: str, *, at: int, **how: Unpack[How]
     ) -> SearchResult:
-        """The best of some versions, `rows`, that were current at a moment; the rest is as for `search`.
+        """The best of some versions, `rows`, that were current at a moment, `at`.
 
         A few of them that have no vectors get them here.
         """
-        question, degraded = self._question(query, mode)
+        question = self._question(query, how["mode"])
         with_text = (row for row in rows if row.index_text is not None)
         texts = {row.seq: text_of(row) for row in islice(with_text, MOST_PAST + 1)}
         if len(texts) > MOST_PAST:
@@ -104,39 +103,44 @@ class Searcher:
         items = {seq: kept[seq] or item(text) for seq, text in texts.items()}
         if self._embedder and question.vector is not None:
             lost = [each for each in items.values() if not each.vectors]
+            told = None
             try:
                 wanted = [texts[each.sequence] for each in _likeliest(lost, question)]
-                found = self._embedded(self._embedder, wanted, len(question.vector))
+                found = _embedded(self._embedder, wanted, len(question.vector))
                 items |= {seq: replace(items[seq], vectors=vectors) for seq, vectors in found.items()}
                 if len(found) < len(lost):
-                    degraded = f"{len(lost) - len(found)} texts of that time are ranked by words alone"
+                    told = f"{len(lost) - len(found)} texts of that time are ranked by words alone"
             except EmbedderUnavailable as error:
-                degraded = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
+                told = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
+            question = replace(question, degraded=told)
         corpus = Corpus.of(items.values())
-        question, degraded = _comparable(question, corpus, mode, degraded)
-        hits = rank(corpus, question, limit=offset + limit, mode=mode, explain=explain)
-        best, next_offset = self._read(scope, hits[offset:], at, offset)
-        return SearchResult(best, degraded, next_offset)
+        return self._answer(scope, corpus, corpus.columns.live, question, how, at)
 
-    def _read(
-        self, scope: Scope, hits: Sequence[Hit], at: int | None, offset: int
-    ) -> tuple[list[tuple[Row, Hit]], int | None]:
-        """The rows of hits, each looked up in the caller's own scope, whatever it was ranked in.
-
-        As many as fit in one answer, and where to go on if that is not all.
-        """
-        place = {hit.id: n for n, hit in enumerate(hits)}
-        seqs = [hit.id for hit in hits if isinstance(hit.id, int)]
-        found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(hits))
-        next_offset = offset + place[found[-1].seq] + 1 if more else None
-        return [(row, hits[place[row.seq]]) for row in found], next_offset
+    def _answer(
+        self, scope: Scope, corpus: AnyCorpus, mask: Mask, question: Question, how: How, at: int | None = None
+    ) -> SearchResult:
+        """The best rows of a corpus, each looked up in the caller's own scope, whatever it was ranked in."""
+        mode, offset, had = how["mode"], how["offset"], corpus.vectors.dimensions
+        if question.vector is not None and len(question.vector) != had:  # they cannot be compared
+            told = OTHER_DIMENSIONS.format(len(question.vector), had) if len(corpus.vectors) else None
+            if told and mode == "semantic":
+                raise EmbedderUnavailable(told)
+            question = replace(question, vector=None, degraded=question.degraded or told)
+        limit, explain = offset + how["limit"], how["explain"]
+        best = rank(corpus, question, limit=limit, mask=mask, mode=mode, explain=explain)
+        hits = {hit.id: hit for hit in best[offset:]}
+        seqs = [id for id in hits if isinstance(id, int)]
+        found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
+        next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
+        rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
+        return SearchResult(rows, question.degraded, next_offset, complete)
 
     @property
     def _name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def _question(self, query: str, mode: Mode) -> tuple[Question, str | None]:
-        """The question with its vector, or the reason why it has none; by meaning alone that is an error."""
+    def _question(self, query: str, mode: Mode) -> Question:
+        """The question with its vector, or why it has none; by meaning alone that is an error."""
         now = self._clock() / SECOND
         try:
             vector = self._vector(query)
@@ -145,10 +149,10 @@ class Searcher:
                 raise
             # By words alone is what was asked for where there is no embedder; else the scores are missing.
             told = error.message if mode == "hybrid" or self._embedder else None
-            return Question.of(query, None, now=now), told
+            return replace(Question.of(query, now=now), degraded=told)
         if self._lexicon is None and (make := getattr(self._embedder, "lexicon", None)):
             self._lexicon = make()
-        return Question.of(query, vector, lexicon=self._lexicon, now=now), None
+        return Question.of(query, vector, lexicon=self._lexicon, now=now)
 
     def _vector(self, query: str) -> Matrix:
         if self._embedder is None:
@@ -158,21 +162,6 @@ class Searcher:
             raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
         with _failures_told():
             return embed_query(self._embedder, query)
-
-    def _embedded(
-        self, embedder: Embedder, texts: Sequence[Text], dimensions: int
-    ) -> dict[int, dict[str, Matrix]]:
-        """The vectors of as many of the texts, from the first on, as one search may embed."""
-        windows, size, pieces = MOST_WINDOWS, MOST_CHARACTERS, []
-        with _failures_told():
-            for text in texts:
-                if len(text.index_text) <= size:
-                    size -= len(text.index_text)
-                    piece = cut(embedder, TextToIndex(text.seq, text.ns, text.index_text, 0))
-                    if len(piece.windows) <= windows:
-                        windows -= len(piece.windows)
-                        pieces.append(piece)
-            return {each.text.seq: opened(each.body) for each in vectors_of(embedder, pieces, dimensions)}
 
 
 @contextmanager
@@ -197,14 +186,15 @@ def _likeliest(items: list[Item], question: Question) -> list[Item]:
     return sorted(items, key=lambda item: order.get(item.id, MOST_WINDOWS))
 
 
-def _comparable(
-    question: Question, corpus: Corpus | JoinedCorpus, mode: Mode, degraded: str | None
-) -> tuple[Question, str | None]:
-    """The question without its vector, where that cannot be compared with those of a corpus."""
-    had = corpus.vectors.dimensions
-    if question.vector is None or len(question.vector) == had:
-        return question, degraded
-    told = OTHER_DIMENSIONS.format(len(question.vector), had) if len(corpus.vectors) else None
-    if told and mode == "semantic":
-        raise EmbedderUnavailable(told)
-    return replace(question, vector=None), degraded or told
+def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, dict[str, Matrix]]:
+    """The vectors of as many of the texts, from the first on, as one search may embed."""
+    windows, size, pieces = MOST_WINDOWS, MOST_CHARACTERS, []
+    with _failures_told():
+        for text in texts:
+            if len(text.index_text) <= size:
+                size -= len(text.index_text)
+                piece = cut(embedder, TextToIndex(text.seq, text.ns, text.index_text, 0))
+                if len(piece.windows) <= windows:
+                    windows -= len(piece.windows)
+                    pieces.append(piece)
+        return {each.text.seq: opened(each.body) for each in vectors_of(embedder, pieces, dimensions)}

@@ -184,6 +184,8 @@ class Question:
     """The time it speaks of."""
     recent: bool = False
     """Whether it asks for what is newest."""
+    degraded: str | None = None
+    """Why it finds less than it could, for who asked."""
 
     @classmethod
     def of(
