@@ -35,6 +35,20 @@ def test_no_pattern_takes_much_longer_than_a_plain_one(pattern: str) -> None:
     assert min(seconds(pattern) for _ in range(3)) < 20 * min(seconds("a*") for _ in range(3))
 
 
+@pytest.mark.parametrize(
+    "pattern", ["*" + "a" * 198 + "b", "*" + "?" * 198 + "b", "*" + "[ab]" * 49 + "c", "*aaaaaaaaab" * 18]
+)
+def test_the_longest_pattern_takes_at_most_a_look_from_each_part_at_each_place(pattern: str) -> None:
+    fits, key, took = matcher(pattern), "a" * 1000, []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert not fits(key)
+        took.append(time.perf_counter() - started)
+    assert min(took) < 0.01, (
+        "200 parts at 1,000 places; going back over the text again and again takes seconds"
+    )
+
+
 def test_a_pattern_longer_than_its_limit_is_refused_by_its_name() -> None:
     with pytest.raises(InvalidRequest) as refused:
         matcher("[" * 100_000)

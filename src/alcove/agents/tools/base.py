@@ -60,9 +60,11 @@ class Room(NamedTuple):
     at: Namespace
 
     def get(self, key: str) -> Memory | None:
+        """What is under a key, if anything."""
         return self.memories.get(self.who, self.at, key)
 
     def put(self, key: str, value: dict[str, Any], index: dict[str, str]) -> Entry:
+        """Keeps a value under a key, to be found by the texts of `index`."""
         return self.memories.put(self.who, self.at, key, value, index=index)
 
     def delete(self, key: str) -> bool:
@@ -70,6 +72,7 @@ class Room(NamedTuple):
         return self.memories.delete(self.who, self.at, key).deleted
 
     def search(self, **asked: Any) -> FoundMemories:
+        """What `Memories.search` finds in this room; `asked` are its arguments."""
         return self.memories.search(self.who, self.at, **asked, exact=self.alone)
 
     @property
