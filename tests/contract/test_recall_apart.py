@@ -291,7 +291,7 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         found(pool, user)
     assert reads.rows == 301, "the pool is read once for all of them"
-    held = pool.memories._recall._subtrees._bytes.total()
+    held = pool.memories._searcher._subtrees._bytes.total()
     for n in range(50):
         reader(pool, "mallory").put(own("mallory"), f"m{n}", {}, index={"text": "tea"})
         reader(pool, "mallory").touch(own("mallory"), f"m{n}", ttl_seconds=1000)
@@ -299,8 +299,8 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         assert rooms(found(pool, user)) == {POOL}
     assert reads.rows - before <= 50, "what changed is looked at once, whoever comes by"
-    assert pool.memories._recall._subtrees._bytes.total() < 1.1 * held
-    assert len(pool.memories._recall._subtrees._subtrees) == 1
+    assert pool.memories._searcher._subtrees._bytes.total() < 1.1 * held
+    assert len(pool.memories._searcher._subtrees._subtrees) == 1
 
 
 def test_an_own_room_below_a_pool_is_held_beside_it(pool: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_th
     open_store: Open,
 ) -> None:
     store = open_store(embedder=None, settings=Settings(sweep_interval=0, search_memory_mb=1))
-    subtrees = store.memories._recall._subtrees
+    subtrees = store.memories._searcher._subtrees
     words = " ".join(f"w{n}" for n in range(300))
     victim = store.as_user("victim")
     victim.put("user:victim", "k", {}, index={"text": "tea"})

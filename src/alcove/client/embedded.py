@@ -204,12 +204,12 @@ def _road(
         indexer, clock,
     )  # fmt: skip
 
-    def recall() -> Searcher:
+    def make_searcher() -> Searcher:
         from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
         return Searcher(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
 
-    return Memories(parts, Admin(parts), recall)
+    return Memories(parts, Admin(parts), make_searcher)
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

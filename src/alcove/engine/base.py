@@ -77,7 +77,7 @@ class DataKeys(Protocol):
     def rewrap(self, keys: Sequence[DataKey]) -> None: ...
 
 
-class Index(Protocol):
+class SearchIndex(Protocol):
     """What indexing and searching ask of an engine; each method is told of beside its implementation."""
 
     def claim(self, *, now: int, until: int, limit: int, size: int) -> list[rows.TextToIndex]: ...
@@ -193,7 +193,7 @@ class Engine(DataKeys, Protocol):
     """A durable, ordered store of versions. Safe to use from many threads."""
 
     admin: Administration
-    index: Index
+    index: SearchIndex
     erasure: Erasure
 
     # Writing: every submit is one all-or-nothing transaction, and many share one commit.

@@ -24,7 +24,7 @@ PAGE_BYTES = 1024 * 1024
 
 
 class SqliteIndex:
-    """`base.Index` over one SQLite file."""
+    """`base.SearchIndex` over one SQLite file."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -40,7 +40,7 @@ class SqliteEngine(copying.StoredDataKeys):
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self._fetch = self._db.fetch
-        self.index: base.Index = SqliteIndex(self._db)
+        self.index: base.SearchIndex = SqliteIndex(self._db)
         self.admin: base.Administration = SqliteAdministration(self._db, clock)
         self.erasure: base.Erasure = SqliteErasure(self._db, clock)
         self._observer = observer or Unobserved()

@@ -14,7 +14,7 @@ import msgspec
 
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
-from alcove.engine.base import Index
+from alcove.engine.base import SearchIndex
 from alcove.engine.rows import Embedded, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 
@@ -41,7 +41,7 @@ class Indexer:
     """A thread that is woken by commits and looks by itself now and then; it starts when first needed."""
 
     def __init__(
-        self, index: Index, embedder: Embedder, clock: Clock, *, interval: float, batch: int
+        self, index: SearchIndex, embedder: Embedder, clock: Clock, *, interval: float, batch: int
     ) -> None:
         self._index = index
         self._embedder = embedder
@@ -176,7 +176,7 @@ class Indexer:
         return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
 
-def reindex(index: Index, embedder: Embedder, batch: int) -> Iterator[int]:
+def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
     """Embeds every text anew with another embedder, then serves its vectors; how many it has done so far.
 
     The old ones serve until then. What was done is kept, so that one that was broken off goes on. A text

@@ -15,7 +15,7 @@ from alcove.core.clock import SECOND, Clock
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
-from alcove.engine.base import Index
+from alcove.engine.base import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
@@ -63,7 +63,9 @@ class Searcher:
     `most_bytes` bounds the memory of the subtrees that it holds.
     """
 
-    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock, *, most_bytes: int) -> None:
+    def __init__(
+        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, *, most_bytes: int
+    ) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock

@@ -16,7 +16,7 @@ from alcove.core.cancellation import to_the_end
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.engine.base import Index
+from alcove.engine.base import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
 from alcove.search.indexer import opened
@@ -50,7 +50,7 @@ class Subtree:
     same way. What a caller asked for beside that, the filter, is a mask over its rows.
     """
 
-    def __init__(self, scope: Scope, index: Index) -> None:
+    def __init__(self, scope: Scope, index: SearchIndex) -> None:
         self.scope = scope
         self.place = repr(scope)
         self.counted = 0
@@ -149,7 +149,7 @@ class Subtrees:
     What belongs to nobody is held once for all its readers, and what a reader owns inside of it beside it.
     """
 
-    def __init__(self, index: Index, *, most_bytes: int) -> None:
+    def __init__(self, index: SearchIndex, *, most_bytes: int) -> None:
         self._index = index
         self._most_bytes = most_bytes
         self._subtrees: OrderedDict[str, Subtree] = OrderedDict()

@@ -52,10 +52,10 @@ _SWEEP_BATCH = 500
 class Memories(Writing, Reading):
     """Memories of every principal; each call says who asks."""
 
-    def __init__(self, parts: Parts, admin: Admin, recall: Callable[[], Searcher]) -> None:
+    def __init__(self, parts: Parts, admin: Admin, make_searcher: Callable[[], Searcher]) -> None:
         super().__init__(parts)
         self.admin = admin
-        self._make_recall = recall
+        self._make_searcher = make_searcher
         self.index_patience = 30.0
         """Seconds that a put waits to be indexed, if it is asked to."""
 

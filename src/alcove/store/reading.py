@@ -60,12 +60,12 @@ _ALIKE = 16
 class Reading(Timeline):
     """Reads for every principal; each call says who asks. `memories.Memories` adds the writing."""
 
-    _make_recall: Callable[[], Searcher]
+    _make_searcher: Callable[[], Searcher]
 
     @cached_property
-    def _recall(self) -> Searcher:
+    def _searcher(self) -> Searcher:
         """Made by the first search: it brings numpy along."""
-        return self._make_recall()
+        return self._make_searcher()
 
     @property
     def settings(self) -> Settings:
@@ -186,9 +186,9 @@ class Reading(Timeline):
                 found.next_offset = offset + len(found) if more and len(found) < limit else None
             else:
                 if at is None:
-                    best = self._recall.search(scope, query, fits=partial(self._fits, scope.filter), **how)
+                    best = self._searcher.search(scope, query, fits=partial(self._fits, scope.filter), **how)
                 else:
-                    best = self._recall.search_past(scope, self._scanned(scope, at), query, at=at, **how)
+                    best = self._searcher.search_past(scope, self._scanned(scope, at), query, at=at, **how)
                 found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
                 found.degraded, found.next_offset = best.degraded, best.next_offset
             self._refuse_forgotten(at)
