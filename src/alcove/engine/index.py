@@ -196,16 +196,13 @@ class SqliteIndex:
                 near = state.vectors - since.vectors < NEAR
                 along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
                 came += _came(db, scope, embedder, since.vectors, along, which="embedded")
-            erased, touched = state.erased != since.erased, state.touches != since.touches
-            return rows.Change(
-                state,
-                [*{text.seq: text for text in came}.values()],
-                superseded,
-                [seq for (seq,) in db.execute(SQL["live"], place)] if erased else None,
-                [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
-                if touched
-                else [],
-            )
+            live = expiries = None
+            if state.erased != since.erased:
+                live = [seq for (seq,) in db.execute(SQL["live"], place)]
+            if state.touches != since.touches:
+                expiries = [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
+            came = [*{text.seq: text for text in came}.values()]
+            return rows.Change(state, came, superseded, live, expiries or [])
 
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""

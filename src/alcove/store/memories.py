@@ -156,11 +156,8 @@ class Memories(Writing, Reading):
         `after_cursor`: gets of more than 4 MiB in all end early; the same call with their cursor goes on.
         """
         yield Work.LARGE
-        return (
-            yield from self._write(
-                principal, validation.operations(operations), idempotency_key, after_cursor
-            )
-        )
+        parsed = validation.operations(operations)
+        return (yield from self._write(principal, parsed, idempotency_key, after_cursor))
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
