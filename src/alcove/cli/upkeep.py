@@ -122,7 +122,7 @@ def _indexed(store: Store, waited: int) -> Iterator[int]:
 
 @on_store()
 def keys(store: Store, out: Output) -> None:
-    """Show which keys encrypt the data keys, and how many each has wrapped.
+    """Show which keys wrap the data keys, and how many each.
 
     \b
     Example:  alcove keys
