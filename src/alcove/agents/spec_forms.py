@@ -11,6 +11,8 @@ Every name may be written in snake_case or in camelCase.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -144,7 +146,15 @@ LISTS = _form(
 """A document with any number of each."""
 
 
-def agent_form(names: set[str], memory: object) -> Any:
-    """The form of an agent with these fields: only a published one may say things to other programs."""
-    published = not names.isdisjoint(("system_prompt", "primitives"))
-    return PublishedAgent if published or (isinstance(memory, dict) and "types" in memory) else WrittenAgent
+def agent_form(item: object) -> Any:
+    """The form that an agent is written in: only a published one may say things to other programs."""
+    written = {snake(name): each for name, each in item.items()} if isinstance(item, dict) else {}
+    memory = written.get("memory")
+    typed = isinstance(memory, dict) and "types" in memory
+    return PublishedAgent if typed or {"system_prompt", "primitives"} & written.keys() else WrittenAgent
+
+
+@functools.lru_cache(4096)
+def snake(name: str) -> str:
+    """A name in snake_case, however it is written."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m[1].lower(), name)

@@ -18,7 +18,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.spec_forms import LISTS, RESOURCES, At, Unused, agent_form
+from alcove.agents.spec_forms import LISTS, RESOURCES, At, Unused, agent_form, snake
 from alcove.agents.specs import Agent, Knowledge, Path, Team, Trouble, dotted
 
 T = TypeVar("T", Agent, Team, Knowledge)
@@ -95,11 +95,7 @@ class SpecFile:
 
     def item(self, name: str, item: object, path: Path) -> None:
         """Adds an agent, a team or a source that stands at a path."""
-        form = KINDS[name]
-        if name == "agents":
-            block = item if isinstance(item, dict) else {}
-            form = agent_form({*map(snake, block)}, block.get("memory"))
-        self._add(name, item, form, path, path)
+        self._add(name, item, agent_form(item) if name == "agents" else KINDS[name], path, path)
 
     def _add(self, name: str, item: object, form: type[Struct], path: Path, root: Path) -> None:
         """The same, if nothing is wrong with it; what it does not say would stand at `root`."""
@@ -274,12 +270,6 @@ def _used(form: type[Struct]) -> list[str]:
     """The names of the fields that have an effect."""
     tag = form.__struct_config__.tag_field
     return [*filter(None, (tag,)), *(each.name for each in _fields(form) if each.type != Unused)]
-
-
-@functools.lru_cache(4096)
-def snake(name: str) -> str:
-    """A name in snake_case, however it is written."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m[1].lower(), name)
 
 
 class _Loader(yaml.SafeLoader):

@@ -152,3 +152,13 @@ def test_wrong_specs_and_ids_are_refused(path: Path, specs: Path, tmp_path: Path
         with pytest.raises(InvalidRequest):
             agents.call("bot", "remember", key="\ud800", content="c")
         assert len([*agents.calls_of("bot")]) == 10
+
+
+def test_what_looks_like_a_membership_of_a_run_and_is_none_stands_in_nobodys_way(
+    path: Path, specs: Path
+) -> None:
+    """A user may write below `runs` what ends with their name, and whatever an id cannot be."""
+    with Alcove(path, settings=QUIET, embedder=None) as memory:
+        memory.as_user("alice").put(("runs", "workflow", "x" * 600, "u", "alice"), "membership", {"a": 1})
+        assert memory.agents(specs).as_user("alice").list_runs() == []
+        assert memory.admin.wipe("alice").removed["memories"] == 1
