@@ -114,17 +114,15 @@ def character_windows(text: str, *, size: int = 1000, overlap: int = 120) -> lis
 def spans(pieces: list[tuple[int, int]], *, size: int, overlap: int) -> list[tuple[int, int]]:
     """Runs of consecutive pieces, each at most `size` long, every run taking up the end of the last."""
     found: list[tuple[int, int]] = []
-    first = last = 0
+    start = last = 0
     while last < len(pieces):
-        begin = pieces[first][0]
-        while last < len(pieces) and (pieces[last][1] - begin <= size or last == first):
+        first, last, begin = start, start + 1, pieces[start][0]
+        while last < len(pieces) and pieces[last][1] - begin <= size:
             last += 1
         end = pieces[last - 1][1]
         found.append((begin, end))
-        if last < len(pieces):
-            # Back over the overlap, but always past the last start, or the loop would never end.
-            back = last
-            while back - 1 > first and end - pieces[back - 1][0] <= overlap:
-                back -= 1
-            first = back
+        # Back over the overlap, but always past the last start, or the loop would never end.
+        start = last
+        while start - 1 > first and end - pieces[start - 1][0] <= overlap:
+            start -= 1
     return found

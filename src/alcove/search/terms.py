@@ -196,29 +196,21 @@ class Question:
         lexicon: Lexicon | None = None,
         now: float | None = None,
     ) -> Question:
-        """A question as it is asked at a moment, `now`, in seconds since 1970.
+        """A question as it is asked at a moment, `now`, in seconds since 1970, from which it counts back.
 
-        `vector` is its embedding, and `lexicon` knows words of like meaning; without them it is ranked
-        without.
+        `vector` is its embedding, and `lexicon` knows words like its own; both may be missing.
         """
         asked = question_words(text)
         found: dict[str, Related] = {}
-        for word, related in zip(
-            asked, lexicon.related(asked) if lexicon else [()] * len(asked), strict=True
-        ):
+        related = lexicon.related(asked) if lexicon else [()] * len(asked)
+        for word, like in zip(asked, related, strict=True):
             terms: dict[str, float] = {}
-            for other, likeness in related:
+            for other, likeness in like:
                 terms.setdefault(term(other), likeness)
             terms.pop(term(word), None)
             found.setdefault(term(word), tuple(terms.items()))
-        start = text[:MAX_TIMED]
-        return cls(
-            words=found,
-            said=frozenset(words(text)),
-            vector=vector,
-            span=span(start, now),
-            recent=recent(start),
-        )
+        said, start = frozenset(words(text)), text[:MAX_TIMED]
+        return cls(words=found, said=said, vector=vector, span=span(start, now), recent=recent(start))
 
 
 class Lexicon:
