@@ -148,7 +148,7 @@ def test_no_step_embeds_more_than_its_share_and_a_text_in_pieces_has_the_vectors
     expected: dict[int, bytes] = {}
     for n, text in enumerate(texts):
         seq = queue.put("alice", f"k{n}", text)
-        expected |= embedded(Bag(), [at_once(seq, text)])
+        expected |= {each.text.seq: each.body for each in embedded(Bag(), [at_once(seq, text)])}
     queue.drain(queue.indexer())
     assert queue.kept("alice") == expected
     uncut = [size for size in queue.embedder.sizes if size > 1.1 * STEP_BYTES]
@@ -276,8 +276,8 @@ def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     queue.embedder = model  # type: ignore[assignment]
     indexer = queue.indexer()
     assert queue.drain(indexer) >= 3
-    ((_, whole),) = embedded(model, [at_once(seq, texts)])
-    expected, found = opened(whole), opened(queue.kept("alice")[seq])
+    (whole,) = embedded(model, [at_once(seq, texts)])
+    expected, found = opened(whole.body), opened(queue.kept("alice")[seq])
     assert expected.keys() == found.keys()
     for name, rows in expected.items():
         assert found[name] == pytest.approx(rows, abs=1e-5)

@@ -104,8 +104,8 @@ class Indexer:
     def _take(self, texts: Sequence[TextToIndex], *, probed: bool = False) -> None:
         """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""
         try:
-            pieces = [cut(self._embedder, text, STEP_BYTES) for text in texts]
-            done = [*map(self._with_earlier, vectors_of(self._embedder, pieces, self._expected()))]
+            pieces = embedded(self._embedder, texts, self._expected(), size=STEP_BYTES)
+            done = [*map(self._with_earlier, pieces)]
         except Exception as error:
             if probed:
                 self._put_back(texts, error, tries=texts[0].tries)
@@ -191,7 +191,8 @@ def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]
     while not index.switch(name, parked):
         while texts := index.unembedded(name, after=after, limit=batch):
             after = texts[-1].seq
-            index.keep(name, _all_but_bad(embedder, texts, dimensions, parked))
+            whole = _all_but_bad(embedder, texts, dimensions, parked)
+            index.keep(name, [(each.text.seq, each.body) for each in whole])
             done += len(texts)
             yield done
         after = 0  # some came meanwhile: from the front, without those that are parked
@@ -199,7 +200,7 @@ def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]
 
 def _all_but_bad(
     embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int, bad: dict[int, str]
-) -> list[tuple[int, bytes]]:
+) -> list[Embedded]:
     """The vectors of all texts that can have them."""
     texts = [text for text in texts if text.seq not in bad]
     try:
@@ -243,27 +244,22 @@ def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece
     return Piece(text, windows, taken, None)
 
 
-def vectors_of(embedder: Embedder, pieces: Sequence[Piece], dimensions: int | None = None) -> list[Embedded]:
-    """The vectors of each piece as they are kept."""
+def embedded(
+    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None, size: int = sys.maxsize
+) -> list[Embedded]:
+    """The vectors of each text, or of its next piece of so many bytes, as they are kept."""
+    pieces = [cut(embedder, text, size) for text in texts]
     windows = [window for piece in pieces for _, window in piece.windows]
     calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
     every = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
     rows = chain.from_iterable(every)
     found = []
-    for text, named, size, rest in pieces:
+    for text, named, taken, rest in pieces:
         fields: Fields = {}
         for field, _ in named:
             fields.setdefault(field, []).append(next(rows).tobytes())
-        found.append(Embedded(text, msgspec.msgpack.encode(fields), size, rest))
+        found.append(Embedded(text, msgspec.msgpack.encode(fields), taken, rest))
     return found
-
-
-def embedded(
-    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None
-) -> list[tuple[int, bytes]]:
-    """The vectors of each version's whole text."""
-    every = vectors_of(embedder, [cut(embedder, text) for text in texts], dimensions)
-    return [(each.text.seq, each.body) for each in every]
 
 
 def joined(bodies: Iterable[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from alcove.engine.base import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
-from alcove.search.indexer import cut, opened, vectors_of
+from alcove.search.indexer import cut, embedded, opened
 from alcove.search.ranking import Hit, rank
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.terms import Item, Lexicon, Question
@@ -190,13 +190,14 @@ def _likeliest(items: list[Item], question: Question) -> list[Item]:
 
 def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, dict[str, Matrix]]:
     """The vectors of as many of the texts, from the first on, as one search may embed."""
-    windows, size, pieces = MOST_WINDOWS, MOST_CHARACTERS, []
+    windows, size, chosen = MOST_WINDOWS, MOST_CHARACTERS, []
     with _failures_told():
         for text in texts:
             if len(text.index_text) <= size:
                 size -= len(text.index_text)
-                piece = cut(embedder, TextToIndex(text.seq, text.ns, text.index_text, 0))
-                if len(piece.windows) <= windows:
-                    windows -= len(piece.windows)
-                    pieces.append(piece)
-        return {each.text.seq: opened(each.body) for each in vectors_of(embedder, pieces, dimensions)}
+                whole = TextToIndex(text.seq, text.ns, text.index_text, 0)
+                count = len(cut(embedder, whole).windows)
+                if count <= windows:
+                    windows -= count
+                    chosen.append(whole)
+        return {each.text.seq: opened(each.body) for each in embedded(embedder, chosen, dimensions)}
