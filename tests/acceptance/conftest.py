@@ -12,8 +12,9 @@ import pytest
 from alcove import Alcove
 from tests.support.command import Command
 from tests.support.crowd import QUIET, Crowd, in_processes, in_threads
-from tests.support.players import FLAGS, SPECS, Table
+from tests.support.players import SPECS, Table
 from tests.support.service import Service, serving
+from tests.support.tokens import FLAGS
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-import jwt
 
 from tests.support.service import Service, assert_error
+from tests.support.tokens import token
 
-SECRET = "a secret that is long enough for HS256 to be taken seriously"
-FLAGS = ("--auth", "jwt", "--jwt-secret", SECRET)
 CODES = {400: "invalid_request", 403: "permission_denied", 404: "not_found", 409: "conflict"}
 SPECS = """
 agents:
@@ -64,10 +61,6 @@ teams:
     shared_memory_namespace: null
 """
 _numbers = itertools.count(1)
-
-
-def token(user: str, **claims: Any) -> str:
-    return jwt.encode({"sub": user, "exp": int(time.time()) + 3600, **claims}, SECRET, algorithm="HS256")
 
 
 class Player:

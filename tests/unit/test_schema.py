@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 
 import apsw
@@ -11,6 +10,7 @@ import pytest
 
 from alcove import Alcove, AlcoveError, StoreError
 from alcove.engine import database
+from tests.support.aging import aged
 
 RELEASED = [
     "ece4c5193cf671c2a56c6788ba7dd03af8f97f95908ee7be250062a351ea11d5",
@@ -30,24 +30,6 @@ def test_a_released_schema_file_never_changes() -> None:
 def test_a_new_store_has_the_newest_schema(tmp_path: Path) -> None:
     Alcove(tmp_path / "memory.db").close()
     assert version(tmp_path / "memory.db") == len(database.migrations())
-
-
-def aged(new: Path, old: Path, version: int) -> None:
-    """Copies a store into a file of an older schema, as far as that one had a place for it."""
-    shutil.copy(f"{new}.key", f"{old}.key")
-    db = apsw.Connection(str(old))
-    for script in database.migrations()[:version]:
-        db.execute(script)
-    db.execute(f"PRAGMA application_id = {database.APPLICATION_ID}; PRAGMA user_version = {version}")
-    listed = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-    tables = [name for (name,) in listed if name not in ("marks", "sqlite_sequence")]
-    db.execute("ATTACH ? AS new", (str(new),))
-    for table in tables:
-        columns = ", ".join(row[1] for row in db.execute(f"PRAGMA main.table_info({table})"))
-        db.execute(
-            f"DELETE FROM main.{table};INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}"
-        )
-    db.close()
 
 
 @pytest.mark.parametrize("old", range(1, len(database.migrations()) + 1))

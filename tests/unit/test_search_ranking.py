@@ -13,7 +13,7 @@ from alcove.core.records import Mode
 from alcove.search.corpus import Corpus
 from alcove.search.ranking import DEFAULT, Hit, rank
 from alcove.search.terms import Item, Lexicon, Question
-from tests.unit.test_search_corpus import DIMENSIONS, item, question
+from tests.support.corpora import DIMENSIONS, item, question
 
 MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
 

@@ -13,7 +13,7 @@ from alcove import InvalidRequest
 from alcove.server import logs
 from alcove.server.config import ServeConfig
 from alcove.server.running import build, check
-from tests.support.players import SECRET, token
+from tests.support.tokens import SECRET, token
 
 OURS, OTHERS = "https://app.example.org", "https://evil.example"
 ASKED = {"access-control-request-method": "PUT", "access-control-request-headers": "authorization"}

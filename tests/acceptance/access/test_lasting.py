@@ -18,8 +18,9 @@ from alcove import Alcove
 from alcove.core.errors import Unauthenticated
 from tests.support.inspection import query
 from tests.support.patience import PATIENCE, until
-from tests.support.players import FLAGS, SPECS, Player, Table
+from tests.support.players import SPECS, Player, Table
 from tests.support.service import Service, serving
+from tests.support.tokens import FLAGS
 
 STREAM = "/v1/memories/events/stream"
 ALICE = ["user", "alice"]

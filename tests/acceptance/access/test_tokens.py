@@ -16,15 +16,9 @@ import pytest
 from tests.support.issuer import Issuer, issuing
 from tests.support.patience import until
 from tests.support.service import Service, alcove, assert_error, serving
+from tests.support.tokens import FLAGS, SECRET, token
 
-SECRET = "a secret that is long enough for HS256 to be taken seriously"
 OTHER = "another secret, just as long, that the service has never seen"
-
-
-def token(secret: str = SECRET, **claims: object) -> str:
-    """Valid for an hour and for alice, unless told otherwise; a claim that is None is left out."""
-    body = {"sub": "alice", "exp": int(time.time()) + 3600, **claims}
-    return jwt.encode({k: v for k, v in body.items() if v is not None}, secret, algorithm="HS256")
 
 
 def forged(header: dict[str, object], claims: dict[str, object], secret: bytes | None) -> str:
@@ -42,7 +36,7 @@ def hour() -> int:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with a shared secret, and no issuer or audience configured."""
-    with serving(tmp_path_factory.mktemp("hs256"), "--auth", "jwt", "--jwt-secret", SECRET) as service:
+    with serving(tmp_path_factory.mktemp("hs256"), *FLAGS) as service:
         yield service
 
 
@@ -112,13 +106,13 @@ def test_a_user_that_is_no_text_is_never_an_error_of_ours(shared: Service) -> No
 
 
 def test_a_user_too_long_for_a_namespace_is_told_which_claim_it_is(shared: Service) -> None:
-    assert shared.look(token(sub="é" * 509)).status_code == 200
+    assert shared.look(token("é" * 509)).status_code == 200
     for path in ("namespaces", "events", "export", "history?ns=a&key=k"):
-        answer = shared.call("GET", f"/v1/memories/{path}", token(sub="x" * 2000))
+        answer = shared.call("GET", f"/v1/memories/{path}", token("x" * 2000))
         assert assert_error(answer, 400, "invalid_request")["details"]["field"] == "sub"
 
 
-@pytest.mark.parametrize("given", ["x", "a.b.c", "é.é.é", "..", "null", token(OTHER), token() + "x"])
+@pytest.mark.parametrize("given", ["x", "a.b.c", "é.é.é", "..", "null", token(secret=OTHER), token() + "x"])
 def test_what_is_no_token_of_ours_is_refused(shared: Service, given: str) -> None:
     answer = shared.look(headers={"authorization": b"Bearer " + given.encode()})
     assert_error(answer, 401, "unauthenticated")
@@ -173,7 +167,7 @@ def test_audience_and_issuer_are_not_asked_for_unless_configured(shared: Service
 
 
 def test_audience_and_issuer_are_checked_when_configured(tmp_path: Path) -> None:
-    flags = ["--auth", "jwt", "--jwt-secret", SECRET, "--jwt-issuer", "us", "--jwt-audience", "memory"]
+    flags = [*FLAGS, "--jwt-issuer", "us", "--jwt-audience", "memory"]
     with serving(tmp_path, *flags) as service:
         assert service.look(token(iss="us", aud="memory")).status_code == 200
         assert service.look(token(iss="us", aud=["other", "memory"])).status_code == 200
@@ -183,7 +177,7 @@ def test_audience_and_issuer_are_checked_when_configured(tmp_path: Path) -> None
 
 
 def test_leeway_forgives_clocks_that_differ(tmp_path: Path) -> None:
-    flags = ["--auth", "jwt", "--jwt-secret", SECRET, "--jwt-leeway", 600]
+    flags = [*FLAGS, "--jwt-leeway", 600]
     with serving(tmp_path, *flags) as service:
         now = int(time.time())
         assert service.look(token(exp=now - 30)).status_code == 200
@@ -193,7 +187,7 @@ def test_leeway_forgives_clocks_that_differ(tmp_path: Path) -> None:
 
 
 def test_the_user_may_be_in_another_claim_and_tokens_may_live_for_ever(tmp_path: Path) -> None:
-    flags = ["--auth", "jwt", "--jwt-secret", SECRET, "--jwt-user-claim", "email", "--no-jwt-require-exp"]
+    flags = [*FLAGS, "--jwt-user-claim", "email", "--no-jwt-require-exp"]
     with serving(tmp_path, *flags) as service:
         given = token(email="alice@example.org", exp=None)
         assert service.put(["user", "alice@example.org"], "k", {}, given).status_code == 200
@@ -217,10 +211,10 @@ def test_a_denied_call_says_why(shared: Service) -> None:
 
 
 def test_roles_count_only_as_a_list_of_strings(shared: Service) -> None:
-    assert shared.put(["user", "carol"], "k", {}, token(sub="carol")).status_code == 200
+    assert shared.put(["user", "carol"], "k", {}, token("carol")).status_code == 200
     for roles, sees in ((["admin"], True), ("admin", False), ([], False), (["admin", 7], False)):
         params = {"prefix": ["user", "carol"]}
-        found = shared.look(token(sub="root", roles=roles), params=params).json()["namespaces"]
+        found = shared.look(token("root", roles=roles), params=params).json()["namespaces"]
         assert (found == [["user", "carol"]]) is sees, roles
 
 
@@ -228,11 +222,11 @@ def test_roles_count_only_as_a_list_of_strings(shared: Service) -> None:
 def test_roles_may_be_in_another_claim(tmp_path: Path, claim: str) -> None:
     """By a dotted path into objects, as Keycloak has them, or by a name with dots in it, as Auth0 has."""
     nested = claim == "realm_access.roles"
-    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", SECRET, "--jwt-roles-claim", claim) as service:
-        assert service.put(["user", "carol"], "k", {}, token(sub="carol")).status_code == 200
+    with serving(tmp_path, *FLAGS, "--jwt-roles-claim", claim) as service:
+        assert service.put(["user", "carol"], "k", {}, token("carol")).status_code == 200
         for roles, sees in ((["admin"], True), ("admin", False), (["admin", 7], False), (None, False)):
             claims = {"realm_access": {"roles": roles}} if nested else {claim: roles}
-            given = token(sub="root", **claims)
+            given = token("root", **claims)
             found = service.look(given, params={"prefix": ["user", "carol"]}).json()["namespaces"]
             assert (found == [["user", "carol"]]) is sees, roles
             assert (service.call("GET", "/v1/admin/stats", given).status_code == 200) is sees
@@ -247,7 +241,7 @@ def test_roles_may_be_in_another_claim(tmp_path: Path, claim: str) -> None:
 )  # fmt: skip
 def test_users_are_isolated_whatever_their_ids_are_made_of(shared: Service, pair: tuple[str, str]) -> None:
     for me, them in (pair, pair[::-1]):
-        mine, theirs = token(sub=me), token(sub=them)
+        mine, theirs = token(me), token(them)
         assert shared.put(["user", me], "secret", {"of": me}, mine).status_code == 200
         assert shared.get(["user", me], "secret", mine).json()["value"] == {"of": me}
         assert_error(shared.get(["user", me], "secret", theirs), 403, "permission_denied")

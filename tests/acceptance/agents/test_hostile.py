@@ -15,8 +15,9 @@ from urllib.parse import quote
 import httpx
 
 from tests.support.patience import LONG, PATIENCE
-from tests.support.players import FLAGS, Player
+from tests.support.players import Player
 from tests.support.service import Service, serving
+from tests.support.tokens import FLAGS
 
 SPECS = """
 agents:

@@ -15,8 +15,9 @@ import httpx
 
 from tests.support.inspection import raw_bytes
 from tests.support.patience import PATIENCE, until
-from tests.support.players import FLAGS, SPECS, Player, Table
+from tests.support.players import SPECS, Player, Table
 from tests.support.service import assert_error, serving
+from tests.support.tokens import FLAGS
 from tests.support.workers import one_client_each
 
 

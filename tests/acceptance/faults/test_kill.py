@@ -134,7 +134,7 @@ def test_every_acknowledged_write_survives_kill_9_at_random_moments(tmp_path: Pa
         with started(tmp_path / "said", __name__, "write", path, run) as child:
             if run % 4:
                 child.wait_for("0 0")
-                time.sleep(random.uniform(0, 0.8))
+                time.sleep(random.uniform(0, 0.4))
             else:  # while it starts, creates or opens the store
                 time.sleep(random.uniform(0, 0.1))
         written.append(Counter(int(line.split()[0]) for line in child.lines if line != "ready"))
@@ -166,7 +166,7 @@ def test_a_store_killed_while_it_is_made_opens_afterwards(tmp_path: Path) -> Non
 
 @many_times
 def test_a_killed_wipe_is_whole_or_not_at_all_and_is_finished_later(tmp_path: Path) -> None:
-    original, each = tmp_path / "original.db", 3000
+    original, each = tmp_path / "original.db", 2000
     with Alcove(original, settings=QUIET) as memory:
         for n in range(0, each, 500):
             for user in ("al", "alice"):

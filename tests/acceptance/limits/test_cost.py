@@ -20,8 +20,9 @@ import pytest
 
 from tests.support.inspection import processor_seconds
 from tests.support.patience import LONG
-from tests.support.players import FLAGS, SPECS, Table
+from tests.support.players import SPECS, Table
 from tests.support.service import serving
+from tests.support.tokens import FLAGS
 
 STEP = 4
 """Each size is so many times the one before."""

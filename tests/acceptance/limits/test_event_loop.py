@@ -22,7 +22,8 @@ from alcove.server.running import build
 from alcove.store import audit, validation
 from alcove.store.decoding import Opener
 from alcove.store.reading import SMALL_BYTES
-from tests.support.players import SECRET, SPECS, token
+from tests.support.players import SPECS
+from tests.support.tokens import SECRET, token
 
 MEMORIES = "/v1/memories"
 

@@ -19,8 +19,9 @@ import pytest
 from alcove import Alcove
 from tests.support.inspection import locked, processor_seconds
 from tests.support.patience import PATIENCE, until
-from tests.support.players import FLAGS, Player
+from tests.support.players import Player
 from tests.support.service import Service, serving
+from tests.support.tokens import FLAGS
 
 PLACES = 20
 STREAM = "/v1/memories/events/stream"

@@ -17,11 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.inspection import locked
 from tests.support.patience import PATIENCE, until
-from tests.support.service import Service, alcove, assert_error, serving
+from tests.support.service import Service, assert_error, serving
+from tests.support.tokens import FLAGS, token
 
 MINE = ["user", "noop"]
-SECRET = "a shared secret that is long enough for HS256"
-JWT = ("--auth", "jwt", "--jwt-secret", SECRET)
 Labels = frozenset[tuple[str, str]]
 
 
@@ -54,11 +53,6 @@ class Counts(dict[tuple[str, Labels], float]):
             if name == "alcove_request_seconds_count" and told["route"] == route:
                 found[told["method"], told["status"]] = value
         return found
-
-
-def token(user: str, *roles: str) -> str:
-    flags = [part for role in roles for part in ("--role", role)]
-    return alcove("token", "--user", user, "--jwt-secret", SECRET, *flags).stdout.strip()
 
 
 def folder_of(service: Service) -> Path:
@@ -206,7 +200,7 @@ def test_each_expiry_is_counted_once_however_many_workers_sweep(tmp_path: Path) 
 
 
 def test_denials_are_counted_by_route(tmp_path: Path) -> None:
-    with serving(tmp_path, *JWT) as service:
+    with serving(tmp_path, *FLAGS) as service:
         bob = token("bob")
         for n in range(3):
             assert_error(service.put(["user", "alice"], f"k{n}", {"n": n}, bob), 403, "permission_denied")
@@ -221,7 +215,7 @@ def test_denials_are_counted_by_route(tmp_path: Path) -> None:
 
 
 def test_others_than_programs_on_this_machine_need_the_role_admin_or_auditor(tmp_path: Path) -> None:
-    with serving(tmp_path, *JWT) as service:
+    with serving(tmp_path, *FLAGS) as service:
         assert service.call("GET", "/metrics").status_code == 200
         for elsewhere in (
             {"x-forwarded-for": "203.0.113.9"},
@@ -232,10 +226,10 @@ def test_others_than_programs_on_this_machine_need_the_role_admin_or_auditor(tmp
         ):
             refused = service.call("GET", "/metrics", headers=elsewhere)
             assert_error(refused, 401, "unauthenticated")
-            refused = service.call("GET", "/metrics", token("bob", "reader"), headers=elsewhere)
+            refused = service.call("GET", "/metrics", token("bob", roles=["reader"]), headers=elsewhere)
             assert_error(refused, 403, "permission_denied")
             for role in ("admin", "auditor"):
-                allowed = service.call("GET", "/metrics", token("eve", role), headers=elsewhere)
+                allowed = service.call("GET", "/metrics", token("eve", roles=[role]), headers=elsewhere)
                 assert allowed.status_code == 200, allowed.text
         assert_error(service.call("GET", "/metrics", params={"name": "x"}), 400, "invalid_request")
 

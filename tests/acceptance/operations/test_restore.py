@@ -15,10 +15,11 @@ from alcove import (
 )
 from alcove.engine import database
 from alcove.upkeep.wipe_ledger import Ledger, Note
-from tests.acceptance.privacy.test_erasure import PLAIN, POLICY, Markers
-from tests.acceptance.privacy.test_erasure import fill as fill_with_markers
+from tests.support.aging import aged
 from tests.support.clock import ManualClock
 from tests.support.inspection import assert_sound, raw_bytes, timeline
+from tests.support.markers import PLAIN, POLICY, Markers
+from tests.support.markers import fill as fill_with_markers
 from tests.support.restoring import (
     AL,
     BOB,
@@ -29,7 +30,6 @@ from tests.support.restoring import (
     in_room,
     lose,
 )
-from tests.unit.test_schema import aged
 
 # What comes back
 

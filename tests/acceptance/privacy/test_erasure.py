@@ -7,13 +7,11 @@ This file is also the child program that dies between a wipe and its scrub:
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 import pytest
@@ -21,38 +19,10 @@ import pytest
 from alcove import Alcove, NotFound, Principal, Settings
 from tests.support.children import started
 from tests.support.inspection import assert_sound, follow, query, raw_bytes, timeline
+from tests.support.markers import PLAIN, POLICY, ROWS, Markers, fill
 from tests.support.patience import until
 
 QUIET = Settings(sweep_interval=0)
-ROWS = 1500
-POLICY = """package memories.attributes
-attributes := {"namespace": input.namespace[0], "sub": input.namespace[1], "topic": input.value.topic}
-"""
-
-
-class Markers(NamedTuple):
-    """Words that stand nowhere but where a test puts them, one for each part of a memory."""
-
-    user: str
-    key: str
-    namespace: str
-    text: str
-    attribute: str
-    client: str
-    agent: str
-    value: str
-
-    @classmethod
-    def new(cls) -> Markers:
-        return cls(*(f"{name}{secrets.token_hex(8)}" for name in cls._fields))
-
-    def found_in(self, raw: bytes) -> set[str]:
-        """The names of those that stand in these bytes."""
-        return {name for name, marker in self._asdict().items() if marker.encode() in raw}
-
-
-PLAIN = {*Markers._fields} - {"value"}
-"""The parts that are plaintext by contract."""
 
 
 @pytest.fixture
@@ -72,28 +42,6 @@ def memory(path: Path, policy: Path) -> Iterator[Alcove]:
 @pytest.fixture
 def al() -> Markers:
     return Markers.new()
-
-
-def fill(memory: Alcove, *everybody: Markers, rows: int = ROWS) -> None:
-    """Thousands of rows of all of them, interleaved, with updates and deletes, so that pages split."""
-    for start in range(0, rows, 100):
-        for who in everybody:
-            handle = memory.as_principal(Principal(who.user, client_id=who.client))
-            handle.batch([{**_put(who, n), "op": "put"} for n in range(start, start + 100)])
-            handle.batch([{**_put(who, n), "op": "put"} for n in range(start // 2, start // 2 + 50)])
-            handle.batch([{**_place(who, n), "op": "delete"} for n in range(start + 7, start + 100, 9)])
-            handle.put(**_put(who, start), idempotency_key=f"{who.key}-{start}")  # type: ignore[arg-type]
-
-
-def _place(who: Markers, n: int) -> dict[str, object]:
-    owned = ("user", who.user, f"{who.namespace}-{n % 7}")
-    agents = ("agent", f"{who.agent}-{n % 3}", "u", who.user)
-    return {"namespace": owned if n % 5 else agents, "key": f"{n * 7919 % 1000}-{who.key}-{n}"}
-
-
-def _put(who: Markers, n: int) -> dict[str, object]:
-    value = {"secret": f"{who.value} {n}", "topic": f"{who.attribute}-{n}"}
-    return {**_place(who, n), "value": value, "index": {f"{who.text}-{n % 4}": f"{who.text} {n}"}}
 
 
 def live_and_past(memory: Alcove, who: Markers) -> tuple[object, ...]:
@@ -126,7 +74,7 @@ def test_no_byte_of_a_wiped_user_is_left(memory: Alcove, path: Path, al: Markers
 def test_nobody_else_is_touched_by_a_wipe(memory: Alcove, path: Path, al: Markers) -> None:
     # Whose id starts with the wiped one, or is all but its last letter.
     others = [Markers.new()._replace(user=id) for id in (f"{al.user}ice", f"{al.user}:", al.user[:-1])]
-    fill(memory, al, *others)
+    fill(memory, al, *others, rows=700)
     before = [live_and_past(memory, who) for who in others]
     assert al.found_in(raw_bytes(path)) == PLAIN
     memory.wipe(al.user)

@@ -10,8 +10,8 @@ import pytest
 from alcove import Alcove, Get, Grant, Memory, Namespace, Principal, Put, Settings
 from tests.support.clock import ManualClock
 from tests.support.inspection import raw_bytes
-from tests.support.players import FLAGS, token
 from tests.support.service import serving
+from tests.support.tokens import FLAGS, token
 
 QUIET = Settings(sweep_interval=0)
 DOCS = Namespace(("org", "docs"))

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.access.test_tokens import SECRET, token
 from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
+from tests.support.tokens import FLAGS, token
 from tests.support.workers import connected, one_client_each
 
 AT = "/v1/memories/events/stream"
@@ -172,16 +172,16 @@ def test_a_stream_can_be_narrowed_to_a_namespace_and_to_kinds(service: Service, 
 
 
 def test_a_stream_shows_what_its_reader_may_see(tmp_path: Path) -> None:
-    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", SECRET) as service:
+    with serving(tmp_path, *FLAGS) as service:
         with connected(service) as one, connected(service) as two:
-            mine = Reader(bearer=token(sub="alice"))
-            everything = Reader(bearer=token(sub="root", roles=["admin"]))
+            mine = Reader(bearer=token("alice"))
+            everything = Reader(bearer=token("root", roles=["admin"]))
             streams = [mine.follow(one), everything.follow(two)]
             for stream in streams:
                 next(stream)
             for n in range(150):
-                assert service.put(["user", "bob"], f"b{n}", {}, token(sub="bob")).status_code == 200
-            assert service.put(["user", "alice"], "a", {}, token(sub="alice")).status_code == 200
+                assert service.put(["user", "bob"], f"b{n}", {}, token("bob")).status_code == 200
+            assert service.put(["user", "alice"], "a", {}, token("alice")).status_code == 200
             for reader, stream in zip((mine, everything), streams, strict=True):
                 while "a" not in reader.keys:
                     next(stream)

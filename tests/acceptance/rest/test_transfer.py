@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.access.test_tokens import SECRET, token
 from tests.support.inspection import query
 from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
+from tests.support.tokens import FLAGS, token
 
 AT = "/v1/memories"
 OWN = ["user", "noop"]
@@ -52,7 +52,7 @@ def counts(report: dict[str, Any]) -> tuple[int, int, int]:
 
 @pytest.fixture
 def jwt(tmp_path: Path) -> Iterator[Service]:
-    with serving(tmp_path, "--auth", "jwt", "--jwt-secret", SECRET) as service:
+    with serving(tmp_path, *FLAGS) as service:
         yield service
 
 
@@ -100,7 +100,7 @@ def test_only_what_differs_is_written(service: Service, room: list[str]) -> None
 
 def test_an_author_is_kept_for_an_admin_and_for_nobody_else(jwt: Service) -> None:
     who = {"user": "carol", "client": "phone", "agent": None}
-    root, alice = token(sub="root", roles=["admin"]), token(sub="alice")
+    root, alice = token("root", roles=["admin"]), token("alice")
     for bearer, user, author in ((root, "root", "carol"), (alice, "alice", "alice")):
         given = line("k", {}, ["user", user], written_by=who)
         assert counts(imported(jwt, given, bearer)) == (1, 0, 0)
@@ -165,13 +165,13 @@ def test_what_has_expired_stays_gone(service: Service, room: list[str]) -> None:
 
 
 def test_lines_for_others_fail_alone_for_who_is_no_admin(jwt: Service) -> None:
-    alice = token(sub="alice")
+    alice = token("alice")
     given = [line(f"k{n:03}", {}, ["user", "alice" if n % 3 else "bob"]) for n in range(300)]
     report = imported(jwt, given, alice)
     assert counts(report) == (200, 0, 100)
     assert [each["line"] for each in report["failed"]] == list(range(1, 301, 3))
     assert len(exported(jwt, [], alice)) == 200
-    assert exported(jwt, ["user", "bob"], token(sub="root", roles=["admin"])) == []
+    assert exported(jwt, ["user", "bob"], token("root", roles=["admin"])) == []
 
 
 def test_at_most_a_thousand_failures_are_told_and_all_are_counted(service: Service) -> None:
@@ -191,7 +191,7 @@ def test_lines_of_another_type_are_unsupported(
 
 
 def test_an_export_is_of_what_the_caller_may_see(jwt: Service) -> None:
-    alice, bob, root = token(sub="alice"), token(sub="bob"), token(sub="root", roles=["admin"])
+    alice, bob, root = token("alice"), token("bob"), token("root", roles=["admin"])
     for user, bearer in (("alice", alice), ("bob", bob)):
         assert jwt.put(["user", user], "k", {"of": user}, bearer).is_success
     assert [each["value"] for each in exported(jwt, [], alice)] == [{"of": "alice"}]
