@@ -88,23 +88,23 @@ class Gate:
 
 def run(main: Callable[[ThreadPool, Gate], Coroutine[Any, Any, None]], *, threads: int, stops: bool) -> None:
     async def running() -> None:
-        offload, gate = ThreadPool(threads=threads, stops=stops), Gate()
+        pool, gate = ThreadPool(threads=threads, stops=stops), Gate()
         try:
-            await main(offload, gate)
+            await main(pool, gate)
         finally:
             for name in gate._open:
                 gate.let_go(name)
-            await asyncio.to_thread(offload.close)
+            await asyncio.to_thread(pool.close)
 
     asyncio.run(running())
 
 
-def asked(offload: ThreadPool, user: str, call: Callable[[], str]) -> asyncio.Task[str]:
+def asked(pool: ThreadPool, user: str, call: Callable[[], str]) -> asyncio.Task[str]:
     """A request of a user's, under way."""
 
     async def request() -> str:
         current_user.set(user)
-        return await offload(call)
+        return await pool(call)
 
     return asyncio.create_task(request())
 
@@ -116,10 +116,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_user_with_a_flood_of_calls_leaves_threads_for_others() -> None:
-    async def main(offload: ThreadPool, gate: Gate) -> None:
-        flood = [asked(offload, "alice", gate.call(f"alice {n}")) for n in range(50)]
+    async def main(pool: ThreadPool, gate: Gate) -> None:
+        flood = [asked(pool, "alice", gate.call(f"alice {n}")) for n in range(50)]
         await until(lambda: len(gate.began) == 3)
-        bob = asked(offload, "bob", gate.call("bob"))
+        bob = asked(pool, "bob", gate.call("bob"))
         await until(lambda: "bob" in gate.began)
         gate.let_go("bob")
         assert await bob == "bob"
@@ -131,11 +131,11 @@ def test_a_user_with_a_flood_of_calls_leaves_threads_for_others() -> None:
 
 
 def test_whoever_waits_gets_a_turn_user_by_user() -> None:
-    async def main(offload: ThreadPool, gate: Gate) -> None:
-        tasks = [asked(offload, "alice", gate.call("alice 0"))]
+    async def main(pool: ThreadPool, gate: Gate) -> None:
+        tasks = [asked(pool, "alice", gate.call("alice 0"))]
         await until(lambda: gate.began == ["alice 0"])
         for name in ("alice 1", "alice 2", "bob 1", "carol 1", "bob 2"):
-            tasks.append(asked(offload, name.split()[0], gate.call(name)))
+            tasks.append(asked(pool, name.split()[0], gate.call(name)))
             await asyncio.sleep(0)
         for n in range(6):
             await until(lambda n=n: len(gate.began) == n + 1)  # type: ignore[misc]
@@ -147,8 +147,8 @@ def test_whoever_waits_gets_a_turn_user_by_user() -> None:
 
 
 def test_a_call_whose_caller_is_gone_stops_and_gives_its_thread_to_the_next() -> None:
-    async def main(offload: ThreadPool, gate: Gate) -> None:
-        gone, waiting = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
+    async def main(pool: ThreadPool, gate: Gate) -> None:
+        gone, waiting = (asked(pool, name, gate.call(name)) for name in ("alice", "bob"))
         await until(lambda: gate.began == ["alice"])
         gone.cancel()
         await until(lambda: gate.began == ["alice", "bob"])  # nobody has let alice's go
@@ -159,11 +159,11 @@ def test_a_call_whose_caller_is_gone_stops_and_gives_its_thread_to_the_next() ->
 
 
 def test_a_change_whose_caller_is_gone_keeps_its_thread_until_it_is_made() -> None:
-    async def main(offload: ThreadPool, gate: Gate) -> None:
-        gone = asked(offload, "alice", gate.call("alice"))
+    async def main(pool: ThreadPool, gate: Gate) -> None:
+        gone = asked(pool, "alice", gate.call("alice"))
         await until(lambda: gate.began == ["alice"])
         gone.cancel()
-        waiting = asked(offload, "bob", gate.call("bob"))
+        waiting = asked(pool, "bob", gate.call("bob"))
         await asyncio.sleep(0.05)
         assert gate.began == ["alice"]
         gate.let_go("alice")
@@ -175,9 +175,9 @@ def test_a_change_whose_caller_is_gone_keeps_its_thread_until_it_is_made() -> No
 
 
 def test_who_leaves_while_waiting_is_passed_over() -> None:
-    async def main(offload: ThreadPool, gate: Gate) -> None:
+    async def main(pool: ThreadPool, gate: Gate) -> None:
         first, second, third, fourth = (
-            asked(offload, name.split()[0], gate.call(name)) for name in ("alice", "bob 1", "bob 2", "carol")
+            asked(pool, name.split()[0], gate.call(name)) for name in ("alice", "bob 1", "bob 2", "carol")
         )
         await until(lambda: gate.began == ["alice"])
         second.cancel()
@@ -194,17 +194,17 @@ def test_who_leaves_while_waiting_is_passed_over() -> None:
 def test_a_thread_is_not_given_to_one_who_has_just_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bob leaves in the moment in which alice's thread becomes free, and comes back at once."""
 
-    async def main(offload: ThreadPool, gate: Gate) -> None:
-        first, second = (asked(offload, name, gate.call(name)) for name in ("alice", "bob"))
+    async def main(pool: ThreadPool, gate: Gate) -> None:
+        first, second = (asked(pool, name, gate.call(name)) for name in ("alice", "bob"))
         await until(lambda: gate.began == ["alice"])
-        give, came_back = offload._give, []
+        give, came_back = pool._give, []
 
         def leaves(user: str | None) -> None:
             second.cancel()
-            came_back.append(asked(offload, "bob", gate.call("bob again")))
+            came_back.append(asked(pool, "bob", gate.call("bob again")))
             give(user)
 
-        monkeypatch.setattr(offload, "_give", leaves)
+        monkeypatch.setattr(pool, "_give", leaves)
         gate.let_go("alice")
         assert await first == "alice"
         monkeypatch.undo()
@@ -218,9 +218,9 @@ def test_what_a_call_raises_reaches_its_caller() -> None:
     def fail() -> str:
         raise Cancelled
 
-    async def main(offload: ThreadPool, gate: Gate) -> None:
+    async def main(pool: ThreadPool, gate: Gate) -> None:
         with pytest.raises(Cancelled):
-            await offload(fail)
+            await pool(fail)
 
     run(main, threads=1, stops=True)
 
@@ -287,8 +287,8 @@ def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) ->
             ),
         ]
         config = ServeConfig(max_body_bytes=1000)
-        offload = ThreadPool(threads=1, stops=True)
-        app = Application(resources, by_name, config, AccessLog(None), offload)
+        pool = ThreadPool(threads=1, stops=True)
+        app = Application(resources, by_name, config, AccessLog(None), pool)
         app._bodies = Shares(10_000)
         alices = [Reader(app, "alice", path) for _ in range(20)]
         bobs = [Reader(app, "bob", path) for _ in range(20)]
@@ -301,6 +301,6 @@ def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) ->
         again.takes.set()
         await again.answer
         assert sum(len(each.get("body", b"")) for each in again.sent) == 100_000
-        offload.close()
+        pool.close()
 
     asyncio.run(read())

@@ -151,9 +151,9 @@ class HealthApi:
     A check that raises holds everything up; one that answers with a text has something to say.
     """
 
-    def __init__(self, checks: Mapping[str, Callable[[], object]], offload: ThreadPool) -> None:
+    def __init__(self, checks: Mapping[str, Callable[[], object]], threads: ThreadPool) -> None:
         self._checks = checks
-        self._offload = offload
+        self._threads = threads
         self._checking: asyncio.Task[Struct] | None = None
 
     def resources(self) -> list[Resource]:
@@ -183,7 +183,7 @@ class HealthApi:
         checks, ready = {}, True
         for name, check in self._checks.items():
             try:
-                said = await self._offload(check)
+                said = await self._threads(check)
                 checks[name] = said if isinstance(said, str) else "ok"
             except AlcoveError as error:
                 checks[name], ready = error.message, False
