@@ -235,7 +235,7 @@ def on_this_machine(address: str, headers: Headers) -> bool:
     return _is_loopback(f"//{host.decode('latin-1')}") and _is_loopback(origin.decode("latin-1"))
 
 
-@functools.lru_cache(1000)
+@functools.lru_cache(16)  # each as long as a head may be
 def _is_loopback(url: str) -> bool:
     try:
         return urlsplit(url).hostname in LOOPBACK
