@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, confirm, count, plain
-from alcove.cli.store import Function, is_url, json_option, on_store, paged
+from alcove.cli.store import Function, by_offset, is_url, json_option, on_store
 from alcove.cli.timeline import show_coming
 from alcove.core.settings import Settings
 
@@ -137,12 +137,7 @@ def list_runs(agents: AgentsHandle, out: Output) -> None:
     \b
     Example:  alcove runs
     """
-
-    def ask(limit: int, offset: int) -> tuple[Sequence[Run], int | None]:
-        page = agents.list_runs(limit, offset)
-        return page, offset + limit if len(page) == limit else None
-
-    runs = paged(ask, 0, limit=sys.maxsize, most=_MOST_RUNS)
+    runs = by_offset(agents.list_runs, sys.maxsize, most=_MOST_RUNS)
     out.table(runs, "kind, id, owner, members", empty="no runs")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from alcove.cli.output import Output, plain, shown
-from alcove.cli.store import NamespaceType, on_store, paged
+from alcove.cli.store import NamespaceType, by_offset, on_store
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Entry, Memory, Result
@@ -168,7 +168,7 @@ def search(
         )
     find = partial(store.search, prefix, query=query, mode=mode, explain=explain and query is not None,
                    filter=given(conditions, "--filter") or None, as_of=as_of)  # fmt: skip
-    out.table(_found(find, limit, offset, most=100), columns, why=_why,
+    out.table(by_offset(find, limit, offset, most=100), columns, why=_why,
               score=lambda m: "" if m.score is None else f"{m.score:.3f}",
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
@@ -189,21 +189,10 @@ def list_memories(
     Example:  alcove list user:alice --limit 1000
     """
     find = partial(store.list, prefix, filter=given(conditions, "--filter") or None, as_of=as_of)
-    out.table(_found(find, limit, offset, most=1000),
+    out.table(by_offset(find, limit, offset, most=1000),
               "namespace, key, rev=revision, written=created_at, expires",
               expires=lambda e: e.expires_at or "never",
               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
-
-
-def _found(find: Callable[..., Sequence[T]], limit: int, offset: int, *, most: int) -> Iterator[T]:
-    def ask(limit: int, offset: int) -> tuple[Sequence[T], int | None]:
-        page = find(limit=limit, offset=offset)
-        if degraded := getattr(page, "degraded", None):
-            click.echo(f"alcove: {degraded}", err=True)
-        more = len(page) == limit or getattr(page, "next_offset", None)
-        return page, offset + len(page) if more else None
-
-    return paged(ask, offset, limit=limit, most=most)
 
 
 @on_store()

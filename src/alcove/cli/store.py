@@ -136,6 +136,19 @@ def paged(
             return
 
 
+def by_offset(find: Callable[..., Sequence[T]], limit: int, offset: int = 0, *, most: int) -> Iterator[T]:
+    """The same, of an operation that takes a limit and an offset; prints what made a search poorer, if so."""
+
+    def page(limit: int, offset: int) -> tuple[Sequence[T], int | None]:
+        found = find(limit=limit, offset=offset)
+        if degraded := getattr(found, "degraded", None):
+            click.echo(f"alcove: {degraded}", err=True)
+        more = len(found) == limit or getattr(found, "next_offset", None)
+        return found, offset + len(found) if more else None
+
+    return paged(page, offset, limit=limit, most=most)
+
+
 def by_cursor(ask: Callable[..., Any], field: str, limit: int) -> Iterator[Any]:
     """The same, of an operation that takes a limit and a cursor; `field` of a page has its records."""
 
