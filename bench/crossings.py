@@ -87,7 +87,7 @@ async def main() -> None:
     options = parser.parse_args()
     watch = Watch()
     from alcove.server.config import ServeConfig  # noqa: PLC0415  after the profiler, for the threads it starts
-    from alcove.server.running import build  # noqa: PLC0415
+    from alcove.server.startup import build  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         config = ServeConfig(at=f"{folder}/memory.db", embedder="none", sweep_interval=0, log_level="error")

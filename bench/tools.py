@@ -24,8 +24,8 @@ from typing import Any
 import httpx
 
 from alcove import Alcove
-from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
+from alcove.agents.spec_loading import Watched
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.store.memories import Memories

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "alcove.cli", "alcove.server.running", "tests.support.crowd"])
+_CONTEXT.set_forkserver_preload(["pytest", "alcove.cli", "alcove.server.startup", "tests.support.crowd"])
 
 
 class Process:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents.spec_forms import LISTS, RESOURCES, PublishedAgent, WrittenAgent
+from alcove.agents.spec_formats import LISTS, RESOURCES, PublishedAgent, WrittenAgent
 from alcove.agents.specs import Team
 from alcove.server.openapi import _told
 

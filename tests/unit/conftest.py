@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from alcove.agents import loading
+from alcove.agents import spec_loading
 from alcove.agents.spec_reading import read_yaml
 from tests.support.spec_schema import json_schema
 
@@ -16,7 +16,7 @@ SCHEMA = jsonschema_rs.validator_for(json_schema())
 
 @pytest.fixture(autouse=True)
 def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = loading._load
+    load = spec_loading._load
 
     def loaded(path: Any, contents: Any, max_depth: int) -> Any:
         catalogue = load(path, contents, max_depth)
@@ -25,4 +25,4 @@ def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> No
                 SCHEMA.validate(document)
         return catalogue
 
-    monkeypatch.setattr(loading, "_load", loaded)
+    monkeypatch.setattr(spec_loading, "_load", loaded)

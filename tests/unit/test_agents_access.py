@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from alcove.agents.loading import load
 from alcove.agents.rooms import direct_grants
+from alcove.agents.spec_loading import load
 from alcove.agents.specs import Agent, Catalogue, may_use
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace

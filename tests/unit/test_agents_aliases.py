@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from alcove.agents.loading import load
+from alcove.agents.spec_loading import load
 from alcove.agents.specs import (
     Agent,
     AgentMemory,

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
-from alcove.agents.loading import load
 from alcove.agents.rooms import Rooms, private_template
+from alcove.agents.spec_loading import load
 from alcove.agents.specs import Agent, AgentMemory, InvalidSpecs, Private
 from tests.support.patience import LONG
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alcove.agents.loading import load
+from alcove.agents.spec_loading import load
 from alcove.agents.specs import InvalidSpecs
 from alcove.core.errors import AlcoveError
 

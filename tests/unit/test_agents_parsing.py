@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alcove.agents.loading import load
+from alcove.agents.spec_loading import load
 from alcove.agents.specs import InvalidSpecs
 
 

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.agents import loading
+from alcove.agents import spec_loading
 from tests.support.spec_schema import json_schema
 from tests.unit.conftest import SCHEMA
 
-COMMITTED = Path(loading.__file__).with_name("schema.json")
+COMMITTED = Path(spec_loading.__file__).with_name("schema.json")
 OURS: dict[str, Any] = {
     "agents": [
         {
@@ -110,7 +110,7 @@ def test_the_committed_schema_is_the_one_the_records_make() -> None:
 
 def test_the_schema_takes_both_spellings_of_every_field() -> None:
     SCHEMA.validate(OURS)
-    assert loading._load(Path("."), {Path("agents.yaml"): yaml.safe_dump(OURS).encode()}, 5)
+    assert spec_loading._load(Path("."), {Path("agents.yaml"): yaml.safe_dump(OURS).encode()}, 5)
 
 
 @given(document=st.sampled_from([OURS, *PUBLISHED]), data=st.data())
@@ -136,7 +136,7 @@ def test_the_schema_takes_every_spelling_that_the_loader_takes(
     files: dict[Path, bytes | str] = {Path("agents.yaml"): yaml.safe_dump(written).encode()}
     if written.get("name") != "helper":
         files[Path("helper.yaml")] = b"name: helper"  # whom teams name
-    loading._load(Path("."), files, 5)
+    spec_loading._load(Path("."), files, 5)
     SCHEMA.validate(written)
 
 

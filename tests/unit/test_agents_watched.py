@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alcove.agents import loading
-from alcove.agents.loading import Watched
+from alcove.agents import spec_loading
+from alcove.agents.spec_loading import Watched
 from alcove.agents.specs import InvalidSpecs
 
 
@@ -95,8 +95,8 @@ def test_an_unchanged_file_is_not_read_again(
     file: Path, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(file, clock=seconds)
-    monkeypatch.setattr(loading, "RECENT", 0.0)
-    monkeypatch.setattr(loading, "_contents", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(spec_loading, "RECENT", 0.0)
+    monkeypatch.setattr(spec_loading, "_contents", lambda path: pytest.fail("read again"))
     seconds.now += 2
     watched.current()
 

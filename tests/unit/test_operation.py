@@ -15,7 +15,7 @@ from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.asynchronous import AsyncHttpTransport
 from alcove.client.embedded import LocalTransport
-from alcove.client.server import Server
+from alcove.client.http import Server
 from alcove.core.cursor import Portion
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -26,7 +26,7 @@ from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
 from alcove.server.logs import AccessLog
 from alcove.server.openapi import describe
-from alcove.server.serving import served
+from alcove.server.operation_routes import served
 
 URL = "http://test"
 CLERK, ADMIN = Principal("clerk"), Principal("ann", claims={"roles": ["admin"]})

@@ -18,7 +18,7 @@ from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
 from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
 from alcove.server.logs import AccessLog
-from alcove.server.resource import Call, Resource
+from alcove.server.route import Call, Resource
 from alcove.server.streaming import Stream
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.calls import Calls, ToolCall
+from alcove.agents.call_log import Calls, ToolCall
 from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import Room, rendered
-from alcove.agents.tools.keyed import left_behind
+from alcove.agents.tools.private_pool_team import left_behind
 from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
@@ -31,7 +31,7 @@ from alcove.store import validation
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.agents.loading import Watched  # loads YAML
+    from alcove.agents.spec_loading import Watched  # loads YAML
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""

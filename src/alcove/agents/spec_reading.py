@@ -18,7 +18,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.spec_forms import LISTS, RESOURCES, At, Unused, agent_form, snake
+from alcove.agents.spec_formats import LISTS, RESOURCES, At, Unused, agent_form, snake
 from alcove.agents.specs import Agent, Knowledge, Path, Team, Trouble, dotted
 
 T = TypeVar("T", Agent, Team, Knowledge)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from alcove.agents.runs import MOST_RUNS
 from alcove.agents.service import MOST_CALLS, Agents
 from alcove.agents.tools import READING, Answer
-from alcove.api import forms
+from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.api.wire import converted
 from alcove.core import cursor
@@ -51,7 +51,7 @@ def _line(position: int, write: Write) -> bytes:
         raise
 
 
-def _results(answer: forms.BatchAnswer, arguments: Mapping[str, Any]) -> Portion[Result]:
+def _results(answer: messages.BatchAnswer, arguments: Mapping[str, Any]) -> Portion[Result]:
     """What the operations of a batch answered, as the records that each of them gives."""
     after = arguments["after_cursor"]
     asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
@@ -125,10 +125,10 @@ class MemoryOperations:
         Memories.batch,
         f"POST {_AT}/batch",
         "Many operations in one transaction: all of them or none",
-        types={"operations": forms.Operations},
+        types={"operations": messages.Operations},
         sends={"operations": _written},
-        answer=forms.BatchAnswer,
-        told_as=lambda results: forms.BatchAnswer([*results], results.after_cursor),  # type: ignore[list-item]
+        answer=messages.BatchAnswer,
+        told_as=lambda results: messages.BatchAnswer([*results], results.after_cursor),  # type: ignore[list-item]
         read_as=_results,
         errors=(404, 409),
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
@@ -179,9 +179,9 @@ _USER = f"{_ADMIN}/users/{{user}}"
 _Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
-def _examined(examinations: Iterator[Examination]) -> forms.DoctorAnswer:
+def _examined(examinations: Iterator[Examination]) -> messages.DoctorAnswer:
     done = [*examinations]
-    return forms.DoctorAnswer(not any(each.wrong for each in done), done)
+    return messages.DoctorAnswer(not any(each.wrong for each in done), done)
 
 
 class AdminOperations:
@@ -230,7 +230,7 @@ class AdminOperations:
         f"PUT {_ADMIN}/policies",
         "Put policies in force in every worker",
         role="admin",
-        mapping=("texts", forms.PolicyTexts),
+        mapping=("texts", messages.PolicyTexts),
     )
     test_policies = Operation(
         Admin.test_policies,
@@ -239,8 +239,8 @@ class AdminOperations:
         role="admin",
         names={"question": "input"},
         types={"question": dict[str, Any]},
-        mapping=("texts", forms.PolicyTexts),
-        answer=forms.PolicyAnswers,
+        mapping=("texts", messages.PolicyTexts),
+        answer=messages.PolicyAnswers,
         example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
     index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come", role="auditor")
@@ -253,8 +253,8 @@ class AdminOperations:
         f"POST {_ADMIN}/keys/rotate",
         "Wrap every data key anew",
         role="admin",
-        answer=forms.RotationAnswer,
-        told_as=forms.RotationAnswer.of,
+        answer=messages.RotationAnswer,
+        told_as=messages.RotationAnswer.of,
         read_as=lambda answer, _: iter((answer.rotation,)),
         unhurried=True,
     )
@@ -263,15 +263,15 @@ class AdminOperations:
         f"GET {_ADMIN}/settings",
         "Retention and limits",
         role="auditor",
-        answer=forms.SettingsInForce,
+        answer=messages.SettingsInForce,
     )
     put_settings = Operation(
         Admin.put_settings,
         f"PUT {_ADMIN}/settings",
         "Change retention and limits",
         role="admin",
-        mapping=("changes", forms.SettingsChanges),
-        answer=forms.SettingsInForce,
+        mapping=("changes", messages.SettingsChanges),
+        answer=messages.SettingsInForce,
     )
     stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is", role="auditor")
     audit = Operation(
@@ -286,7 +286,7 @@ class AdminOperations:
         f"GET {_ADMIN}/doctor",
         "Check the whole store",
         role="auditor",
-        answer=forms.DoctorAnswer,
+        answer=messages.DoctorAnswer,
         told_as=_examined,
         read_as=lambda answer, _: iter(answer.examinations),
         reads=True,
@@ -345,8 +345,8 @@ class AgentOperations:
         "Call a tool",
         types={"arguments": dict[str, Any], "instances": dict[str, str]},
         defaults={"arguments": {}, "instances": {}},
-        answer=forms.ToolAnswer,
-        told_as=lambda answer: forms.ToolAnswer(*answer),
+        answer=messages.ToolAnswer,
+        told_as=lambda answer: messages.ToolAnswer(*answer),
         read_as=lambda answer, _: Answer(answer.result, answer.text),
         errors=(409,),
         reads=lambda arguments: arguments["tool"] in READING,

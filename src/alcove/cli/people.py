@@ -16,7 +16,7 @@ from alcove.core.records import Receipt
 
 if TYPE_CHECKING:
     from alcove import Store
-    from alcove.store.reports import Held
+    from alcove.store.admin_records import Held
 
 
 @on_store()

@@ -44,7 +44,7 @@ def serve(**options: Any) -> None:
     if is_url(str(options["at"])):
         raise click.BadParameter(f"{options['at']} is served already; give a file", param_hint="'--at'")
     with needed_by("alcove serve", extra="server"):
-        from alcove.server.running import serve as run  # noqa: PLC0415
+        from alcove.server.startup import serve as run  # noqa: PLC0415
 
     run(ServeConfig(**options))
 

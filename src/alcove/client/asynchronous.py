@@ -16,8 +16,7 @@ from alcove.agents.tools import Answer
 from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import EVENTS, AdminOperations, AgentOperations, MemoryOperations
 from alcove.client import SCHEMES
-from alcove.client.remote import checked_roles, server_at
-from alcove.client.server import (
+from alcove.client.http import (
     BACKUP,
     BEFORE_RECONNECTING,
     HttpRequest,
@@ -28,6 +27,7 @@ from alcove.client.server import (
     pieces_sent,
     received,
 )
+from alcove.client.remote import checked_roles, server_at
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal

@@ -20,16 +20,16 @@ from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
-from alcove.engine.base import Observer
+from alcove.engine.interface import Observer
 from alcove.engine.sqlite import SqliteEngine
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
 from alcove.store.admin import Admin
 from alcove.store.audit import Audit
-from alcove.store.configuration import Configuration
+from alcove.store.common import Parts
+from alcove.store.effective_configuration import Configuration
 from alcove.store.memories import Memories
-from alcove.store.service import Parts
 from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
@@ -143,7 +143,7 @@ class Alcove(Store):
 
     def agents_transport(self, specs: str | os.PathLike[str] | None) -> LocalTransport:
         """How the operations of these agents are done."""
-        from alcove.agents.loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
+        from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
         if specs is None:
             raise InvalidRequest("specs", "the path of a file or folder of agent specs")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar
 
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
-from alcove.client.server import (
+from alcove.client.http import (
     BACKUP,
     BEFORE_RECONNECTING,
     HttpRequest,

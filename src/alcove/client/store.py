@@ -14,7 +14,7 @@ from alcove.api.operation import Handle
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
 from alcove.core.principal import Principal
 from alcove.core.records import Receipt, Shared, Swept
-from alcove.store.reports import ApiKey
+from alcove.store.admin_records import ApiKey
 from alcove.upkeep.backup import BackedUp, Progress
 from alcove.upkeep.doctor import Examination
 from alcove.upkeep.transfer import File, Imports

@@ -12,9 +12,9 @@ import apsw
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.engine.database import SQL, Database, changed, mark
-from alcove.engine.log import Live, Transaction
 from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
-from alcove.store.reports import ApiKey, Root
+from alcove.engine.version_log import Live, Transaction
+from alcove.store.admin_records import ApiKey, Root
 
 
 class SqliteAdministration:

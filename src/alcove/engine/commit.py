@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from alcove.engine.base import Observer, Unobserved
+from alcove.engine.interface import Observer, Unobserved
 from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
 MOST_OPERATIONS = 2000

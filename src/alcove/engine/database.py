@@ -19,7 +19,7 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable
-from alcove.engine.base import Findings
+from alcove.engine.interface import Findings
 from alcove.engine.rows import Row
 from alcove.store.filters import Params
 

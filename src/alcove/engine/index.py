@@ -10,11 +10,11 @@ import apsw
 
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
-from alcove.engine.base import Findings
 from alcove.engine.database import SQL, Database, changed, findings
+from alcove.engine.interface import Findings
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
+from alcove.store.admin_records import ParkedItem
 from alcove.store.filters import Filter, Params
-from alcove.store.reports import ParkedItem
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""

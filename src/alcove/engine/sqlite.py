@@ -11,22 +11,22 @@ from alcove.core.clock import Clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
-from alcove.engine import base, copying, rows
+from alcove.engine import file_copy, rows
 from alcove.engine.administration import SqliteAdministration, SqliteErasure
-from alcove.engine.base import Between, Findings, Observer, Unobserved
 from alcove.engine.commit import CommitQueue, Submission
 from alcove.engine.database import SQL, Database, findings
 from alcove.engine.index import SqliteIndex
-from alcove.engine.log import Live, Transaction
+from alcove.engine.interface import Between, Findings, Observer, Unobserved
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
+from alcove.engine.version_log import Live, Transaction
 from alcove.store.filters import Params
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""
 
 
-class SqliteEngine(copying.StoredDataKeys):
-    """`base.Engine` over one SQLite file in WAL mode with `synchronous=FULL`."""
+class SqliteEngine(file_copy.StoredDataKeys):
+    """`interface.Engine` over one SQLite file in WAL mode with `synchronous=FULL`."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class SqliteEngine(copying.StoredDataKeys):
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self._fetch = self._db.fetch
-        self.index: base.SearchIndex = SqliteIndex(self._db)
-        self.admin: base.Administration = SqliteAdministration(self._db, clock)
-        self.erasure: base.Erasure = SqliteErasure(self._db, clock)
+        self.index: interface.SearchIndex = SqliteIndex(self._db)
+        self.admin: interface.Administration = SqliteAdministration(self._db, clock)
+        self.erasure: interface.Erasure = SqliteErasure(self._db, clock)
         self._observer = observer or Unobserved()
         self._queue = CommitQueue(self._commit, self._observer)
 
@@ -183,7 +183,7 @@ class SqliteEngine(copying.StoredDataKeys):
 
     def copy(self, to: Path) -> Iterator[rows.Copied]:
         with self._db.read() as db:
-            yield from copying.copy(db, to)
+            yield from file_copy.copy(db, to)
 
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
@@ -204,4 +204,4 @@ class SqliteEngine(copying.StoredDataKeys):
 
     def notices(self) -> Findings:
         with self._db.snapshot() as db:
-            yield from findings(db, "notices.sql")
+            yield from findings(db, "doctor_notices.sql")

@@ -14,7 +14,6 @@ from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import LABEL, SPEAKER, Question
-from alcove.search.times import DAY, Span
 
 RELATED = 5
 """Words like one of the question's that stand in for it."""

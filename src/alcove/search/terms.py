@@ -14,8 +14,8 @@ from sys import getsizeof
 import numpy as np
 import Stemmer
 
+from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
-from alcove.search.times import DAY, Span, recent, span
 
 LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""

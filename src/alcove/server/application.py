@@ -21,14 +21,14 @@ from msgspec import Struct
 from starlette.routing import Router
 
 from alcove.api import wire
-from alcove.api.forms import ErrorAnswer
+from alcove.api.messages import ErrorAnswer
 from alcove.core.errors import STATUS, AlcoveError, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.server.auth import Authenticator, Headers, on_this_machine
 from alcove.server.config import ServeConfig
 from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
 from alcove.server.logs import AccessLog
-from alcove.server.resource import Call, Resource, expect, path_parameter, path_pattern
+from alcove.server.route import Call, Resource, expect, path_parameter, path_pattern
 from alcove.server.streaming import PART_BYTES, Stream, in_pieces, pour, while_allowed, whole
 from alcove.store.reading import SMALL_BYTES
 

@@ -21,7 +21,7 @@ import jwt
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.server.config import ServeConfig
-from alcove.store.reports import ApiKey
+from alcove.store.admin_records import ApiKey
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
-from alcove.engine.base import Pending
-from alcove.store.service import Steps, Work
+from alcove.engine.interface import Pending
+from alcove.store.common import Steps, Work
 
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4

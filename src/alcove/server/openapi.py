@@ -12,12 +12,12 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from alcove.api.forms import ErrorAnswer
+from alcove.api.messages import ErrorAnswer
 from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.application import Page
-from alcove.server.resource import Call, Resource
+from alcove.server.route import Call, Resource
 
 _ASSETS = {
     "swagger-ui.css": b"text/css",

@@ -10,7 +10,7 @@ import msgspec
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from alcove.api.forms import ErrorAnswer
+from alcove.api.messages import ErrorAnswer
 from alcove.server.application import CONNECTION
 
 MOST_HEAD_BYTES = 64 * 1024

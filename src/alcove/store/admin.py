@@ -23,10 +23,10 @@ from alcove.core.principal import Principal, checked_user
 from alcove.core.settings import Settings
 from alcove.policy import Policy
 from alcove.search.indexer import reindex
-from alcove.store import reports, validation
-from alcove.store.configuration import ADJUSTABLE
+from alcove.store import admin_records, validation
+from alcove.store.admin_records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
+from alcove.store.effective_configuration import ADJUSTABLE
 from alcove.store.people import People
-from alcove.store.reports import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.upkeep.backup import BackedUp, Progress, backup
 from alcove.upkeep.doctor import Examination, examine
 from alcove.upkeep.wipe_ledger import Note
@@ -89,12 +89,12 @@ class Admin(People):
 
     # The index
 
-    def index(self, principal: Principal) -> reports.Index:
+    def index(self, principal: Principal) -> admin_records.Index:
         """Whether everything that should be found by meaning can be, and what is in the way."""
         principal.require("auditor")
         serving = self._engine.index.serving()
         status = self._engine.index.status(serving or "")
-        return reports.Index(
+        return admin_records.Index(
             embedder=self._embedder.name if self._embedder else None,
             serving=serving,
             indexed=status.indexed,
@@ -109,7 +109,7 @@ class Admin(People):
         status = self._engine.index.status(self._engine.index.serving() or "")
         return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
 
-    def trigger_index(self, principal: Principal) -> reports.Index:
+    def trigger_index(self, principal: Principal) -> admin_records.Index:
         """Tries at once whatever waits or was parked."""
         principal.require("admin")
         if self._indexer is None:

@@ -35,10 +35,10 @@ from alcove.core.records import (
     Swept,
     Touch,
 )
-from alcove.store import decoding, validation
+from alcove.store import row_decoding, validation
 from alcove.store.admin import Admin
+from alcove.store.common import Parts, Steps, Work, stepwise
 from alcove.store.reading import Reading
-from alcove.store.service import Parts, Steps, Work, stepwise
 from alcove.store.writing import Writing
 from alcove.vault import user_subject
 
@@ -166,7 +166,7 @@ class Memories(Writing, Reading):
         value, index = validation.value(put.value, settings), validation.index(put.index, settings)
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
-        return decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
+        return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
 
     def bound(self, user: str) -> tuple[int | None, int]:
         """What a `Deferred` put for a user is bound to; waits for no other write."""

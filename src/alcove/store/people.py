@@ -16,9 +16,9 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Receipt, Shared
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
-from alcove.store import decoding, validation
-from alcove.store.reports import Held, ReviewPage
-from alcove.store.service import Parts, Service
+from alcove.store import row_decoding, validation
+from alcove.store.admin_records import Held, ReviewPage
+from alcove.store.common import Parts, Service
 from alcove.upkeep.wipe_ledger import Note
 from alcove.vault import user_subject
 
@@ -107,7 +107,7 @@ class People(Service):
         """How many versions were taken away of the key that this one was the newest of."""
 
         def note(moment: int) -> None:
-            place, id = self._vault.pseudonym(decoding.place(row)), decoding.uuid(row.id)
+            place, id = self._vault.pseudonym(row_decoding.place(row)), row_decoding.uuid(row.id)
             note = Note(wiped_at=to_datetime(moment), memory=id, place=place, position=row.seq)
             self._ledger.record(note)
 

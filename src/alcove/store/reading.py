@@ -31,9 +31,9 @@ from alcove.core.records import (
 )
 from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
-from alcove.store import decoding, validation
+from alcove.store import row_decoding, validation
+from alcove.store.common import Steps, Work
 from alcove.store.filters import Filter
-from alcove.store.service import Steps, Work
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ class Reading(Timeline):
         try:
             return self._opener.memory(row)
         except KeyDestroyed:  # wiped since it was read
-            return decoding.undisturbed(lambda: (found := self._row(*asked)) and self._opener.memory(found))
+            return row_decoding.undisturbed(
+                lambda: (found := self._row(*asked)) and self._opener.memory(found)
+            )
 
     def _row(self, principal: Principal, namespace: Address, key: str, as_of: Moment | None) -> Row | None:
         if as_of is None:
@@ -145,7 +147,7 @@ class Reading(Timeline):
             versions.after_cursor = cursor.encode(found[-1].revision) if more else None
             return versions
 
-        return decoding.undisturbed(read)
+        return row_decoding.undisturbed(read)
 
     def search(
         self,
@@ -194,7 +196,7 @@ class Reading(Timeline):
             self._refuse_forgotten(at)
             return found
 
-        return decoding.undisturbed(find)
+        return row_decoding.undisturbed(find)
 
     def list(
         self,
@@ -218,11 +220,11 @@ class Reading(Timeline):
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
 
         def find() -> List[Entry]:
-            entries = [*map(decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
+            entries = [*map(row_decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
             self._refuse_forgotten(at)
             return entries
 
-        return decoding.undisturbed(find)
+        return row_decoding.undisturbed(find)
 
     def _asked(
         self,
@@ -246,7 +248,9 @@ class Reading(Timeline):
         return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
 
     def _fits(self, filter: Filter, row: Row) -> bool:
-        return filter.matches(decoding.attributes(row), decoding.index(row), lambda: self._opener.value(row))
+        return filter.matches(
+            row_decoding.attributes(row), row_decoding.index(row), lambda: self._opener.value(row)
+        )
 
     def namespaces(
         self,

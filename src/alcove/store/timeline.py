@@ -15,9 +15,9 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Address, Event, EventPage, Kind, Moment
 from alcove.engine.rows import Scope
-from alcove.store import decoding, validation
+from alcove.store import row_decoding, validation
+from alcove.store.common import Service
 from alcove.store.filters import Filter
-from alcove.store.service import Service
 
 _FOLLOWED = 100
 _POLL_SECONDS = 0.05
@@ -86,7 +86,7 @@ class Timeline(Service):
                 more=more,
             )
 
-        return decoding.undisturbed(read)
+        return row_decoding.undisturbed(read)
 
     def follow(
         self,

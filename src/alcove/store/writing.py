@@ -18,11 +18,11 @@ from alcove.core.principal import Principal
 from alcove.core.records import Operation, Put, Result
 from alcove.core.settings import Settings
 from alcove.engine import rows
-from alcove.engine.log import new_id
 from alcove.engine.rows import Row, Writer
+from alcove.engine.version_log import new_id
 from alcove.policy import Policy
-from alcove.store import decoding, validation
-from alcove.store.service import Service, Steps, Work
+from alcove.store import row_decoding, validation
+from alcove.store.common import Service, Steps, Work
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")
@@ -169,7 +169,7 @@ class Writing(Service):
         else:
             missing.add(subject)
             return None
-        sealed = data_key.seal(value, decoding.bound_to(id, place.ns, place.key))
+        sealed = data_key.seal(value, row_decoding.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
         until = original_at = None
         if isinstance(put, records.Imported):
@@ -193,14 +193,14 @@ class Writing(Service):
     def _result(self, operation: Operation, row: Row | None) -> Result:
         match operation:
             case records.Delete():
-                return decoding.deletion(Namespace.checked(operation.namespace), operation.key, row)
+                return row_decoding.deletion(Namespace.checked(operation.namespace), operation.key, row)
             case records.Get():
                 with contextlib.suppress(KeyDestroyed):  # wiped since the commit
                     return self._opener.memory(row) if row else None
                 return None
             case _:
                 assert row is not None
-                return decoding.entry(row)
+                return row_decoding.entry(row)
 
     def _earlier(
         self, principal: Principal, operations: Sequence[Operation], key: str, kept: rows.KeptAnswer

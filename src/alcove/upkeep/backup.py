@@ -21,11 +21,11 @@ from alcove.agents.rooms import older_room
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
-from alcove.engine.base import Engine
-from alcove.engine.copying import Copy
+from alcove.engine.file_copy import Copy
+from alcove.engine.interface import Engine
 from alcove.engine.rows import AuditRow, Person, Row
 from alcove.engine.sqlite import SqliteEngine
-from alcove.store.decoding import Opener, place, uuid
+from alcove.store.row_decoding import Opener, place, uuid
 from alcove.upkeep.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 

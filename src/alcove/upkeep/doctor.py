@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.engine.base import Engine
+from alcove.engine.interface import Engine
 from alcove.engine.rows import Row, Scope
-from alcove.store.decoding import Opener
+from alcove.store.row_decoding import Opener
 from alcove.upkeep.wipe_ledger import Ledger
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"

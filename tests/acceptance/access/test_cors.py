@@ -12,7 +12,7 @@ import pytest
 from alcove import InvalidRequest
 from alcove.server import logs
 from alcove.server.config import ServeConfig
-from alcove.server.running import build, check
+from alcove.server.startup import build, check
 from tests.support.tokens import SECRET, token
 
 OURS, OTHERS = "https://app.example.org", "https://evil.example"

@@ -12,7 +12,7 @@ from alcove import Alcove, InvalidRequest, NotFound, connect
 from alcove.agents.specs import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows import Row
-from alcove.store.decoding import Opener
+from alcove.store.row_decoding import Opener
 from tests.support.crowd import QUIET
 from tests.support.inspection import raw_bytes
 from tests.support.service import serving

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from alcove import Alcove
-from alcove.agents.loading import load
+from alcove.agents.spec_loading import load
 from tests.support.crowd import QUIET
 from tests.support.service import COMMAND, environment
 

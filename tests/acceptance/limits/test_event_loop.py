@@ -13,15 +13,15 @@ import apsw
 import httpx
 import pytest
 
-from alcove.agents import loading
+from alcove.agents import spec_loading
 from alcove.engine.database import Database
 from alcove.server import application, logs
 from alcove.server.config import ServeConfig
-from alcove.server.resource import Resource
-from alcove.server.running import build
+from alcove.server.route import Resource
+from alcove.server.startup import build
 from alcove.store import audit, validation
-from alcove.store.decoding import Opener
 from alcove.store.reading import SMALL_BYTES
+from alcove.store.row_decoding import Opener
 from tests.support.players import SPECS
 from tests.support.tokens import SECRET, token
 
@@ -187,7 +187,7 @@ def test_nothing_large_is_read_checked_opened_or_encoded_on_the_event_loop(
 def test_nobodys_request_loads_specs(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many take seconds; a service looks at their files in a thread."""
     loads: list[str] = []
-    load = loading._load
+    load = spec_loading._load
 
     def noted(*given: Any) -> Any:
         loads.append("".join(traceback.format_stack(limit=12)))
@@ -199,6 +199,6 @@ def test_nobodys_request_loads_specs(config: ServeConfig, monkeypatch: pytest.Mo
         await asyncio.sleep(1.1)  # after which requests used to look again
         assert (await visitors.call("alice", "GET", "/v1/agents")).status_code == 200
 
-    monkeypatch.setattr(loading, "_load", noted)
+    monkeypatch.setattr(spec_loading, "_load", noted)
     visit(config, visits, loads)
     assert loads == []

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from alcove.core.errors import MissingExtra
-from alcove.server import running
+from alcove.server import startup as startup
 from alcove.server.config import ServeConfig
 from tests.support.patience import until
 from tests.support.service import free_port, serving
@@ -195,7 +195,7 @@ def test_nothing_is_sent_or_imported_unless_it_is_asked_for(tmp_path: Path, coll
         service.wait()
     assert collector.received == []
     program = (
-        "import sys; from alcove.server.config import ServeConfig; from alcove.server.running import build\n"
+        "import sys; from alcove.server.config import ServeConfig; from alcove.server.startup import build\n"
         f"build(ServeConfig(at={str(tmp_path / 'other.db')!r}))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
@@ -207,5 +207,5 @@ def test_tracing_without_its_packages_is_refused_at_the_start(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "alcove.server.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(MissingExtra, match=r"alcove\[tracing\]"):
-        running.check(ServeConfig(tracing=True))
-    running.check(ServeConfig())
+        startup.check(ServeConfig(tracing=True))
+    startup.check(ServeConfig())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from alcove.agents.rooms import pools
 from alcove.agents.specs import Agent, AgentMemory, Facts, LongTerm, Private
 from alcove.agents.tools.base import Answer, Tool, Turn
-from alcove.agents.tools.keyed import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
+from alcove.agents.tools.private_pool_team import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools
 from alcove.agents.tools.user_memory import LONG_TERM_TOOLS, fact_tools
 

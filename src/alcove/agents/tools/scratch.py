@@ -13,7 +13,7 @@ from msgspec import Meta
 from alcove.agents.rooms import RUNS
 from alcove.agents.specs import short
 from alcove.agents.tools.base import LISTED, READ, Answer, Tool, Turn, line, listed, page, shown, some
-from alcove.agents.tools.keyed import MOST, Key, NewKey, Offset, missing
+from alcove.agents.tools.private_pool_team import MOST, Key, NewKey, Offset, missing
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory, Put

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from alcove.agents.specs import short
 from alcove.agents.tools.base import Answer, Room, Tool, Turn, line, listed, name, quoted, scored
-from alcove.agents.tools.keyed import Content, Key, Limit, Query, look
+from alcove.agents.tools.private_pool_team import Content, Key, Limit, Query, look
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, Memory, Put
 from alcove.store import validation

@@ -9,12 +9,12 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from alcove.core.clock import Clock
-from alcove.engine.base import Engine, Pending
+from alcove.engine.interface import Engine, Pending
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
-from alcove.store.configuration import Configuration
-from alcove.store.decoding import Opener
+from alcove.store.effective_configuration import Configuration
+from alcove.store.row_decoding import Opener
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import Vault
 

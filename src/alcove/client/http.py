@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from alcove.api.forms import ErrorAnswer
+from alcove.api.messages import ErrorAnswer
 from alcove.api.operation import IDEMPOTENCY_KEY, Operation
 from alcove.api.wire import decoder
 from alcove.core.errors import (
@@ -31,7 +31,7 @@ from alcove.core.errors import (
     needed_by,
 )
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.engine.copying import Copy
+from alcove.engine.file_copy import Copy
 from alcove.store import validation
 from alcove.upkeep.backup import BackedUp, Partial
 

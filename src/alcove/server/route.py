@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from alcove.api.forms import NoQuery
+from alcove.api.messages import NoQuery
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import Principal
 from alcove.store.validation import refusal

@@ -24,25 +24,25 @@ from uvicorn.config import STARTUP_FAILURE
 
 import alcove.search.searcher  # noqa: F401  before the first request, not during it
 from alcove import __version__
-from alcove.agents.loading import Watched
 from alcove.agents.service import Agents
+from alcove.agents.spec_loading import Watched
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
-from alcove.engine.base import Observer
+from alcove.engine.interface import Observer
 from alcove.search.embedders import embedder_for
-from alcove.server import logs, processes
+from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application, Exchange
 from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
 from alcove.server.openapi import DocsApi
+from alcove.server.operation_routes import served
 from alcove.server.protocol import Protocol
-from alcove.server.resource import Resource
-from alcove.server.serving import served
+from alcove.server.route import Resource
+from alcove.server.stream_routes import Streams
 from alcove.server.streaming import Tail
-from alcove.server.streams import Streams
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove.http")
@@ -58,7 +58,7 @@ def serve(config: ServeConfig) -> None:
     logs.configure(config.log_level, config.log_file)
     os.environ[_HANDED_OVER] = msgspec.json.encode(config, enc_hook=dict).decode()
     server = uvicorn.Config(
-        "alcove.server.running:worker",
+        "alcove.server.startup:worker",
         factory=True,
         host=config.host,
         port=config.port,
@@ -72,12 +72,12 @@ def serve(config: ServeConfig) -> None:
         ws="none",
     )
     _try(config)
-    os.environ.pop(processes.FOLDER, None)  # another service's counts are not ours
+    os.environ.pop(worker_processes.FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
-        processes.SingleProcess(server).run(processes.listening(server))
+        worker_processes.SingleProcess(server).run(worker_processes.listening(server))
     else:
-        with processes.shared_folder() as counts:
-            processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
+        with worker_processes.shared_folder() as counts:
+            worker_processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
 
 
 def worker() -> ASGIApp:
@@ -122,11 +122,11 @@ def build(config: ServeConfig) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         beside = [metrics.keep_sampling()]
-        beside += [processes.stop_with_parent()] if config.workers > 1 else []
+        beside += [worker_processes.stop_with_parent()] if config.workers > 1 else []
         beside += [_follow(specs)] if specs else []
         tasks = [asyncio.create_task(each) for each in beside]
-        processes.when_stopping(tail.stop)
-        processes.when_hung_up(partial(_reload, config, specs, store))
+        worker_processes.when_stopping(tail.stop)
+        worker_processes.when_hung_up(partial(_reload, config, specs, store))
         yield
         for each in tasks:
             each.cancel()
@@ -142,7 +142,7 @@ def build(config: ServeConfig) -> ASGIApp:
         *metrics.resources(),
     ]
     resources += DocsApi(resources, __version__).resources()
-    at_once = processes.requests_at_once(config.most_in_flight)
+    at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     application = Application(
         resources,

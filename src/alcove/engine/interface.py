@@ -14,7 +14,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.records import Kind
 from alcove.engine import rows
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope
-from alcove.store.reports import ApiKey, ParkedItem, Root
+from alcove.store.admin_records import ApiKey, ParkedItem, Root
 
 Findings = Iterator[tuple[str, int, list[str]]]
 """Checks: what each compares, how many it compared, and what it found."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path as FilePath
 
-from alcove.agents import consistency
+from alcove.agents import spec_consistency
 from alcove.agents.spec_reading import MAX_BYTES, AllSpecs, SpecFile
 from alcove.agents.specs import Catalogue, InvalidSpecs, Trouble
 
@@ -127,14 +127,14 @@ def _load(path: FilePath, contents: dict[FilePath, bytes | str], max_depth: int)
             specs.troubles.append(Trouble(str(file), "", content))
         else:
             SpecFile(specs, file).read(content)
-    for each, place, expected in consistency.troubles(specs, max_depth):
+    for each, place, expected in spec_consistency.troubles(specs, max_depth):
         specs.troubles.append(Trouble(each.file, each.place(place), expected))
     if specs.troubles:
         raise InvalidSpecs(specs.troubles)
     if not (specs.agents or specs.teams or specs.knowledge):
         why = "no file says anything" if contents else "it has no .yaml or .yml file"
         specs.warnings.append(f"{path}: {why}, so there are no agents")
-    found = consistency.warnings(specs)
+    found = spec_consistency.warnings(specs)
     surprises = (f"{each.file}: {each.place(place)}: {text}" for each, place, text in found)
     return Catalogue(
         {each.spec.name: each.spec for each in specs.agents},

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from alcove.api.forms import NoQuery
+from alcove.api.messages import NoQuery
 from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest
 from alcove.server.application import Page, encoded
 from alcove.server.limits import ThreadPool
-from alcove.server.resource import Call, Resource
-from alcove.store.service import Steps, Work
+from alcove.server.route import Call, Resource
+from alcove.store.common import Steps, Work
 
 Handler = Callable[[Call], Awaitable[Struct | None]]
 _PREFERS_TO_BE_TOLD = b"return=representation"
