@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from alcove.core.records import Mode
 from alcove.search.corpus import AnyCorpus, Mask
+from alcove.search.dates import DAY, Span
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import LABEL, SPEAKER, Question
