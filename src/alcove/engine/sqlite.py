@@ -11,7 +11,7 @@ from alcove.core.clock import Clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
-from alcove.engine import file_copy, rows
+from alcove.engine import file_copy, interface, rows
 from alcove.engine.administration import SqliteAdministration, SqliteErasure
 from alcove.engine.commit import CommitQueue, Submission
 from alcove.engine.database import SQL, Database, findings
