@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from alcove.core.errors import MissingExtra
-from alcove.server import startup as startup
+from alcove.server import startup
 from alcove.server.config import ServeConfig
 from tests.support.patience import until
 from tests.support.service import free_port, serving
