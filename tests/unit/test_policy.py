@@ -16,7 +16,16 @@ import regopy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove import Alcove, Grant, MemoryKey, Namespace, PermissionDenied, PolicyError, Principal
+from alcove import (
+    Alcove,
+    Grant,
+    InvalidRequest,
+    MemoryKey,
+    Namespace,
+    PermissionDenied,
+    PolicyError,
+    Principal,
+)
 from alcove.core.errors import PolicyFailed
 from alcove.core.principal import JSON
 from alcove.policy import Bundle, Narrowed, Policy
@@ -391,3 +400,23 @@ def test_an_independent_rego_engine_decides_the_same(data: st.DataObject, user: 
     defined = looked_at is not None and conditions is not None
     expected = Narrowed(Namespace.checked(looked_at), Filter.parse(conditions), owner) if defined else None
     assert narrowed(BUILT_IN, who, str(prefix)) == expected
+
+
+def test_a_get_goes_by_what_was_put_elsewhere_a_moment_ago(tmp_path: Path) -> None:
+    """The first get after it, too, though it begins with what its own process has loaded."""
+    path, keys, place = tmp_path / "memory.db", MemoryKey(), "user:alice"
+    with Alcove(path, keys=keys, embedder=None) as here, Alcove(path, keys=keys, embedder=None) as elsewhere:
+        alice = here.as_user("alice")
+        alice.put(place, "k", {"n": 1})
+        elsewhere.admin.put_policies({"authz": 'package memories.authz\n\ndecision := {"reason": "closed"}'})
+        with pytest.raises(PermissionDenied, match="closed"):
+            alice.get(place, "k")
+        elsewhere.admin.put_policies({})
+        assert alice.get(place, "k") is not None
+        elsewhere.admin.put_settings({"max_depth": 1})
+        with pytest.raises(InvalidRequest, match="1 to 1 segments"):
+            alice.get(place, "k")
+        elsewhere.admin.put_settings({"max_depth": None})
+        assert alice.get(place, "k") is not None
+        denied = here.admin.audit(action="denied").entries
+        assert [entry.details["count"] for entry in denied] == [1]  # and none by a policy that had gone

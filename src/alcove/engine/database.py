@@ -47,11 +47,11 @@ def load(file: str, **parts: str) -> dict[str, str]:
     return statements
 
 
-COLUMNS = ", ".join(Row._fields)
+_PARTS = {"columns": ", ".join(Row._fields), "theirs": load("people.sql")["theirs"]}
 SQL = {
     name: statement
     for file in ("queries", "administration", "people", "erasure", "index", "copying")
-    for name, statement in load(f"{file}.sql", columns=COLUMNS, theirs=load("people.sql")["theirs"]).items()
+    for name, statement in load(f"{file}.sql", **_PARTS).items()
 }
 """Every statement that this package runs, by name."""
 
