@@ -37,18 +37,15 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """What vectors are marked with; vectors of two names are never compared."""
-        ...
 
     @property
     def dimensions(self) -> int: ...
 
     def windows(self, text: str) -> list[str]:
         """The stretches the model can take whole; a text that fits is its own single window."""
-        ...
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """One row of length 1 for each text, or `EmbedderUnavailable`."""
-        ...
 
 
 def embedder_for(

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from alcove.search.embedders import EmbedderUnavailable, Matrix, spans, unit
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
@@ -187,7 +185,7 @@ def _pooled(session: InferenceSession, tokens: list[list[int]]) -> Matrix:
     ids[used] = np.concatenate(tokens)
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     wanted = {each.name for each in session.get_inputs()}
-    states: NDArray[np.float32] = session.run(None, {k: v for k, v in feed.items() if k in wanted})[0]
+    states: Matrix = session.run(None, {k: v for k, v in feed.items() if k in wanted})[0]
     weights = mask[:, :, None].astype(np.float32)
     return unit((states * weights).sum(axis=1) / weights.sum(axis=1))
 
