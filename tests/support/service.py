@@ -38,6 +38,8 @@ class Done(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+    output: str
+    """Both, as they came."""
 
 
 def alcove(*arguments: object, env: Mapping[str, str] | None = None) -> Done:
@@ -46,7 +48,7 @@ def alcove(*arguments: object, env: Mapping[str, str] | None = None) -> Done:
     done = CliRunner(env={**ours, **(env or {})}).invoke(main, [*map(str, arguments)], prog_name="alcove")
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
-    return Done(done.exit_code, done.stdout, done.stderr)
+    return Done(done.exit_code, done.stdout, done.stderr, done.output)
 
 
 def refused(folder: Path, *flags: object, env: Mapping[str, str] | None = None, code: int = 2) -> str:

@@ -6,14 +6,15 @@ import os
 import re
 import shlex
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
-from tests.support.service import COMMAND, environment, serving
+from tests.support.service import COMMAND, alcove, environment, serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 SERVER = "127.0.0.1:8080"
+ALONE = re.compile(r'alcove (?P<words>[^|<>;]*)(?P<code>; echo "exit code \$\?")?')
 BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
 VOLATILE = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ": "2026-01-31 12:00:00Z",
@@ -47,24 +48,32 @@ def test_the_session_on_the_page_is_what_happens(tmp_path: Path) -> None:
 
 
 def session(block: str, folder: Path, server: str) -> str:
-    """The commands of a block, each followed by what it printed to either stream, in one shell."""
-    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
-    script = [f'alcove() {{ {shlex.join(COMMAND)} "$@"; }}']
-    script += [f"{command.replace(SERVER, server)}; printf '\\036'" for command in commands]
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
+    """The commands of a block, each followed by what it printed to either stream."""
+    told, variables = "", {"COLUMNS": "100"}
+    for command in [line[2:] for line in block.splitlines() if line.startswith("$ ")]:
+        here = command.replace(SERVER, server)
+        if here.startswith("export "):
+            variables.update(word.partition("=")[::2] for word in shlex.split(here)[1:])
+        told += f"$ {command}\n{printed(here, folder, variables)}"
+    for volatile, instead in VOLATILE.items():
+        told = re.sub(volatile, instead, told)
+    return told.replace(server, SERVER) if server else told
+
+
+def printed(command: str, folder: Path, variables: dict[str, str]) -> str:
+    """What a line of the session prints: in this process if it is our command alone, else in a shell."""
+    if alone := ALONE.fullmatch(command):
+        with chdir(folder):
+            done = alcove(*shlex.split(alone["words"]), env=variables)
+        return done.output + (f"exit code {done.returncode}\n" if alone["code"] else "")
+    return subprocess.run(
+        ["bash", "-c", f'alcove() {{ {shlex.join(COMMAND)} "$@"; }}\n{command}'],
         cwd=folder,
-        env=environment(COLUMNS="100"),
+        env=environment(**variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=PATIENCE,
         check=True,
-    )
-    printed = done.stdout.split("\x1e")[:-1]
-    assert len(printed) == len(commands), done.stdout
-    told = "".join(f"$ {command}\n{text}" for command, text in zip(commands, printed, strict=True))
-    for volatile, instead in VOLATILE.items():
-        told = re.sub(volatile, instead, told)
-    return told.replace(server, SERVER) if server else told
+    ).stdout

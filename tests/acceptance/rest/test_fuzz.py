@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from schemathesis.engine import from_schema
 from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, ScenarioFinished
 from schemathesis.engine.recorder import Interaction, ScenarioRecorder
 
+from tests.support.patience import LONG
 from tests.support.service import Service, serving
 
-EXAMPLES = 250 if os.environ.get("ALCOVE_LONG") else 25
+EXAMPLES = 250 if LONG else 12
 LEAST_REQUESTS = 500
 """Far fewer than are made; a run that makes fewer has tested nothing."""
 SETTINGS = {
