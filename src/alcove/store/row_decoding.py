@@ -101,31 +101,20 @@ class Opener:
 
     def version(self, row: Row) -> Version:
         """An entry of one memory's history."""
-        return Version(
-            **_common(row),
-            **self._content(row),
-            kind=row.kind,
-            created_at=to_datetime(row.written_at),
-            index=index(row) if row.sealed else None,
-            written_by=_author(row),
-        )
+        shown = index(row) if row.sealed else None
+        return Version(**self._happened(row), created_at=to_datetime(row.written_at), index=shown)
 
     def event(self, row: Row) -> Event:
         """An entry of the timeline."""
-        return Event(
-            **_common(row),
-            **self._content(row),
-            kind=row.kind,
-            occurred_at=to_datetime(row.created_at),
-            written_by=_author(row),
-            cursor=cursor.encode(row.seq),
-        )
+        occurred_at = to_datetime(row.created_at)
+        return Event(**self._happened(row), occurred_at=occurred_at, cursor=cursor.encode(row.seq))
 
-    def _content(self, row: Row) -> dict[str, Any]:
-        """Value and attributes; a tombstone keeps its attributes for the policy and shows none."""
+    def _happened(self, row: Row) -> dict[str, Any]:
+        """What both tell; a tombstone keeps its attributes for the policy and shows none."""
+        happened = {**_common(row), "kind": row.kind, "written_by": Author(row.user, row.client, row.agent)}
         if row.sealed is None:
-            return {"value": None, "attributes": None}
-        return {"value": self.value(row), "attributes": attributes(row)}
+            return {**happened, "value": None, "attributes": None}
+        return {**happened, "value": self.value(row), "attributes": attributes(row)}
 
 
 def _common(row: Row) -> dict[str, Any]:
@@ -142,10 +131,6 @@ def uuid(raw: bytes) -> str:
     """The usual spelling; `str(uuid.UUID(...))` takes ten times as long."""
     text = raw.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _author(row: Row) -> Author:
-    return Author(row.user, row.client, row.agent)
 
 
 def place(row: Row) -> str:
