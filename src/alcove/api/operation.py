@@ -221,21 +221,28 @@ class Operation(Generic[P, R]):
             if not (name in (IDEMPOTENCY_KEY, *self.hidden) or self._in_path(name) or self._spread(name))
         ]
 
+    @cached_property
+    def _special(self) -> list[tuple[str, str | type[Struct]]]:
+        """The parameters that stand in the path, by their names there, and those that are records."""
+        names = self.signature.parameters
+        found = [
+            (name, self._wire_name(name) if self._in_path(name) else self._spread(name)) for name in names
+        ]
+        return [(name, where) for name, where in found if where]
+
     def arguments(self, request: Request) -> dict[str, Any]:
         """What the method of the service is called with, from a request."""
         asked = request.asked
         found = {name: getattr(asked, wire) for name, wire in self._plain}
-        if len(found) == len(self.signature.parameters):
-            return found
-        for name in self.signature.parameters:
-            if name == IDEMPOTENCY_KEY:
-                found[name] = request.idempotency_key
-            elif self._in_path(name):
-                found[name] = request.path[self._wire_name(name)]
-            elif record := self._spread(name):
-                given = {each: getattr(asked, each) for each in record.__struct_fields__}
-                chosen = {each: value for each, value in given.items() if value is not UNSET}
-                found[name] = chosen if self._mapping and self._mapping[0] == name else record(**chosen)
+        if self.idempotent:
+            found[IDEMPOTENCY_KEY] = request.idempotency_key
+        for name, where in self._special:
+            if isinstance(where, str):
+                found[name] = request.path[where]
+                continue
+            given = {each: getattr(asked, each) for each in where.__struct_fields__}
+            chosen = {each: value for each, value in given.items() if value is not UNSET}
+            found[name] = chosen if self._mapping and self._mapping[0] == name else where(**chosen)
         return found
 
     def asked(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -255,7 +255,8 @@ class Application:
 
     async def _admitted(self, headers: Headers, resource: Resource) -> Principal:
         principal = await self._authenticate(headers)
-        resource.admit(principal)
+        if resource.role:
+            principal.require(resource.role)
         return principal
 
     def _hold_unread(self, held: Reservations, sent: bytes) -> None:
