@@ -155,6 +155,7 @@ class Operation(Generic[P, R]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name, self.tag = name, getattr(owner, "TAG", owner.__name__)
+        self.title = name.title().replace("_", "")
 
     @overload
     def __get__(self, handle: None, owner: type) -> Operation[P, R]: ...
@@ -205,12 +206,11 @@ class Operation(Generic[P, R]):
                 default = self._defaults.get(name, parameter.default)
                 told = (self._wire_name(name), on_wire(self._hints[name]))
                 fields.append(told if default in (parameter.empty, NODEFAULT) else (*told, default))
-        kind = f"{self._title}Request"
-        return defstruct(kind, fields, forbid_unknown_fields=True, kw_only=True) if fields else None
-
-    @property
-    def _title(self) -> str:
-        return "".join(part.capitalize() for part in self.name.split("_"))
+        return (
+            defstruct(f"{self.title}Request", fields, forbid_unknown_fields=True, kw_only=True)
+            if fields
+            else None
+        )
 
     @cached_property
     def _plain(self) -> list[tuple[str, str]]:
@@ -313,7 +313,7 @@ class Operation(Generic[P, R]):
             return kind  # type: ignore[no-any-return]
         extras = [(name, hint, None) for name, hint in self._extras.items()]
         fields: list[Any] = [(self._within, on_wire(self._items) if self._items else kind), *extras]
-        return defstruct(f"{self._title}Answer", fields, kw_only=True, omit_defaults=True)
+        return defstruct(f"{self.title}Answer", fields, kw_only=True, omit_defaults=True)
 
     @cached_property
     def _items(self) -> Any:
