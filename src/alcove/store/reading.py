@@ -80,7 +80,11 @@ class Reading(Timeline):
         `namespace`, `key`: where. `as_of`: a past moment, of which to tell what was there.
         """
         row = self._row(principal, namespace, key, as_of)
-        return row and self._opened(row, principal, namespace, key, as_of)
+        try:
+            return row and self._opener.memory(row)
+        except KeyDestroyed:  # wiped since it was read
+            find = partial(self._row, principal, namespace, key, as_of)
+            return row_decoding.undisturbed(lambda: (found := find()) and self._opener.memory(found))
 
     def _get_steps(
         self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
@@ -88,30 +92,21 @@ class Reading(Timeline):
         row = self._row(principal, namespace, key, as_of)
         if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
             yield Work.LARGE
-        return row and self._opened(row, principal, namespace, key, as_of)
+        try:
+            return row and self._opener.memory(row)
+        except KeyDestroyed:
+            return self.get(principal, namespace, key, as_of=as_of)
 
     get.steps = _get_steps  # type: ignore[attr-defined]  # not `stepwise`: a generator would be a tenth of a get
 
-    def _opened(self, row: Row, *asked: Any) -> Memory | None:
-        try:
-            return self._opener.memory(row)
-        except KeyDestroyed:  # wiped since it was read
-            return row_decoding.undisturbed(
-                lambda: (found := self._row(*asked)) and self._opener.memory(found)
-            )
-
     def _row(self, principal: Principal, namespace: Address, key: str, as_of: Moment | None) -> Row | None:
-        if as_of is None:
-            return self._live(principal, namespace, key)
-        policy, settings = self._configuration.current()
-        place, at = validation.location(namespace, key, settings), checked_moment(as_of, "as_of")
-        policy.authorise(principal, "read", place.namespace, key)
-        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
-        self._refuse_forgotten(at)
-        return row
+        """What is or was at a key, if the policy of that moment lets it be read.
 
-    def _live(self, principal: Principal, namespace: Address, key: str) -> Row | None:
-        """What is at a key, if the policy of that moment lets it be read: one statement asks for both."""
+        One statement asks for what is there and for the version of the configuration; where that has moved,
+        it is decided anew.
+        """
+        if as_of is not None:
+            return self._past(principal, namespace, key, as_of)
         while True:
             version, (policy, settings) = self._configuration.loaded
             try:
@@ -128,6 +123,14 @@ class Reading(Timeline):
                 self._configuration.current()
             elif self._configuration.is_newest(version):
                 policy.deny(principal, "read", refused)
+
+    def _past(self, principal: Principal, namespace: Address, key: str, as_of: Moment) -> Row | None:
+        policy, settings = self._configuration.current()
+        place, at = validation.location(namespace, key, settings), checked_moment(as_of, "as_of")
+        policy.authorise(principal, "read", place.namespace, key)
+        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+        self._refuse_forgotten(at)
+        return row
 
     def history(
         self, principal: Principal, namespace: Address, key: Key, *, after_cursor: AfterCursor | None = None
