@@ -75,12 +75,9 @@ class AsyncHandle:
 class Request(Protocol):
     """What came with a request, as far as an operation needs it."""
 
-    @property
-    def asked(self) -> Any: ...
-    @property
-    def path(self) -> Mapping[str, str]: ...
-    @property
-    def idempotency_key(self) -> str | None: ...
+    asked: Any
+    path: Mapping[str, str]
+    idempotency_key: str | None
 
 
 class Operation(Generic[P, R]):
@@ -224,10 +221,8 @@ class Operation(Generic[P, R]):
     @cached_property
     def _special(self) -> list[tuple[str, str | type[Struct]]]:
         """The parameters that stand in the path, by their names there, and those that are records."""
-        names = self.signature.parameters
-        found = [
-            (name, self._wire_name(name) if self._in_path(name) else self._spread(name)) for name in names
-        ]
+        names, told = self.signature.parameters, self._wire_name
+        found = [(name, told(name) if self._in_path(name) else self._spread(name)) for name in names]
         return [(name, where) for name, where in found if where]
 
     def arguments(self, request: Request) -> dict[str, Any]:

@@ -237,8 +237,8 @@ class Application:
         hold = partial(held.take, self._bodies, current_user.get())
         raw_path = scope.get("path_params")
         path = {name: path_parameter(name, raw) for name, raw in raw_path.items()} if raw_path else {}
-        query = resource.parse_query(scope["query_string"])
-        body, pieces, large = None, None, False
+        asked = resource.parse_query(scope["query_string"])
+        pieces, large = None, False
         if resource.takes_lines:
             expect(headers.get(b"content-type", b""), b"application/x-ndjson")
             pieces = in_pieces(receive, self._seconds)
@@ -246,11 +246,11 @@ class Application:
             raw = await whole(receive, headers, self._most_body_bytes, hold)
             large = len(raw) > SMALL_BYTES
             parse = partial(resource.parse_body, raw, headers.get(b"content-type", b""))
-            body = await self._threads(parse) if large else parse()
+            asked = await self._threads(parse) if large else parse()
         key = headers.get(b"idempotency-key") if resource.idempotent else None
         token = key if key is None else key.decode("latin-1")
         return await resource.handler(
-            Call(principal, query, body, headers, path, pieces, token, again, large, hold)
+            Call(principal, asked, headers, path, pieces, token, again, large, hold)
         )
 
     async def _admitted(self, headers: Headers, resource: Resource) -> Principal:

@@ -24,8 +24,8 @@ class Call:
     """One request, as far as a resource needs to know it."""
 
     principal: Principal
-    query: Any
-    body: Any
+    asked: Any
+    """The record of the parameters: of the body where there is one, and of the query."""
     headers: Mapping[bytes, bytes]
     path: Mapping[str, str]
     """The parameters in the path."""
@@ -37,11 +37,6 @@ class Call:
     """Whether the body is so large that nothing with it should be done on the event loop."""
     hold: Callable[[int], None] = lambda size: None
     """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
-
-    @property
-    def asked(self) -> Any:
-        """The record of the parameters, wherever they stand."""
-        return self.query if self.body is None else self.body
 
     async def ask_again(self) -> None:
         """Finds out who calls once more, for what stays open; raises where that no longer holds."""
@@ -144,10 +139,9 @@ class Resource:
         else:
             given[name] = value
 
-    def parse_body(self, raw: bytes | bytearray, content_type: bytes) -> Struct | None:
+    def parse_body(self, raw: bytes | bytearray, content_type: bytes) -> Struct:
         """The body as a record; an error names the field."""
-        if self.body is None:
-            return None
+        assert self.body is not None
         if not raw and self.body_optional:
             return self.body()
         expect(content_type, b"application/json")

@@ -80,11 +80,11 @@ class Streams:
         ]  # fmt: skip
 
     async def follow(self, call: Call) -> Struct:
-        namespace = Namespace.checked(call.query.ns, "ns")
-        return await self._follow(call, lambda: call.principal, namespace, call.query.kinds)
+        namespace = Namespace.checked(call.asked.ns, "ns")
+        return await self._follow(call, lambda: call.principal, namespace, call.asked.kinds)
 
     async def watch_room(self, call: Call) -> Struct:
-        where = call.path["agent"], call.path["kind"], call.query.instance
+        where = call.path["agent"], call.path["kind"], call.asked.instance
         room = partial(self._agents.scratch_room, call.principal, *where)
         namespace = (await self._changes(room)).at
         return await self._follow(call, lambda: room().who, namespace, None)
@@ -133,7 +133,7 @@ class Streams:
 
     async def export_memories(self, call: Call) -> Struct:
         call.hold(MOST_BYTES)  # of what is read and not yet taken
-        view = self._memories.view(lambda: call.principal, Namespace.checked(call.query.ns, "ns"))
+        view = self._memories.view(lambda: call.principal, Namespace.checked(call.asked.ns, "ns"))
         return self._lines(self._memories.seen(view), self._allowed(call, view))
 
     async def export_user(self, call: Call) -> Struct:
@@ -192,7 +192,7 @@ class Streams:
 
     async def _take(self, importer: Importer, bundle: Sequence[bytes], call: Call) -> None:
         await self._changes(partial(importer.take, bundle))
-        for pause in importer.index_pauses() if call.query.wait_for_index == "true" else ():
+        for pause in importer.index_pauses() if call.asked.wait_for_index == "true" else ():
             await asyncio.sleep(min(pause, ASK_AGAIN_SECONDS))
             await call.ask_again()
 
