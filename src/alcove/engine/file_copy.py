@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import apsw
@@ -26,7 +27,7 @@ def copy(source: apsw.Connection, to: Path) -> Iterator[Copied]:
     """
     source.execute("BEGIN")
     try:
-        summary = _summary(source)
+        summary = Summary._make(source.execute(SQL["summary"]).fetchall()[0])
         with explained(to):
             target = apsw.Connection(os.fspath(to), vfs="unix-none")  # it is locked already, in another way
             try:
@@ -60,11 +61,6 @@ def _set(db: apsw.Connection, script: str) -> None:
     db.execute(script).fetchall()
 
 
-def _summary(db: apsw.Connection) -> Summary:
-    (row,) = db.execute(SQL["summary"])
-    return Summary._make(row)
-
-
 class StoredDataKeys:
     """Finds data keys in a store's file, whoever has it open."""
 
@@ -78,7 +74,7 @@ class StoredDataKeys:
         return [DataKey._make(row) for row in self._fetch("data_keys", not_wrapped_by, limit)]
 
 
-class Copy(StoredDataKeys):
+class Copy(StoredDataKeys, AbstractContextManager["Copy"]):
     """A store's file that nobody writes to, opened so that it stays exactly as it is."""
 
     def __init__(self, path: Path) -> None:
@@ -112,8 +108,7 @@ class Copy(StoredDataKeys):
 
     def summary(self) -> Summary:
         """What it holds, in figures."""
-        with explained(self.path):
-            return _summary(self._db)
+        return Summary._make(self._fetch("summary")[0])
 
     def every_version(self) -> Iterator[Row]:
         """Every version, in the order of the log."""
@@ -138,9 +133,6 @@ class Copy(StoredDataKeys):
     def close(self) -> None:
         """Lets go of the file."""
         self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
