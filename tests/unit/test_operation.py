@@ -26,7 +26,7 @@ from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
 from alcove.server.logs import AccessLog
 from alcove.server.openapi import describe
-from alcove.server.operation_routes import served
+from alcove.server.routes import served
 
 URL = "http://test"
 CLERK, ADMIN = Principal("clerk"), Principal("ann", claims={"roles": ["admin"]})

@@ -13,12 +13,12 @@ from msgspec import Struct
 from alcove import Unavailable
 from alcove.core.cancellation import Cancelled, check
 from alcove.core.principal import Principal
-from alcove.server.application import Application, Page
+from alcove.server.application import Application
 from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
 from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
 from alcove.server.logs import AccessLog
-from alcove.server.route import Call, Resource
+from alcove.server.routes import Call, Page, Resource
 from alcove.server.streaming import Stream
 
 

@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Struct
 from starlette.routing import Router
 
-from alcove.api import wire
 from alcove.api.messages import ErrorAnswer
 from alcove.core.errors import STATUS, AlcoveError, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -28,7 +27,16 @@ from alcove.server.auth import Authenticator, Headers, on_this_machine
 from alcove.server.config import ServeConfig
 from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
 from alcove.server.logs import AccessLog
-from alcove.server.route import Call, Resource, expect, path_parameter, path_pattern
+from alcove.server.routes import (
+    JSON,
+    NOTHING,
+    Call,
+    Page,
+    Resource,
+    expect,
+    path_parameter,
+    path_pattern,
+)
 from alcove.server.streaming import PART_BYTES, Stream, in_pieces, pour, while_allowed, whole
 from alcove.store.reading import SMALL_BYTES
 
@@ -36,7 +44,6 @@ trouble = logging.getLogger("alcove.http")
 
 _encode = msgspec.json.Encoder().encode
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_JSON = b"application/json"
 UNKNOWN = "unknown"
 """The declared path of what is not there."""
 CONNECTION = "alcove.connection"
@@ -69,23 +76,6 @@ class Exchange:
 
 Watcher = Callable[[Exchange], None]
 """Told of every request when its answer is ready, or will never be."""
-
-
-class Page(Struct):
-    """An answer that is sent whole: a page, a script, or one of our records once it is encoded."""
-
-    body: bytes
-    media_type: bytes
-    status: int = 200
-    headers: Sequence[tuple[bytes, bytes]] = ()
-
-
-def encoded(answer: object) -> Page:
-    """An answer as it is sent: for a thread that has made one that may be large."""
-    return Page(wire.encoded(answer), _JSON)
-
-
-_NOTHING = Page(b"", b"", 204)
 
 
 class Application:
@@ -202,10 +192,10 @@ class Application:
             work = self._call(exchange, resource, receive)
             answer = await (work if resource.takes_lines or resource.unhurried else self._in_time(work))
             if answer is None:
-                return _NOTHING
+                return NOTHING
             if isinstance(answer, Stream):
                 return answer
-            page = answer if isinstance(answer, Page) else Page(_encode(answer), _JSON)
+            page = answer if isinstance(answer, Page) else Page(_encode(answer), JSON)
             if len(page.body) > PART_BYTES:
                 self._hold_unread(exchange.held, page.body)
             return page
@@ -310,4 +300,4 @@ def _refusal(error: AlcoveError, exchange: Exchange) -> Page:
         headers.append((b"www-authenticate", b"Bearer"))
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
-    return Page(_encode(ErrorAnswer.of(error, exchange.id)), _JSON, STATUS[error.code], headers)
+    return Page(_encode(ErrorAnswer.of(error, exchange.id)), JSON, STATUS[error.code], headers)

@@ -20,9 +20,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from alcove.api.messages import HealthAnswer
 from alcove.core.errors import AlcoveError
-from alcove.server.application import METHODS, Exchange, Page
+from alcove.server.application import METHODS, Exchange
 from alcove.server.limits import ThreadPool
-from alcove.server.route import Call, Resource
+from alcove.server.routes import Call, Page, Resource
 from alcove.server.worker_processes import FOLDER
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -16,8 +16,7 @@ from alcove.api.messages import ErrorAnswer
 from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
-from alcove.server.application import Page
-from alcove.server.route import Call, Resource
+from alcove.server.routes import Call, Page, Resource
 
 _ASSETS = {
     "swagger-ui.css": b"text/css",

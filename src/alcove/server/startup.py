@@ -38,9 +38,8 @@ from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
 from alcove.server.openapi import DocsApi
-from alcove.server.operation_routes import served
 from alcove.server.protocol import Protocol
-from alcove.server.route import Resource
+from alcove.server.routes import Resource, served
 from alcove.server.stream_routes import Streams
 from alcove.server.streaming import Tail
 from alcove.store.memories import Memories

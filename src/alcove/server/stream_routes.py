@@ -24,8 +24,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventPage, Kind
 from alcove.server.limits import ThreadPool
-from alcove.server.operation_routes import Handler
-from alcove.server.route import Call, Resource
+from alcove.server.routes import Call, Handler, Resource
 from alcove.server.streaming import ASK_AGAIN_SECONDS, Allowed, Stream, Tail, gathered, while_allowed
 from alcove.store.memories import Memories
 from alcove.store.reading import View

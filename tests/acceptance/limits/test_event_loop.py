@@ -17,7 +17,7 @@ from alcove.agents import spec_loading
 from alcove.engine.database import Database
 from alcove.server import application, logs
 from alcove.server.config import ServeConfig
-from alcove.server.route import Resource
+from alcove.server.routes import Resource
 from alcove.server.startup import build
 from alcove.store import audit, validation
 from alcove.store.reading import SMALL_BYTES

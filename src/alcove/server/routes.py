@@ -1,9 +1,9 @@
-"""A resource: one method at one path, with what it takes and gives; routing and OpenAPI read it."""
+"""What is served where: each route with what it takes and gives, and the operations of tables as routes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -13,10 +13,33 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from alcove.api import wire
 from alcove.api.messages import NoQuery
+from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import Principal
+from alcove.server.limits import ThreadPool
+from alcove.store.common import Steps, Work
 from alcove.store.validation import refusal
+
+JSON = b"application/json"
+
+
+class Page(Struct):
+    """An answer that is sent whole: a page, a script, or one of our records once it is encoded."""
+
+    body: bytes
+    media_type: bytes
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+def encoded(answer: object) -> Page:
+    """An answer as it is sent: for a thread that has made one that may be large."""
+    return Page(wire.encoded(answer), JSON)
+
+
+NOTHING = Page(b"", b"", 204)
 
 
 @dataclass(slots=True)
@@ -187,3 +210,69 @@ def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> 
     if operation := re.match(r"operations\[(\d+)\]", found.field):
         found.details["operation"] = int(operation[1])
     return found
+
+
+Handler = Callable[[Call], Awaitable[Struct | None]]
+_PREFERS_TO_BE_TOLD = b"return=representation"
+_SHARED = (
+    "name", "tag", "method", "path", "summary", "answer", "errors", "role", "streams", "idempotent", "quiet",
+    "unhurried", "example",
+)  # fmt: skip
+"""What a resource has from its operation as it is."""
+
+
+def served(
+    table: type,
+    service: object,
+    *,
+    reads: ThreadPool,
+    changes: ThreadPool,
+    handlers: Mapping[str, Handler] | None = None,
+) -> list[Resource]:
+    """What is at the routes of a table's operations, done by the methods of a service.
+
+    `reads` and `changes` have the threads for operations that only read, and for the others. `handlers` are
+    there for those that stream.
+    """
+    more = handlers or {}
+    return [
+        _resource(each, more.get(each.name) or _handler(each, service, reads, changes))
+        for each in operations(table)
+    ]
+
+
+def _handler(
+    operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
+) -> Handler:
+    method = getattr(service, operation.does.__name__)
+    steps = operation.steps and operation.steps.__get__(service)
+
+    async def handle(call: Call) -> Page | None:
+        arguments = operation.arguments(call)
+
+        def done() -> Steps[Page | None]:
+            if steps is None or call.large:
+                yield Work.LARGE
+            try:
+                if steps:
+                    result = yield from steps(call.principal, **arguments)
+                else:
+                    result = method(call.principal, **arguments)
+            except InvalidRequest as error:
+                raise operation.named(error) from None
+            answer = operation.told(result)
+            if operation.quiet and call.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD:
+                return None
+            return None if answer is None else encoded(answer)
+
+        return await (reads if operation.reads(arguments) else changes).settled(done())
+
+    return handle
+
+
+def _resource(operation: Operation[..., Any], handler: Handler) -> Resource:
+    body = None if operation.in_query else operation.request
+    query = operation.request if operation.in_query else None
+    told: dict[str, Any] = {name: getattr(operation, name) for name in _SHARED}
+    query = query or NoQuery
+    return Resource(**told, description=operation.__doc__, handler=handler, query=query, body=body)
