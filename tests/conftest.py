@@ -1,6 +1,8 @@
-"""What every suite shares: a clock that a test moves."""
+"""What every suite shares: a clock that a test moves, signals as at a terminal, and an end for all processes."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -11,6 +13,12 @@ from tests.support.clock import ManualClock
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+def pytest_configure() -> None:
+    """A suite that a shell started in the background ignores SIGINT, which every child would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
