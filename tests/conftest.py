@@ -1,4 +1,4 @@
-"""What every suite shares: a clock that a test moves, signals as at a terminal, and an end for all processes."""
+"""What every suite shares: a clock that a test moves, signals as at a terminal, and an end for processes."""
 
 from __future__ import annotations
 
