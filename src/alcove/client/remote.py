@@ -147,7 +147,8 @@ class HttpTransport:
                     yield Progress("copying", done, total)
             yield Progress("done", 1, 1, received(partial, to, done))
 
-    def only_here(self, name: str) -> Callable[..., Any]:
+    def only_here(self, name: str) -> NoReturn:
+        """Refuses what only a store in this process does."""
         raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
     def close(self) -> None:
@@ -207,7 +208,6 @@ class Remote(Store):
     def sweep(self) -> NoReturn:
         """The server does it at its interval."""
         self.transport.only_here("sweep")
-        raise AssertionError
 
     def close(self) -> None:
         self.transport.close()
