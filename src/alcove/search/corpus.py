@@ -199,14 +199,18 @@ class JoinedCorpus:
         self.postings = JoinedPostings([part.postings for part in parts], starts)
         self.vectors = Vectors.joined([part.vectors for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
-        first = [*accumulate((len(part.numbers) for part in parts[:-1]), initial=0)]
-        self.groups = {
-            name: _in_one([part.groups.get(name, _none(part)) for part in parts], first)
-            for name in dict.fromkeys(name for part in parts for name in part.groups)
-        }
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
+
+    @cached_property
+    def groups(self) -> Mapping[str, Rows]:
+        """As those of each corpus; no group is in two of them."""
+        first = [*accumulate((len(part.numbers) for part in self._parts[:-1]), initial=0)]
+        return {
+            name: _in_one([part.groups.get(name, _none(part)) for part in self._parts], first)
+            for name in dict.fromkeys(name for part in self._parts for name in part.groups)
+        }
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
