@@ -209,16 +209,19 @@ class ThreadPool:
 
         What is small is done on the loop, and by a thread from where they say that it is large.
         """
-        large = False
+        large = waits = False
         while True:
             try:
-                step = await self(partial(_next, steps)) if large else next(steps)
+                if waits:
+                    waits, step = False, await asyncio.wrap_future(self._committer.submit(_next, steps))
+                else:
+                    step = await self(partial(_next, steps)) if large else next(steps)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
             if isinstance(step, _Done):
                 return step.value
-            if step is Work.LARGE:
-                large = True
+            if isinstance(step, Work):
+                large, waits = large or step is Work.LARGE, step is Work.WAITS
             elif isinstance(step, float):
                 await asyncio.sleep(step)
             else:

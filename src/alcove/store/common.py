@@ -52,6 +52,8 @@ class Work(Enum):
 
     LARGE = "large"
     """So much that it is not to be done on an event loop."""
+    WAITS = "waits"
+    """Until the next step it may wait for the write lock: not for a thread that readers need."""
 
 
 Steps = Generator[Pending | float | Work, None, R]
@@ -71,7 +73,7 @@ def stepwise(method: Callable[P, Steps[R]]) -> Callable[P, R]:
                 return done.value  # type: ignore[no-any-return]
             if isinstance(step, float):
                 time.sleep(step)
-            elif step is not Work.LARGE:
+            elif not isinstance(step, Work):
                 step.wait()
 
     blocking.steps = method  # type: ignore[attr-defined]

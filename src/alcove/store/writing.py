@@ -66,7 +66,7 @@ class Writing(Service):
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
     ) -> Steps[Portion[Result]]:
-        """A write; no part of it waits for the write lock but in what it yields, or after `Work.LARGE`."""
+        """A write; no part of it waits for the write lock but in what it yields, or after `Work.WAITS`."""
         done = 0 if after_cursor is None else _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None
@@ -79,9 +79,10 @@ class Writing(Service):
             if idempotency_key is not None:
                 once = _request(self._vault, write, operations, idempotency_key)
             if write.missing:  # of newcomers, to whom all of it is allowed
-                yield Work.LARGE  # making keys may wait for the write lock
+                yield Work.WAITS
                 for subject in write.missing:
                     self._vault.key(subject)
+                yield 0.0
                 continue
             pending = self._engine.submit(prepared, once, principal.user_id)
             yield pending
