@@ -32,7 +32,7 @@ NOTICED = 0.06
 """Seconds below which growth is not looked at: other work of the server is of that order."""
 SECONDS_A_MIB, ANYHOW = 1.2, 0.3
 """What a request may cost: so much for each MiB of it, and so much whatever its size."""
-ROUNDS = 60 if LONG else 4
+ROUNDS = 60 if LONG else 2
 
 ATOMS = [
     "a", "e", "y", "ya", "ab", "ing", "[", "]", "(", "*", "?", "**", "%", ":", "\n", "\0", "\x01", " ", "\\",
