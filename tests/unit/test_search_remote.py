@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from alcove.search.embedders import EmbedderUnavailable, embedder_for
-from alcove.search.remote import RemoteEmbedder
+from alcove.search.remote_embedders import RemoteEmbedder
 
 Answer = Callable[[dict[str, object]], tuple[int, bytes]]
 

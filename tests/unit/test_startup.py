@@ -21,7 +21,7 @@ HEAVY = {
     "apsw", "cryptography", "httptools", "httpx", "jwt", "numpy", "onnxruntime", "opentelemetry",
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
-OWN_EXTRA = {"server/tracing.py": "tracing", "search/remote.py": "fastembed"}
+OWN_EXTRA = {"server/tracing.py": "tracing", "search/remote_embedders.py": "fastembed"}
 COMMAND = "from alcove.cli import main\nmain({!r}, prog_name='alcove')"
 
 

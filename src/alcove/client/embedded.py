@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -16,7 +18,7 @@ from alcove.agents.service import Agents
 from alcove.api.operation import Operation, Streaming
 from alcove.client.store import AdminHandle, AgentsHandle, Store
 from alcove.core.clock import Clock, system_clock
-from alcove.core.errors import InvalidRequest, StoreError
+from alcove.core.errors import AlcoveError, InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
@@ -31,7 +33,6 @@ from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
 from alcove.store.memories import Memories
 from alcove.upkeep.backup import BackedUp, Progress
-from alcove.upkeep.sweeper import Sweeper
 from alcove.upkeep.transfer import File, Importer, Imports
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
@@ -39,6 +40,7 @@ from alcove.vault import KeyProvider, Vault, default_keys
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
 
+log = logging.getLogger("alcove")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -65,6 +67,41 @@ class LocalTransport:
     def only_here(self, name: str) -> Callable[..., Any]:
         """A method of the service that no server offers."""
         return partial(getattr(self._service, name), self.principal)
+
+
+class Sweeper(threading.Thread):
+    """Sweeps every `interval` seconds, and at once when woken."""
+
+    def __init__(self, memories: Memories, interval: float) -> None:
+        super().__init__(name="alcove-sweep", daemon=True)
+        self._memories = memories
+        self._interval = interval
+        self._woken = threading.Event()
+        self._stopping = False
+        self.start()
+
+    def wake(self) -> None:
+        """Sweeps now rather than at the end of the interval."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Lets a sweep that is under way finish, and starts no other."""
+        self._stopping = True
+        self.wake()
+        self.join()
+
+    def run(self) -> None:
+        while not self._stopping:
+            self._woken.wait(self._interval)
+            self._woken.clear()
+            if self._stopping:
+                return
+            try:
+                self._memories.sweep()
+            except AlcoveError as error:
+                log.warning("sweep: %s; trying again in %g s", error.message, self._interval)
+            except Exception:
+                log.exception("sweep failed; trying again in %g s", self._interval)
 
 
 class Alcove(Store):

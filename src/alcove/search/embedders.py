@@ -64,7 +64,7 @@ def embedder_for(
 
         return MiniLM(folder)
     if kind in {"http", "https"} or (kind == "fastembed" and rest):
-        from alcove.search.remote import Fastembed, RemoteEmbedder  # noqa: PLC0415 - most stores need neither
+        from alcove.search.remote_embedders import Fastembed, RemoteEmbedder  # noqa: PLC0415 - most stores need neither
 
         return Fastembed(rest) if kind == "fastembed" else RemoteEmbedder(spec, key=key, timeout=timeout)
     raise InvalidRequest("embedder", "minilm, none, fastembed:MODEL or http(s)://HOST/v1#MODEL")

@@ -1,1 +1,1 @@
-"""What keeps a store healthy and movable: backup, wipe ledger, doctor, sweep, export and import."""
+"""What keeps a store healthy and movable: backup, wipe ledger, doctor, export and import."""
