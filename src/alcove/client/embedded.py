@@ -150,6 +150,7 @@ class Alcove(Store):
         admin.rooms_left_alone = Runs(self._memories).left_alone
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._agents: dict[Path, Agents] = {}
+        self._opening = threading.Lock()
         self._clock = clock
         self.transport = LocalTransport(self._memories, DEFAULT_PRINCIPAL)
 
@@ -185,9 +186,10 @@ class Alcove(Store):
         if specs is None:
             raise InvalidRequest("specs", "the path of a file or folder of agent specs")
         path = Path(specs).absolute()
-        if path not in self._agents:
-            watched = Watched(path, max_depth=self._settings.max_depth)
-            self._agents[path] = Agents(self._memories, watched, authentication=False)
+        with self._opening:  # of two, one would be left to itself, with the calls it was to record
+            if path not in self._agents:
+                watched = Watched(path, max_depth=self._settings.max_depth)
+                self._agents[path] = Agents(self._memories, watched, authentication=False)
         return LocalTransport(self._agents[path], self.principal)
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:

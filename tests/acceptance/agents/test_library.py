@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,18 @@ def test_what_looks_like_a_membership_of_a_run_and_is_none_stands_in_nobodys_way
         memory.as_user("alice").put(("runs", "workflow", "x" * 600, "u", "alice"), "membership", {"a": 1})
         assert memory.agents(specs).as_user("alice").list_runs() == []
         assert memory.admin.wipe("alice").removed["memories"] == 1
+
+
+def test_of_threads_that_are_the_first_to_ask_for_agents_every_call_is_recorded(
+    path: Path, specs: Path
+) -> None:
+    together = threading.Barrier(8)
+
+    def look(memory: Alcove) -> None:
+        together.wait()
+        memory.agents(specs).as_user("alice").call("bot", "list_memories")
+
+    with Alcove(path, settings=QUIET, embedder=None) as memory, ThreadPoolExecutor(8) as threads:
+        list(threads.map(look, [memory] * 8))
+    with Alcove(path, settings=QUIET, embedder=None) as memory:
+        assert len([*memory.agents(specs).as_user("alice").calls_of("bot")]) == 8
