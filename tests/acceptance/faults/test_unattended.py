@@ -78,7 +78,7 @@ def test_workers_that_all_fail_to_start_end_the_service(tmp_path: Path) -> None:
         f"ServeConfig(workers=2, port={free_port()}, at={str(tmp_path / 'm.db')!r}, agents={str(specs)!r})"
     )
     program = (
-        "from alcove.server.config import ServeConfig; from alcove.server import running as server\n"
+        "from alcove.server.config import ServeConfig; from alcove.server import startup as server\n"
         f"server._try = lambda config: None\nserver.serve({config})"
     )
     ended = subprocess.run(
