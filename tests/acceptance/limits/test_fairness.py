@@ -31,7 +31,8 @@ IMPORT = "/v1/memories/import"
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with few places and threads, which one user could fill."""
-    flags = (*FLAGS, "--most-in-flight", PLACES, "--threads", 4, "--embedder", "none")
+    patient = ("--busy-timeout", 600, "--request-seconds", 600)  # on a busy machine, too
+    flags = (*FLAGS, *patient, "--most-in-flight", PLACES, "--threads", 4, "--embedder", "none")
     with serving(tmp_path_factory.mktemp("crowded"), *flags) as running:
         yield running
 
