@@ -100,7 +100,8 @@ def remote(who: Principal) -> AsyncLibraryHandle:
     resources = served(LibraryOperations, Library(), reads=threads, changes=threads)
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
-    return AsyncLibraryHandle(AsyncHttpTransport(Server(URL, {}, 10, 0), client, who))
+    turns = asyncio.Semaphore(2)
+    return AsyncLibraryHandle(AsyncHttpTransport(Server(URL, {}, 10, 0), client, who, turns))
 
 
 def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None:

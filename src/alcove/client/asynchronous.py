@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_THREADS = 32
+_AT_ONCE = 32
+"""Calls at once; others wait for their turn, because a queue in httpx costs the square of its length."""
 _END = object()
 
 
@@ -78,11 +79,15 @@ class ThreadTransport:
 
         return await self.run(call)
 
-    async def run(self, call: Callable[[], R]) -> R:
+    async def run(self, call: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
         """Does something in a thread; it is told to stop when nobody waits for it any more."""
         work = Cancellation()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work.run, call)
+            done = asyncio.get_running_loop().run_in_executor(threads or self._threads, work.run, call)
+        except RuntimeError:  # there are no threads any more
+            raise Unavailable("the store has been closed") from None
+        try:
+            return await done
         except asyncio.CancelledError:
             work.cancelled = True
             raise
@@ -93,10 +98,17 @@ class ThreadTransport:
         )
 
     async def pieces(self, begin: Callable[[], Iterator[R]]) -> AsyncIterator[R]:
-        """What an iterator gives, each piece of it waited for in a thread."""
+        """What an iterator gives, each piece of it waited for in a thread of its own.
+
+        It may wait for what somebody else has to write, who needs one of the others.
+        """
         pieces = await self.run(begin)
-        while (piece := await self.run(lambda: next(pieces, _END))) is not _END:
-            yield piece  # type: ignore[misc]
+        thread = ThreadPoolExecutor(1, thread_name_prefix="alcove-stream")
+        try:
+            while (piece := await self.run(lambda: next(pieces, _END), thread)) is not _END:
+                yield piece  # type: ignore[misc]
+        finally:
+            thread.shutdown(wait=False)
 
     def backup(self, to: Path) -> AsyncIterator[Progress[BackedUp]]:
         return self.pieces(lambda: self._transport.backup(to))
@@ -108,20 +120,23 @@ class ThreadTransport:
         return await self.run(partial(self.store.import_memories, lines, wait_for_index=wait_for_index))
 
     async def close(self) -> None:
-        await self.run(self.store.close)
-        self._threads.shutdown(wait=False)
+        await asyncio.to_thread(self._threads.shutdown)  # calls made before are done first
+        await asyncio.to_thread(self.store.close)
 
 
 class AsyncHttpTransport:
     """Operations done by a server; connections are kept."""
 
-    def __init__(self, server: Server, client: httpx.AsyncClient, principal: Principal) -> None:
+    def __init__(
+        self, server: Server, client: httpx.AsyncClient, principal: Principal, turns: asyncio.Semaphore
+    ) -> None:
         self.server = server
         self._client = client
         self.principal = principal
+        self._turns = turns
 
     def as_principal(self, principal: Principal) -> AsyncHttpTransport:
-        return AsyncHttpTransport(self.server, self._client, principal)
+        return AsyncHttpTransport(self.server, self._client, principal, self._turns)
 
     def bound(self, operation: Operation[P, R]) -> Callable[P, Awaitable[R]]:
         return partial(self._perform, operation)
@@ -141,7 +156,7 @@ class AsyncHttpTransport:
         tries = 0
         while True:
             try:
-                async with self._sent(asked) as response:
+                async with self._turns, self._sent(asked) as response:
                     return await response.aread()
             except AlcoveError as error:
                 await asyncio.sleep(self.server.pause(asked, error, tries))
@@ -289,13 +304,14 @@ class AsyncAlcove(MemoryOperations, AsyncHandle):
             import httpx  # noqa: PLC0415  an extra, which the server has found there
 
             who = DEFAULT_PRINCIPAL if user is None else Principal(user)
-            self.transport = AsyncHttpTransport(server, httpx.AsyncClient(), who)
+            client = httpx.AsyncClient(limits=server.limits)
+            self.transport = AsyncHttpTransport(server, client, who, asyncio.Semaphore(_AT_ONCE))
         else:
             from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
             store = Alcove(at, settings=settings, embedder=embedder)
             store = store if user is None else store.as_user(user)
-            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alcove-async")
+            threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="alcove-async")
             self.transport = ThreadTransport(store, store.transport, threads)
 
     @property

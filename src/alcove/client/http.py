@@ -72,6 +72,8 @@ class Server:
         self.url = url.rstrip("/")
         self._httpx = httpx
         self._timeout = httpx.Timeout(timeout)
+        self.limits = httpx.Limits(max_connections=None)
+        """For a client: every stream has a connection, and no other call waits for one of theirs to end."""
         self._patient = httpx.Timeout(timeout, read=None, write=None)
         self._credentials = _raw({name: value for name, value in credentials.items() if value is not None})
         self._retries = retries
@@ -136,7 +138,7 @@ class Server:
             raise InvalidRequest("at", f"the URL of a server ({error})") from None
         except httpx.HTTPError as error:
             kind = NotReached if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else Unavailable
-            raise kind(f"{self.url} cannot be reached: {error or type(error).__name__}") from None
+            raise kind(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
 
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """A body of the server's as a record."""

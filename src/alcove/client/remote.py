@@ -183,7 +183,7 @@ class Remote(Store):
         import httpx  # noqa: PLC0415  an extra, which the server has found there
 
         self.transport = HttpTransport(
-            server, httpx.Client(), DEFAULT_PRINCIPAL if user is None else Principal(user)
+            server, httpx.Client(limits=server.limits), DEFAULT_PRINCIPAL if user is None else Principal(user)
         )
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:

@@ -298,6 +298,44 @@ def test_what_is_awaited_runs_beside_the_loop_and_a_reader_who_leaves_keeps_no_t
         assert asyncio.run(story(at)) == [*range(50)]
 
 
+@pytest.mark.parametrize("way", ["file", "url"])
+def test_readers_who_wait_keep_nobody_else_from_calling_or_closing(
+    way: str, tmp_path: Path, service: Service
+) -> None:
+    room = ("user", "noop", uuid.uuid4().hex)
+
+    async def story() -> None:
+        store = AsyncAlcove(tmp_path / "memory.db" if way == "file" else service.url, settings=QUIET)
+        start = (await store.events(room)).after_cursor
+        streams = [store.follow(room, after_cursor=start) for _ in range(104)]  # more than httpx connects
+        readers = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(PATIENCE):
+            await store.put(room, "told", {})
+            assert {event.key for event in await asyncio.gather(*readers)} == {"told"}
+            left = [asyncio.ensure_future(anext(stream)) for stream in streams]
+            await store.close()
+        for reader in left:
+            reader.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_a_store_that_is_awaited_can_be_closed_twice_and_says_that_it_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with AsyncAlcove(tmp_path / "memory.db", settings=QUIET) as store:
+            begun = asyncio.gather(*(store.put(ROOM, f"begun {n}", {}) for n in range(100)))
+            await asyncio.sleep(0)
+            await store.close()
+            assert len(await begun) == 100
+        for call in (store.get(ROOM, "k"), anext(store.follow(ROOM)), store.admin.stats()):
+            with pytest.raises(Unavailable, match="has been closed"):
+                await call
+
+    asyncio.run(story())
+
+
 class Flaky(http.server.BaseHTTPRequestHandler):
     """A server that loses the first answers to each request, and then passes it on."""
 
