@@ -177,9 +177,9 @@ class Reading(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         """
         limit = validation.whole(limit, "limit", 1, 100)
+        if mode not in MODES:
+            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
         if query is not None:
-            if mode not in MODES:
-                raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
             validation.query(query)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
         how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
