@@ -221,6 +221,8 @@ def _joined(run: Namespace, user: str, role: Role) -> Put:
 
 def _users(run: Namespace, members: Iterable[str]) -> set[str]:
     """Whom the caller names as members, once each of them can be one."""
+    if isinstance(members, str):  # its letters would be let in
+        raise InvalidRequest("members", "a list of user ids")
     users = [*members]
     if len(users) > MOST_MEMBERS:
         raise InvalidRequest("members", f"at most {MOST_MEMBERS} user ids")

@@ -340,9 +340,10 @@ class AsyncAlcove(MemoryOperations, AsyncHandle):
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same store, as this user sees it; over a URL, only a trusted API key may name them."""
-        if isinstance(self.transport, AsyncHttpTransport):
-            checked_roles(roles)
-        return self.as_principal(Principal(user_id, claims={"sub": user_id, "roles": [*roles]}))
+        if isinstance(self.transport, ThreadTransport):
+            return self.as_principal(self.transport.store.as_user(user_id, roles=roles).principal)
+        checked_roles(roles)
+        return self.as_principal(Principal(user_id))
 
     def as_principal(self, principal: Principal) -> Self:
         """The same store, as this principal sees it."""

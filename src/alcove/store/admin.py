@@ -182,6 +182,8 @@ class Admin(People):
             raise InvalidRequest("user", "whom the key acts for, unless it is trusted to name them itself")
         if user is not None:
             checked_user(user, "user")
+        if isinstance(roles, str):
+            raise InvalidRequest("roles", "a list of strings")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         key = ApiKey(id, client, user, [*roles], trusted, to_datetime(self._clock()))
         self._rows.add_api_key(key, _digest(secret))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from alcove import Alcove, InvalidRequest, NotFound, connect
+from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, connect
 from alcove.agents.specs import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows import Row
@@ -135,6 +136,21 @@ def test_what_a_stranger_writes_below_a_run_costs_its_members_nothing(
             assert alice.change_run("workflow", run.id, ["bob"]).members == ["alice", "bob"]
             costs.append(len(opened))
         assert costs[1] <= costs[0]
+
+
+def test_a_text_is_no_list_of_its_letters(path: Path, specs: Path) -> None:
+    with Alcove(path, settings=QUIET) as memory:
+        agents, awaited = memory.agents(specs), AsyncAlcove(path, settings=QUIET)
+        with pytest.raises(InvalidRequest, match="members"):
+            agents.open_run("workflow", "w", members="bob")
+        agents.open_run("workflow", "w")
+        with pytest.raises(InvalidRequest, match="members"):
+            agents.change_run("workflow", "w", "bob")
+        with pytest.raises(InvalidRequest, match="roles"):
+            memory.api_keys.create(client="c", user="bob", roles="admin")
+        with pytest.raises(InvalidRequest, match="roles"):
+            awaited.as_user("bob", roles="admin")
+        asyncio.run(awaited.close())
 
 
 def test_wrong_specs_and_ids_are_refused(path: Path, specs: Path, tmp_path: Path) -> None:
