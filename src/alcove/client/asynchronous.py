@@ -212,7 +212,8 @@ class AsyncHttpTransport:
 
     async def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
         async def pieces() -> AsyncIterator[bytes]:
-            for piece in pieces_of(lines):
+            given = pieces_of(lines)
+            while piece := await asyncio.to_thread(next, given, b""):  # it may wait for a disk
                 yield piece
 
         asked = pieces_sent(pieces(), wait_for_index=wait_for_index)

@@ -336,6 +336,23 @@ def test_a_store_that_is_awaited_can_be_closed_twice_and_says_that_it_is(tmp_pat
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("way", ["file", "url"])
+def test_lines_that_let_wait_for_them_hold_no_loop_up(way: str, tmp_path: Path, service: Service) -> None:
+    ready = threading.Event()
+
+    def lines() -> Iterator[bytes]:
+        assert ready.wait(PATIENCE)
+        yield msgspec.json.encode({"namespace": ROOM, "key": "waited for", "value": {"way": way}})
+
+    async def story() -> int:
+        at = tmp_path / "memory.db" if way == "file" else service.url
+        async with AsyncAlcove(at, settings=QUIET) as store:
+            asyncio.get_running_loop().call_later(0.2, ready.set)
+            return (await store.import_memories(lines())).imported
+
+    assert asyncio.run(story()) == 1
+
+
 class Flaky(http.server.BaseHTTPRequestHandler):
     """A server that loses the first answers to each request, and then passes it on."""
 
