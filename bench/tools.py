@@ -278,10 +278,12 @@ def main() -> None:
         (specs := folder / "agents.yaml").write_text(SPECS)
         found: dict[str, list[tuple[float, float] | None]] = {}
         with Alcove(folder / "here.db") as memory:
-            here = Here(memory.memories, Agents(memory.memories, Watched(specs), authentication=False))
+            agents = Agents(memory.memories, Watched(specs), authentication=False)
+            here = Here(memory.memories, agents)
             prepared(here)
             for case in chosen:
                 found[f"{case.tool} {case.note}".strip()] = [measured(here, case, options.calls, alone=False)]
+            agents.close()
         command = [sys.executable, "-c", "from alcove.cli import main; main()"]
         env = {**os.environ, "ALCOVE_JWT_SECRET": SECRET}
         token = subprocess.run([*command, "token", "--user", USER], env=env, capture_output=True, text=True,
