@@ -283,8 +283,8 @@ class AsyncAgentsHandle(AgentOperations, AsyncHandle):
 class AsyncAlcove(MemoryOperations, AsyncHandle):
     """Memory in a file or behind a URL, opened for one principal; its methods are awaited.
 
-    Close it, or use it with `async with`, on one event loop. Its methods are the operations that `Store` has, too;
-    what operates the store is `admin`.
+    Close it, or use it with `async with`, on one event loop. Its methods are the operations that `Store` has,
+    too; what operates the store is `admin`.
     """
 
     def __init__(
