@@ -23,7 +23,6 @@ from alcove.client.http import (
     Lines,
     SentEvents,
     Server,
-    bound_arguments,
     pieces_sent,
     received,
 )
@@ -142,8 +141,7 @@ class AsyncHttpTransport:
         return partial(self._perform, operation)
 
     async def _perform(self, operation: Operation[..., R], *args: Any, **named: Any) -> R:
-        arguments = bound_arguments(operation, args, named)
-        asked = self.server.asked(operation, arguments)
+        asked, arguments = self.server.asked(operation, args, named)
         try:
             return self.server.meant(operation, await self.call(asked), arguments)
         except NotFound:
@@ -179,9 +177,7 @@ class AsyncHttpTransport:
         return partial(self._stream, operation)
 
     def _stream(self, operation: Streaming[..., R], *args: Any, **named: Any) -> AsyncIterator[R]:
-        arguments = bound_arguments(operation, args, named)
-        asked = self.server.asked(operation, arguments)
-        asked.patient = True
+        asked, arguments = self.server.asked(operation, args, named)
         if operation.streams == EVENTS:
             return self._events(asked, operation.piece, arguments["after_cursor"])
         return self._lines(asked, operation.piece)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,8 +78,13 @@ class Server:
         self._credentials = _raw({name: value for name, value in credentials.items() if value is not None})
         self._retries = retries
 
-    def asked(self, operation: Operation[..., Any], arguments: Mapping[str, Any]) -> HttpRequest:
-        """The request for an operation, with these arguments of its method."""
+    def asked(
+        self, operation: Operation[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[HttpRequest, dict[str, Any]]:
+        """The request for an operation, called with these arguments; and every one of them by its name."""
+        bound = operation.signature.bind(*args, **named)
+        bound.apply_defaults()
+        arguments = bound.arguments
         path, rest = operation.asked(arguments)
         headers = {"Prefer": "return=representation"} if operation.quiet else {}
         if operation.idempotent:
@@ -89,15 +94,16 @@ class Server:
             headers["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
         if not operation.in_query:
             headers["Content-Type"] = "application/json"
-        return HttpRequest(
+        request = HttpRequest(
             method=operation.method,
             path=operation.path.format(**{name: segment(text, name) for name, text in path.items()}),
             params=_query(rest) if operation.in_query else {},
             content=None if operation.in_query else body(rest),
             headers=headers,
-            patient=operation.unhurried,
+            patient=operation.unhurried or operation.streams is not None,
             repeatable=operation.repeatable,
         )
+        return request, arguments
 
     def meant(self, operation: Operation[..., T], raw: bytes, arguments: Mapping[str, Any]) -> T:
         """What the method of an operation would have given here."""
@@ -259,15 +265,6 @@ def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index
 
 BEFORE_RECONNECTING = 0.5
 BACKUP = HttpRequest(method="GET", path="/v1/admin/backup", patient=True)
-
-
-def bound_arguments(
-    operation: Operation[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Every argument of an operation's method by its name."""
-    bound = operation.signature.bind(*args, **named)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def received(partial: Partial, to: Path, size: int) -> BackedUp:

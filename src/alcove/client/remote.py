@@ -19,7 +19,6 @@ from alcove.client.http import (
     Lines,
     SentEvents,
     Server,
-    bound_arguments,
     pieces_sent,
     received,
 )
@@ -63,8 +62,7 @@ class HttpTransport:
         return partial(self._perform, operation)
 
     def _perform(self, operation: Operation[..., R], *args: Any, **named: Any) -> R:
-        arguments = bound_arguments(operation, args, named)
-        asked = self.server.asked(operation, arguments)
+        asked, arguments = self.server.asked(operation, args, named)
         try:
             return self.server.meant(operation, self.call(asked), arguments)
         except NotFound:
@@ -100,9 +98,7 @@ class HttpTransport:
         return partial(self._stream, operation)
 
     def _stream(self, operation: Streaming[..., R], *args: Any, **named: Any) -> Iterator[R]:
-        arguments = bound_arguments(operation, args, named)
-        asked = self.server.asked(operation, arguments)
-        asked.patient = True
+        asked, arguments = self.server.asked(operation, args, named)
         if operation.streams == EVENTS:
             return self._events(asked, operation.piece, arguments["after_cursor"])
         return self._lines(asked, operation.piece)
