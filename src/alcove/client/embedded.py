@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
@@ -17,8 +16,9 @@ from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.api.operation import Operation, Streaming
 from alcove.client.store import AdminHandle, AgentsHandle, Store
+from alcove.core.background import Worker
 from alcove.core.clock import Clock, system_clock
-from alcove.core.errors import AlcoveError, InvalidRequest, StoreError
+from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
@@ -40,7 +40,6 @@ from alcove.vault import KeyProvider, Vault, default_keys
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
 
-log = logging.getLogger("alcove")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -67,41 +66,6 @@ class LocalTransport:
     def only_here(self, name: str) -> Callable[..., Any]:
         """A method of the service that no server offers."""
         return partial(getattr(self._service, name), self.principal)
-
-
-class Sweeper(threading.Thread):
-    """Sweeps every `interval` seconds, and at once when woken."""
-
-    def __init__(self, memories: Memories, interval: float) -> None:
-        super().__init__(name="alcove-sweep", daemon=True)
-        self._memories = memories
-        self._interval = interval
-        self._woken = threading.Event()
-        self._stopping = False
-        self.start()
-
-    def wake(self) -> None:
-        """Sweeps now rather than at the end of the interval."""
-        self._woken.set()
-
-    def stop(self) -> None:
-        """Lets a sweep that is under way finish, and starts no other."""
-        self._stopping = True
-        self.wake()
-        self.join()
-
-    def run(self) -> None:
-        while not self._stopping:
-            self._woken.wait(self._interval)
-            self._woken.clear()
-            if self._stopping:
-                return
-            try:
-                self._memories.sweep()
-            except AlcoveError as error:
-                log.warning("sweep: %s; trying again in %g s", error.message, self._interval)
-            except Exception:
-                log.exception("sweep failed; trying again in %g s", self._interval)
 
 
 class Alcove(Store):
@@ -142,11 +106,11 @@ class Alcove(Store):
             engine.close()
             raise
         self._memories = _road(engine, vault, policy, path, self._settings, clock, model)
-        interval = self._settings.sweep_interval
-        self._sweeper = Sweeper(self._memories, interval) if interval else None
-        if self._sweeper:
-            self._memories.admin.wake = self._sweeper.wake
-        admin = self._memories.admin
+        admin, interval = self._memories.admin, self._settings.sweep_interval
+        self._sweeper = Worker("sweep", self._sweep_due, interval)
+        if interval:
+            self._sweeper.start()
+            admin.wake = self._sweeper.wake
         admin.rooms_left_alone = Runs(self._memories).left_alone
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._agents: dict[Path, Agents] = {}
@@ -203,10 +167,13 @@ class Alcove(Store):
     def sweep(self) -> Swept:
         return self._memories.sweep()
 
+    def _sweep_due(self) -> float:
+        self._memories.sweep()
+        return self._settings.sweep_interval
+
     def close(self) -> None:
         """Stops the sweep and closes the file, for every handle over this store."""
-        if self._sweeper:
-            self._sweeper.stop()
+        self._sweeper.stop()
         for agents in self._agents.values():
             agents.close()
         self._memories.close()

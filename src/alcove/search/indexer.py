@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from alcove.core.background import Worker
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
 from alcove.engine.interface import SearchIndex
@@ -37,40 +37,24 @@ LONGEST_PAUSE = 60
 STOP_SECONDS = 15
 
 
-class Indexer:
-    """A thread that is woken by commits and looks by itself now and then; it starts when first needed."""
+class Indexer(Worker):
+    """Is woken by commits and looks by itself now and then; its thread starts when first needed."""
 
     def __init__(
         self, index: SearchIndex, embedder: Embedder, clock: Clock, *, interval: float, batch: int
     ) -> None:
+        super().__init__("indexing", self._index_due, interval)
         self._index = index
         self._embedder = embedder
         self._clock = clock
-        self._interval = interval
         self._batch = batch
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._stopping = False
         self._told = ""
         self._outages = 0
         self._dimensions: int | None = None
 
-    def wake(self) -> None:
-        """There is something to index."""
-        with self._starting:
-            if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="alcove-index", daemon=True)
-                self._thread.start()
-        self._wake.set()
-
-    def stop(self) -> None:
+    def stop(self, seconds: float | None = STOP_SECONDS) -> None:
         """Waits some seconds for the batch under way; what is not done is claimed again at the next start."""
-        with self._starting:
-            self._stopping = True
-        self._wake.set()
-        if self._thread:
-            self._thread.join(STOP_SECONDS)
+        super().stop(seconds)
 
     def pauses(self, seq: int, seconds: float) -> Iterator[float]:
         """Ends when a version has its vectors, failed to get them, or has waited for so long.
@@ -80,11 +64,26 @@ class Indexer:
         """
         self.wake()
         begun = time.monotonic()
-        while (waited := time.monotonic() - begun) < seconds and not self._stopping:
+        while (waited := time.monotonic() - begun) < seconds and not self.stopping:
             waits, error = self._index.waits(seq)
             if not waits or error is not None or self._index.serving() not in (None, self._embedder.name):
                 return
             yield min(max(waited / 8, 0.002), seconds - waited)
+
+    def _index_due(self) -> float:
+        """Indexes a batch, and says how long to pause: until the next text is due, at most the interval.
+
+        What is due and was not taken cannot be, so that it waits for the interval.
+        """
+        try:
+            if self.step():
+                return 0.0
+            due = self._index.next_due()
+        except AlcoveError as error:
+            self._tell(error.message)  # once, however often it is tried
+            return self._interval
+        ahead = 0.0 if due is None else (due - self._clock()) / SECOND
+        return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
     def step(self) -> int:
         """Indexes one batch; how many texts it took."""
@@ -153,27 +152,6 @@ class Indexer:
         if words != self._told:
             log.warning("indexing: %s", words)
             self._told = words
-
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            try:
-                if self.step():
-                    continue
-            except AlcoveError as error:
-                self._tell(error.message)
-            except Exception:
-                log.exception("indexing failed; trying again in %g s", self._interval)
-            self._wake.wait(self._pause())
-
-    def _pause(self) -> float:
-        """Until the next text is due, at most the interval; what is due and was not taken cannot be."""
-        try:
-            due = self._index.next_due()
-        except AlcoveError:
-            due = None
-        ahead = 0.0 if due is None else (due - self._clock()) / SECOND
-        return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
 
 def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
