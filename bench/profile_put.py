@@ -25,7 +25,7 @@ from typing import Any
 import sample
 from alcove import Alcove
 from alcove.engine import database
-from alcove.engine.sqlite import SqliteEngine
+from alcove.engine.engine import Engine
 from alcove.policy import Policy
 from alcove.store import validation
 from alcove.store.memories import Memories
@@ -114,7 +114,7 @@ def watched(memory: Alcove, watch: Watch) -> Iterator[None]:
     places = [(stage, owner, name) for stage, named in STAGES.items() for owner, name in named]
     originals = [getattr(owner, name) for _, owner, name in places]
     engine: Any = memory._memories._engine
-    assert isinstance(engine, SqliteEngine)
+    assert isinstance(engine, Engine)
     database: Any = engine._db
     connection = database._writer
     for (stage, owner, name), original in zip(places, originals, strict=True):

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from alcove.core.errors import KeyDestroyed, KeyUnavailable, Unavailable, Unreadable
 from alcove.core.namespace import Namespace
-from alcove.engine.interface import DataKeys
+from alcove.engine.file_copy import DataKeys
 from alcove.engine.rows import DataKey
 
 STORE = "store"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from alcove import Principal, Unavailable
-from alcove.engine.interface import Administration
+from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit
 from alcove.store.audit import Audit

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, AlcoveError, KeyUnavailable, Namespace, Settings, Unreadable, vault
 from alcove.core.clock import system_clock
-from alcove.engine.sqlite import SqliteEngine
+from alcove.engine.engine import Engine
 from alcove.vault import EnvironmentKey, KeyFile, MemoryKey, Vault, subject_of
 
 HOME = ("user", "alice")
@@ -200,7 +200,7 @@ def test_a_data_key_that_was_altered_or_given_to_another_subject_does_not_open(f
 
 @pytest.fixture
 def safe(tmp_path: Path) -> Iterator[Vault]:
-    engine = SqliteEngine(tmp_path / "a.db", clock=system_clock, busy_timeout=1, on_create=lambda: None)
+    engine = Engine(tmp_path / "a.db", clock=system_clock, busy_timeout=1, on_create=lambda: None)
     yield Vault(engine, MemoryKey())
     engine.close()
 

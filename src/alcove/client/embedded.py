@@ -22,8 +22,8 @@ from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
-from alcove.engine.interface import Observer
-from alcove.engine.sqlite import SqliteEngine
+from alcove.engine.commit import Observer
+from alcove.engine.engine import Engine
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
@@ -93,7 +93,7 @@ class Alcove(Store):
         self._settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or default_keys(path)
-        engine = SqliteEngine(
+        engine = Engine(
             path,
             clock=clock,
             busy_timeout=self._settings.busy_timeout,
@@ -183,7 +183,7 @@ class Alcove(Store):
 
 
 def _road(
-    engine: SqliteEngine,
+    engine: Engine,
     vault: Vault,
     policy: Policy,
     path: Path,

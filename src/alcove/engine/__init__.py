@@ -1,1 +1,1 @@
-"""Engines: the interface in `base`, SQLite beside it, their SQL in `sql/`."""
+"""The engine: an ordered log of versions, its index and its erasure, over one database; SQL in `sql/`."""

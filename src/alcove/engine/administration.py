@@ -17,8 +17,8 @@ from alcove.engine.version_log import Live, Transaction
 from alcove.store.admin_records import ApiKey, Root
 
 
-class SqliteAdministration:
-    """`base.Administration` over one SQLite file."""
+class Administration:
+    """What a store holds beside memories, and what it holds of whom."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -41,9 +41,11 @@ class SqliteAdministration:
     # Documents
 
     def version(self) -> int:
+        """The version of the newest document; asked before every decision, so it must be quick."""
         return self._db.mark("documents")
 
     def document(self, kind: str) -> tuple[int, str] | None:
+        """The version and the JSON of what was put last."""
         return next(iter(self._db.fetch("document", kind)), None)
 
     def add_document(self, kind: str, actor: str, body: str) -> int:
@@ -74,17 +76,20 @@ class SqliteAdministration:
     # What is held
 
     def held(self, person: Person) -> list[HeldRow]:
+        """What there is of a person, room by room."""
         with self._db.read() as db:
             return _held(db, person, self._clock())
 
     def of_person(
         self, person: Person, *, live: bool, after: int = 0, id: bytes | None = None
     ) -> list[tuple[int, bool]]:
+        """The versions of a person, in the order of the log, and whether each is what its key holds now."""
         bound = _bound(person, now=self._clock(), live=live, after=after, id=id)
         with self._db.read() as db:
             return [(seq, bool(current)) for seq, current in db.execute(SQL["of_person"], bound)]
 
     def private_rooms(self) -> list[str]:
+        """Templates of private rooms, in the words of who added them."""
         return [template for (template,) in self._db.fetch("private_rooms")]
 
     def add_private_rooms(self, templates: Sequence[str]) -> None:
@@ -99,8 +104,11 @@ class SqliteAdministration:
         return self._db.fetch("keys_by_wrapper")
 
 
-class SqliteErasure:
-    """`base.Erasure` over one SQLite file: a whole user, one key, one namespace, and their last bytes."""
+class Erasure:
+    """What must be gone: a whole user, one key, one namespace, and their last bytes.
+
+    `until` is a position, so that a restored backup keeps what came after a wipe.
+    """
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -110,6 +118,11 @@ class SqliteErasure:
     def wipe(
         self, person: Person, *, shared: str, note: Callable[[Wiped], None] | None, until: int = FOR_EVER
     ) -> Wiped:
+        """Erases a person.
+
+        `note` is called before anything can last, unless nothing was known of them; if it raises, nothing is
+        erased. Without it nothing is, either: the answer says what would be.
+        """
         user = person.user
         with self._db.write(undo=note is None) as db:
             position, wipe = db.execute(SQL["position"]).get, _Wipe(db, self._clock, person, until)
@@ -135,6 +148,11 @@ class SqliteErasure:
     def clean(
         self, ns: bytes, key: bytes, *, until: int, attributes: str, note: Callable[[int], None]
     ) -> int:
+        """Takes away what a key held, live or not; how many versions that were.
+
+        Tombstones stay, with these attributes. `note` is told the moment before anything can last, if
+        anything goes.
+        """
         with self._db.write() as db:
             transaction = Transaction.now(db, self._clock)
             if found := db.execute(SQL["live_until"], (ns, key, until)).fetchone():
@@ -147,6 +165,7 @@ class SqliteErasure:
             return removed
 
     def clear(self, ns: bytes) -> int:
+        """Takes everything out of one namespace without a trace: revisions start again at 1."""
         with self._db.write() as db:
             removed = changed(db, "wipe_namespace", ns, FOR_EVER)
             db.execute(SQL["forget_namespace"], (ns,))
@@ -165,25 +184,32 @@ class SqliteErasure:
             return True
 
     def scrubbed(self) -> int:
+        """The last wipe whose bytes are gone from the file."""
         return self._db.mark("scrubbed")
 
     def wipes(self) -> int:
+        """How often something was erased."""
         return self._db.mark("wipes")
 
     def users(self) -> Iterator[str]:
+        """Everybody of whom there is anything."""
         subjects = self._column("subjects")
         yield from {*self._column("users"), *(each[5:] for each in subjects if each.startswith("user:"))}
 
     def pseudonyms(self) -> list[str]:
+        """Those under which something stays that a wipe left without its author."""
         return self._column("pseudonyms")
 
     def common_rooms(self) -> list[bytes]:
+        """Every namespace without an owner."""
         return self._column("common_rooms")
 
     def position(self, moment: int) -> int:
+        """How far the log was at a moment."""
         return next(iter(self._column("position_at", moment)), 0)
 
     def skip(self, beyond: int, numbers: int) -> None:
+        """Leaves sequence numbers out, which a lost future of this store may have used."""
         self._db.change("skip", beyond, numbers)
 
     def _column(self, name: str, *params: apsw.SQLiteValue) -> list[Any]:

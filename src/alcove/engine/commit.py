@@ -6,8 +6,8 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from alcove.engine.interface import Observer, Unobserved
 from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
 MOST_OPERATIONS = 2000
@@ -16,6 +16,27 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of sealed values; likewise."""
 LINGER = 0.0002
 """Seconds a leader waits for the crowd of the last commit to come back; much less than an fsync saves."""
+
+
+class Observer(Protocol):
+    """Told what an engine does, often with a lock in hand: it must be quick and never raise."""
+
+    def submitted(self) -> None:
+        """A write waits for a commit from now on; calls of this and of `settled` never overlap."""
+
+    def settled(self, writes: int, *, committed: bool) -> None:
+        """One commit has ended for this many writes, on the disk or with an error for all of them."""
+
+    def expired(self, memories: int, *, which: str) -> None:
+        """A sweep has recorded the end of this many memories: `due` by their own time, or `aged`."""
+
+
+class Unobserved:
+    """Nobody counts."""
+
+    def submitted(self) -> None: ...
+    def settled(self, writes: int, *, committed: bool) -> None: ...
+    def expired(self, memories: int, *, which: str) -> None: ...
 
 
 class Submission:

@@ -19,7 +19,6 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable
-from alcove.engine.interface import Findings
 from alcove.engine.rows import Row
 from alcove.store.filters import Params
 
@@ -27,6 +26,9 @@ APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never t
 _making = threading.Lock()
 _SQL = files("alcove.engine") / "sql"
 _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
+
+Findings = Iterator[tuple[str, int, list[str]]]
+"""Checks: what each compares, how many it compared, and what it found."""
 
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -61,10 +62,20 @@ def _set(db: apsw.Connection, script: str) -> None:
     db.execute(script).fetchall()
 
 
-class StoredDataKeys:
-    """Finds data keys in a store's file, whoever has it open."""
+class DataKeys(ABC):
+    """The wrapped data keys in a store's file, as a vault asks for them, whoever has it open."""
 
     _fetch: Callable[..., list[tuple[Any, ...]]]
+
+    @abstractmethod
+    def add_data_key(
+        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
+    ) -> DataKey | None:
+        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more."""
+
+    @abstractmethod
+    def rewrap(self, keys: Sequence[DataKey]) -> None:
+        """Keeps keys that another key-encryption key has wrapped."""
 
     def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
         found = self._fetch("data_key_of", subject) if id is None else self._fetch("data_key_by_id", id)
@@ -74,7 +85,7 @@ class StoredDataKeys:
         return [DataKey._make(row) for row in self._fetch("data_keys", not_wrapped_by, limit)]
 
 
-class Copy(StoredDataKeys, AbstractContextManager["Copy"]):
+class Copy(DataKeys, AbstractContextManager["Copy"]):
     """A store's file that nobody writes to, opened so that it stays exactly as it is."""
 
     def __init__(self, path: Path) -> None:

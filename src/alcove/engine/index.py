@@ -10,8 +10,7 @@ import apsw
 
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
-from alcove.engine.database import SQL, Database, changed, findings
-from alcove.engine.interface import Findings
+from alcove.engine.database import SQL, Database, Findings, changed, findings
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
 from alcove.store.admin_records import ParkedItem
 from alcove.store.filters import Filter, Params
@@ -23,8 +22,8 @@ PAGE_BYTES = 1024 * 1024
 """Text that is read at once, unless a single one has more."""
 
 
-class SqliteIndex:
-    """`base.SearchIndex` over one SQLite file."""
+class SearchIndex:
+    """The texts of a store that are to be found by meaning, and what has become of them."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

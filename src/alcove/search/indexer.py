@@ -14,7 +14,7 @@ import msgspec
 from alcove.core.background import Worker
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
-from alcove.engine.interface import SearchIndex
+from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Embedded, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 

@@ -15,7 +15,7 @@ from alcove.core.clock import SECOND, Clock
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
-from alcove.engine.interface import SearchIndex
+from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query

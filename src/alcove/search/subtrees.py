@@ -16,7 +16,7 @@ from alcove.core.cancellation import to_the_end
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.engine.interface import SearchIndex
+from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
 from alcove.search.indexer import opened

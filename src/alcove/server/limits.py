@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
-from alcove.engine.interface import Pending
+from alcove.engine.commit import Submission
 from alcove.store.common import Steps, Work
 
 _MOST_BUCKETS = 100_000
@@ -227,7 +227,7 @@ class ThreadPool:
             else:
                 await self._committed(step)
 
-    async def _committed(self, pending: Pending) -> None:
+    async def _committed(self, pending: Submission) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -258,7 +258,7 @@ class _Done(Generic[T]):
     value: T
 
 
-def _next(steps: Steps[T]) -> Pending | float | Work | _Done[T]:
+def _next(steps: Steps[T]) -> Submission | float | Work | _Done[T]:
     try:
         return next(steps)
     except StopIteration as done:

@@ -30,7 +30,7 @@ from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperat
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
-from alcove.engine.interface import Observer
+from alcove.engine.commit import Observer
 from alcove.search.embedders import embedder_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application, Exchange

@@ -13,7 +13,7 @@ from alcove.core import cursor
 from alcove.core.clock import Clock, to_datetime
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
-from alcove.engine.interface import Administration
+from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store.admin_records import AuditEntry, AuditPage
 from alcove.vault import Vault

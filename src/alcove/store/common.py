@@ -9,7 +9,8 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from alcove.core.clock import Clock
-from alcove.engine.interface import Engine, Pending
+from alcove.engine.commit import Submission
+from alcove.engine.engine import Engine
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
@@ -56,7 +57,7 @@ class Work(Enum):
     """Until the next step it may wait for the write lock: not for a thread that readers need."""
 
 
-Steps = Generator[Pending | float | Work, None, R]
+Steps = Generator[Submission | float | Work, None, R]
 """What is yielded is to be waited for: a commit, or so many seconds; or it is said that much work follows."""
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from alcove.core.errors import InvalidRequest
 from alcove.core.settings import AdjustableSettings, Settings
-from alcove.engine.interface import Administration
+from alcove.engine.administration import Administration
 from alcove.policy import Policy
 
 ADJUSTABLE = tuple(each.name for each in fields(AdjustableSettings))

@@ -21,10 +21,9 @@ from alcove.agents.rooms import older_room
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.engine.engine import Engine
 from alcove.engine.file_copy import Copy
-from alcove.engine.interface import Engine
 from alcove.engine.rows import AuditRow, Person, Row
-from alcove.engine.sqlite import SqliteEngine
 from alcove.store.row_decoding import Opener, place, uuid
 from alcove.upkeep.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
@@ -126,9 +125,7 @@ def restore(
             copy.refuse_damaged()
         notes = found or []
         yield from _copying(backup, partial)
-        engine = SqliteEngine(
-            partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new
-        )
+        engine = Engine(partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
         try:
             vault, unreadable = Vault(engine, provider), list[Row]()
             yield from _opening(engine, vault, held.versions, unreadable)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.engine.interface import Engine
+from alcove.engine.engine import Engine
 from alcove.engine.rows import Row, Scope
 from alcove.store.row_decoding import Opener
 from alcove.upkeep.wipe_ledger import Ledger

@@ -1,4 +1,9 @@
-"""The SQLite engine: one file, many threads, several processes, every commit on the disk."""
+"""The engine: versions in one SQLite file, for many threads and several processes, every commit on the disk.
+
+It stores rows and knows nothing of policy or of what is inside a sealed value. It assigns sequence, revision
+and time inside the transaction, so that all three only ever grow. Reads take `at`, a moment of which to tell
+what was current; without it they tell what is current `now`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,11 @@ from alcove.core.clock import Clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
-from alcove.engine import file_copy, interface, rows
-from alcove.engine.administration import SqliteAdministration, SqliteErasure
-from alcove.engine.commit import CommitQueue, Submission
-from alcove.engine.database import SQL, Database, findings
-from alcove.engine.index import SqliteIndex
-from alcove.engine.interface import Between, Findings, Observer, Unobserved
+from alcove.engine import file_copy, rows
+from alcove.engine.administration import Administration, Erasure
+from alcove.engine.commit import CommitQueue, Observer, Submission, Unobserved
+from alcove.engine.database import SQL, Database, Findings, findings
+from alcove.engine.index import SearchIndex
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.filters import Params
@@ -25,8 +29,8 @@ NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""
 
 
-class SqliteEngine(file_copy.StoredDataKeys):
-    """`interface.Engine` over one SQLite file in WAL mode with `synchronous=FULL`."""
+class Engine(file_copy.DataKeys):
+    """A durable, ordered store of versions (WAL, `synchronous=FULL`). Safe to use from many threads."""
 
     def __init__(
         self,
@@ -40,9 +44,9 @@ class SqliteEngine(file_copy.StoredDataKeys):
         self._clock = clock
         self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
         self._fetch = self._db.fetch
-        self.index: interface.SearchIndex = SqliteIndex(self._db)
-        self.admin: interface.Administration = SqliteAdministration(self._db, clock)
-        self.erasure: interface.Erasure = SqliteErasure(self._db, clock)
+        self.index = SearchIndex(self._db)
+        self.admin = Administration(self._db, clock)
+        self.erasure = Erasure(self._db, clock)
         self._observer = observer or Unobserved()
         self._queue = CommitQueue(self._commit, self._observer)
 
@@ -54,6 +58,10 @@ class SqliteEngine(file_copy.StoredDataKeys):
     def submit(
         self, operations: Sequence[rows.RowOperation], once: rows.IdempotentRequest | None, user: str | None
     ) -> Submission:
+        """One all-or-nothing transaction; many share one commit.
+
+        The user's are committed in order, and those of several users in turn.
+        """
         return self._queue.submit(operations, once, user)
 
     def _commit(self, batch: Sequence[Submission]) -> None:
@@ -76,6 +84,7 @@ class SqliteEngine(file_copy.StoredDataKeys):
         return Row._make(found[0]) if found else None
 
     def read(self, ns: bytes, key: bytes, *, now: int) -> tuple[int, Row | None]:
+        """The version of the newest document, and what is at a key."""
         (found,) = self._fetch("read", ns, key, now)
         return found[0], None if found[1] is None else Row._make(found[1:])
 
@@ -93,17 +102,30 @@ class SqliteEngine(file_copy.StoredDataKeys):
         return some_rows(self._db.stream(statement, [*params, limit]), limit, most=PIECE_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
+        """In order; with an owner, only theirs, and at the cost of those."""
         whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
         params: Params = [*named, scope.low, scope.high, now]
         statement = SQL["namespaces"].format(where=scope.sql(params), whose=whose)
         return (ns for (ns,) in self._db.stream(statement, params))
 
     def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
+        """The versions of a key below a revision, newest first."""
         return map(Row._make, self._db.stream(SQL["history"], [ns, key, below]))
 
     def events(
-        self, scope: Scope, *, position: int, kinds: Sequence[Kind], between: Between, limit: int, most: int
+        self,
+        scope: Scope,
+        *,
+        position: int,
+        kinds: Sequence[Kind],
+        between: tuple[int | None, int | None],
+        limit: int,
+        most: int,
     ) -> tuple[list[Row], bool]:
+        """Some events after a position, and whether there are more.
+
+        `between`: after the first moment and before the second. `most`: the bytes they may have.
+        """
         params: Params = [position, scope.low, scope.high]
         where = [scope.sql(params)]
         if set(kinds) != set(KINDS):
@@ -127,9 +149,10 @@ class SqliteEngine(file_copy.StoredDataKeys):
         return int(last)
 
     def horizon(self) -> tuple[int, int]:
+        """The earliest moment and the highest removed sequence that retention has left behind."""
         return self._db.mark("history_from"), self._db.mark("purged_seq")
 
-    # Living and dying
+    # Living and dying: each call does at most `limit` rows in a transaction of its own
 
     def expire(self, *, now: int, limit: int) -> int:
         return self._end("due", now, limit)
@@ -170,6 +193,7 @@ class SqliteEngine(file_copy.StoredDataKeys):
     def add_data_key(
         self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
     ) -> DataKey | None:
+        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more."""
         with self._db.write() as db:
             db.execute(SQL["add_data_key"], (subject, wrapped, wrapped_by, wipes))
             found = db.execute(SQL["data_key_of"], (subject,)).fetchone()
@@ -182,6 +206,7 @@ class SqliteEngine(file_copy.StoredDataKeys):
     # Inspection
 
     def copy(self, to: Path) -> Iterator[rows.Copied]:
+        """Writes one moment of the store into a file, while others go on writing to the store."""
         with self._db.read() as db:
             yield from file_copy.copy(db, to)
 
@@ -193,9 +218,11 @@ class SqliteEngine(file_copy.StoredDataKeys):
             seq = page[-1].seq
 
     def versions(self, seqs: Sequence[int]) -> list[Row]:
+        """Those of some versions that are still there, in the order of the log."""
         return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
 
     def check(self) -> Findings:
+        """Each structural check."""
         with self._db.snapshot() as db:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
@@ -203,5 +230,6 @@ class SqliteEngine(file_copy.StoredDataKeys):
             yield from findings(db, "checks.sql")
 
     def notices(self) -> Findings:
+        """The same for what is odd without being wrong."""
         with self._db.snapshot() as db:
             yield from findings(db, "doctor_notices.sql")
