@@ -49,8 +49,6 @@ List: TypeAlias = list  # inside the class, `list` is the method
 MODES = get_args(Mode)
 _MOST_OFFSET = 10**9
 _EXPORT_PAGE = 200
-_FOLLOWED = 100
-_POLL_SECONDS = 0.05
 SMALL_BYTES = 16 * 1024
 """What can be opened and told in less time than it takes to hand it to another thread."""
 _ALIKE = 16
