@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from alcove.cli.memories import given, pair
 from alcove.cli.output import Output, compact, confirm, count, plain
-from alcove.cli.store import Function, by_offset, is_url, json_option, on_store
+from alcove.cli.store import by_offset, json_option, on_store
 from alcove.cli.timeline import show_coming
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove import Store
     from alcove.agents.runs import Run
     from alcove.client.store import AgentsHandle
 
 _MOST_RUNS = 100
 
 
-def on_agents(name: str | None = None, **attributes: Any) -> Callable[[Function], click.Command]:
-    """Makes a command of a function that is called with agents: those of a server, or of a file's specs.
-
-    The arguments are those of `on_store`.
-    """
-
-    def decorate(function: Function) -> click.Command:
-        @click.option("--agents", "specs", envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
-                      help="The specs, for a store's file; a server has its own.")  # fmt: skip
-        @functools.wraps(function)
-        def run(store: Store, out: Output, specs: str | None, **arguments: Any) -> None:
-            context = click.get_current_context()
-            if not is_url(context.params["at"]):
-                if specs is None:
-                    raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
-            elif context.get_parameter_source("specs") is not ParameterSource.COMMANDLINE:
-                specs = None
-            function(store.agents(specs), out, **arguments)
-
-        return on_store(name, **attributes)(run)
-
-    return decorate
-
-
-@on_agents("agents", cls=click.Group, invoke_without_command=True)
+@on_store("agents", cls=click.Group, invoke_without_command=True)
 @click.option("--teams", is_flag=True, help="The teams instead.")
 def list_agents(agents: AgentsHandle, out: Output, *, teams: bool) -> None:
     """List the agents you may use, or the teams.
@@ -97,7 +70,7 @@ def _rooms(memory: Any) -> str:
     return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
 
 
-@on_agents("agent")
+@on_store("agent")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
@@ -130,7 +103,7 @@ def _signature(schema: Mapping[str, Any]) -> str:
     return ", ".join(name if name in schema["required"] else f"[{name}]" for name in schema["properties"])
 
 
-@on_agents("runs")
+@on_store("runs")
 def list_runs(agents: AgentsHandle, out: Output) -> None:
     """List the workflows, swarms and debates you own or are in.
 
@@ -146,7 +119,7 @@ def run() -> None:
     """Open a workflow, swarm or debate, say who is in it, and close it."""
 
 
-@on_agents("open", group=run, make=True)
+@on_store("open", group=run, make=True)
 def open_run(
     agents: AgentsHandle, out: Output, kind: str, members: Sequence[str], id: str | None = None
 ) -> None:
@@ -159,7 +132,7 @@ def open_run(
     _tell(out, agents.open_run(kind, id, members))
 
 
-@on_agents("change", group=run)
+@on_store("change", group=run)
 def change_run(agents: AgentsHandle, out: Output, kind: str, id: str, members: Sequence[str]) -> None:
     """Say who is in a run; only its owner may.
 
@@ -174,7 +147,7 @@ def _tell(out: Output, run: Run) -> None:
     out.record(run, f"{run.kind} {plain(run.id)}: {plain(', '.join(run.members))}")
 
 
-@on_agents("close", group=run)
+@on_store("close", group=run)
 def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: bool) -> None:
     """Close a run and take its rooms away; only its owner may.
 
@@ -191,11 +164,7 @@ def room() -> None:
     """Show how a scratch room is used, watch it, or empty it."""
 
 
-_instance = click.argument("instance", required=False)
-
-
-@on_agents("stats", group=room)
-@_instance
+@on_store("stats", group=room)
 def room_stats(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
     """Show how much a room holds, and how it was used in the last thirty days.
 
@@ -206,8 +175,7 @@ def room_stats(agents: AgentsHandle, out: Output, agent: str, kind: str, instanc
     out.record(agents.room_stats(agent, kind, instance))
 
 
-@on_agents("watch", group=room)
-@_instance
+@on_store("watch", group=room)
 def watch_room(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
     """Print what happens in a room, until interrupted or let out.
 
@@ -217,8 +185,7 @@ def watch_room(agents: AgentsHandle, out: Output, agent: str, kind: str, instanc
     show_coming(out, agents.watch_room(agent, kind, instance))
 
 
-@on_agents("reset", group=room)
-@_instance
+@on_store("reset", group=room)
 def reset_room(
     agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None, *, yes: bool
 ) -> None:
@@ -234,14 +201,15 @@ def reset_room(
     out.record({"reset": named}, f"emptied {named}")
 
 
-@on_agents(make=True)
+@on_store(make=True)
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
 @click.option("--session", help="In this session.")
-@click.option("--instance", multiple=True, metavar="KIND=ID", help="In this workflow, swarm or debate.")
+@click.option("--instance", "runs", multiple=True, metavar="KIND=ID",
+              help="In this workflow, swarm or debate.")  # fmt: skip
 def call(
     agents: AgentsHandle, out: Output, agent: str, tool: str, arguments: tuple[str, ...], session: str | None,
-    team: str | None, instance: tuple[str, ...],
+    team: str | None, runs: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Call a tool of an agent.
 
@@ -251,7 +219,7 @@ def call(
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
     schemas = {each["name"]: each["inputSchema"] for each in agents.tools(agent, "mcp", team)}
-    instances = dict(pair(word, "--instance") for word in instance)
+    instances = dict(pair(word, "--instance") for word in runs)
     properties = schemas.get(tool, {}).get("properties", {})
     texts = {name for name, schema in properties.items() if schema.get("type") == "string"}
     said = given(arguments, "ARGUMENTS", texts)  # where the tool wants a text, `key=7` is one

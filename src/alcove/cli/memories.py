@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from alcove.cli.output import Output, plain, shown
-from alcove.cli.store import NamespaceType, by_offset, on_store
+from alcove.cli.store import by_offset, namespace, on_store
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Entry, Memory, Result
@@ -196,7 +196,7 @@ def list_memories(
 
 
 @on_store()
-@click.option("--suffix", type=NamespaceType(), default="", help="Only those that end so.")
+@click.option("--suffix", type=namespace, default="", help="Only those that end so.")
 @click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
 def namespaces(
     store: Store, out: Output, prefix: Namespace, suffix: Namespace, max_depth: int | None,

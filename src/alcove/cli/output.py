@@ -86,7 +86,7 @@ def _field(record: Any, path: str) -> object:
 
 def compact(record: object) -> str:
     """A record as one line of JSON."""
-    return msgspec.json.encode(record).decode()
+    return msgspec.json.encode(record, enc_hook=str).decode()  # paths are text
 
 
 def shown(cell: object) -> str:

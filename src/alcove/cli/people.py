@@ -16,7 +16,6 @@ from alcove.core.records import Receipt
 
 if TYPE_CHECKING:
     from alcove import Store
-    from alcove.store.admin_records import Held
 
 
 @on_store()
@@ -28,24 +27,18 @@ def held(store: Store, out: Output, user: str) -> None:
     Example:  alcove held alice
     """
     found = store.admin.held(user)
-    if out.as_json:
-        out.record(found, "")
-    else:
-        _tell(out, user, found)
-    if not (found.versions or found.shared or found.api_keys or found.key):
-        click.get_current_context().exit(1)
-
-
-def _tell(out: Output, user: str, found: Held) -> None:
-    click.echo(f"{plain(user)}: {count(found.memories, 'memory')}, {count(found.versions, 'version')}, "
-               f"{shown(found.bytes)} bytes")  # fmt: skip
+    lines = [f"{plain(user)}: {count(found.memories, 'memory')}, {count(found.versions, 'version')}, "
+             f"{shown(found.bytes)} bytes"]  # fmt: skip
     if found.first_written:
-        click.echo(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
-    click.echo(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
-               f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
+        lines.append(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
+    lines.append(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
+                 f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
+    out.record(found, "\n".join(lines))
     for what, rooms in (("namespace", found.namespaces), ("room of others", found.shared_rooms)):
-        if rooms:
+        if rooms and not out.as_json:
             out.table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
+    if not (found.versions or found.shared or found.api_keys or found.key):
+        sys.exit(1)
 
 
 @on_store()
@@ -154,7 +147,7 @@ def verify(store: Store, out: Output, file: Path) -> None:
         else "The ledger has no such wipe, or the receipt is not as it was given.",
     )
     if not verified:
-        click.get_current_context().exit(1)
+        sys.exit(1)
 
 
 COMMANDS: list[click.Command] = [held, review, remove, wipe, receipt]

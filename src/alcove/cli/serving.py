@@ -15,7 +15,7 @@ from click.shell_completion import get_completion_class
 from alcove import __version__
 from alcove.cli.memories import given
 from alcove.cli.output import Output, aligned, compact
-from alcove.cli.store import Duration, is_url, json_option, on_store
+from alcove.cli.store import duration, is_url, json_option, on_store
 from alcove.core.clock import parse_duration
 from alcove.core.errors import needed_by
 from alcove.server import config as configuration
@@ -71,7 +71,7 @@ def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
 @click.option("--user", required=True, help="Whom the token names.")
 @_roles_option
 @click.option("--jwt-secret", envvar="ALCOVE_JWT_SECRET", required=True, help="The server's shared secret.")
-@click.option("--seconds", "--ttl", "seconds", type=Duration(), default=3600, show_default=True,
+@click.option("--seconds", "--ttl", "seconds", type=duration, default=3600, show_default=True,
               metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
 @json_option
 def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, as_json: bool) -> None:

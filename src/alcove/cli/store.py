@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +21,7 @@ from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
     from alcove import Store
+    from alcove.client.store import AgentsHandle
     from alcove.search.embedders import Embedder
 
 T = TypeVar("T")
@@ -39,21 +39,39 @@ def on_store(
 ) -> Callable[[Function], click.Command]:  # fmt: skip
     """Makes a command of a function, which is called with the store and where the output goes.
 
-    Its parameters that have a name of `PARAMETERS` are what that says, before those it is decorated with.
-    `group` is the command that this one is a part of; only with `make` may the store's file be new. The
-    other arguments are those of `click.command`.
+    If its first parameter is called `agents`, it gets those of the store instead. Parameters that have a name
+    of `PARAMETERS` are what that says, before those it is decorated with. `group` is the command that this
+    one is a part of; only with `make` may the store's file be new. The other arguments are those of
+    `click.command`.
     """
 
     def decorate(function: Function) -> click.Command:
+        parameters = inspect.signature(function).parameters
+
         @functools.wraps(function)
-        def run(at: str, *, as_json: bool, **arguments: Any) -> None:
+        def run(
+            at: str, token: str | None, api_key: str | None, as_user: str | None, *, as_json: bool,
+            specs: str | None = None, **arguments: Any,
+        ) -> None:  # fmt: skip
             if click.get_current_context().invoked_subcommand:
                 return  # a group's own work is what it does without one
-            who = {name: arguments.pop(name) for name in ("token", "api_key", "as_user")}
-            with opened(at, make=make, **who) as store:
-                function(store, Output(as_json=as_json), **arguments)
+            local = not is_url(at)
+            if local:
+                _check_file(at, make=make)
+            embedder = _embedder() if local else None
+            with connect(
+                at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
+            ) as store:
+                try:
+                    on = _agents(store, specs, local=local) if "agents" in parameters else store
+                    function(on, Output(as_json=as_json), **arguments)
+                except PermissionDenied as denied:
+                    if local and as_user is None:
+                        denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
+                    raise
 
-        known = [_made(each) for each in inspect.signature(function).parameters.values()]
+        known = [_made(each) for each in parameters.values()]
+        known += [_SPECS] if "agents" in parameters else []
         command = click.command(name, cls, params=[each for each in known if each], **attributes)(run)
         command.params += _OPTIONS
         if group:
@@ -71,24 +89,12 @@ def _made(parameter: inspect.Parameter) -> click.Parameter | None:
     return kind(parameter.name, default=parameter.default, required=False)
 
 
-@contextmanager
-def opened(
-    at: str, *, token: str | None, api_key: str | None, as_user: str | None, make: bool
-) -> Iterator[Store]:
-    """The store for the length of a `with`."""
-    local = not is_url(at)
-    if local:
-        _check_file(at, make=make)
-    embedder = _embedder() if local else None
-    with connect(
-        at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
-    ) as store:
-        try:
-            yield store
-        except PermissionDenied as denied:
-            if local and as_user is None:
-                denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
-            raise
+def _agents(store: Store, specs: str | None, *, local: bool) -> AgentsHandle:
+    """The agents of a file's specs, or of a server, which has its own unless others are asked for."""
+    if local and specs is None:
+        raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
+    source = click.get_current_context().get_parameter_source("specs")
+    return store.agents(specs if local or source is ParameterSource.COMMANDLINE else None)
 
 
 def _embedder() -> Embedder | None:
@@ -121,67 +127,47 @@ def _check_file(at: str, *, make: bool) -> None:
         click.echo(f"A new store: {at}, with {where}", err=True)
 
 
-def paged(
-    ask: Callable[[int, Any], tuple[Sequence[T], Any]], start: Any, *, limit: int, most: int
-) -> Iterator[T]:
+def by_offset(find: Callable[..., Sequence[T]], limit: int, offset: int = 0, *, most: int) -> Iterator[T]:
     """As many records as are wanted, asked for page by page, at most `most` at a time.
 
-    `ask` is called with how many and from where on; it gives them, and where the next ones begin or None.
+    `find` takes a limit and an offset. Prints what made a search poorer, if anything did.
     """
     while limit > 0:
-        found, start = ask(min(limit, most), start)
-        yield from found
-        limit -= len(found)
-        if start is None:
-            return
-
-
-def by_offset(find: Callable[..., Sequence[T]], limit: int, offset: int = 0, *, most: int) -> Iterator[T]:
-    """The same, of an operation that takes a limit and an offset; prints what made a search poorer, if so."""
-
-    def page(limit: int, offset: int) -> tuple[Sequence[T], int | None]:
-        found = find(limit=limit, offset=offset)
+        found = find(limit=min(limit, most), offset=offset)
         if degraded := getattr(found, "degraded", None):
             click.echo(f"alcove: {degraded}", err=True)
-        more = len(found) == limit or getattr(found, "next_offset", None)
-        return found, offset + len(found) if more else None
-
-    return paged(page, offset, limit=limit, most=most)
+        yield from found
+        if len(found) < min(limit, most) and not getattr(found, "next_offset", None):
+            return
+        limit, offset = limit - len(found), offset + len(found)
 
 
 def by_cursor(ask: Callable[..., Any], field: str, limit: int) -> Iterator[Any]:
     """The same, of an operation that takes a limit and a cursor; `field` of a page has its records."""
+    cursor = None
+    while limit > 0:
+        page = ask(limit=min(limit, 1000), after_cursor=cursor)
+        records, cursor = getattr(page, field), page.after_cursor
+        yield from records
+        if not records or cursor is None:
+            return
+        limit -= len(records)
 
-    def page(most: int, cursor: str | None) -> tuple[Sequence[Any], str | None]:
-        found = ask(limit=most, after_cursor=cursor)
-        records = getattr(found, field)
-        return records, found.after_cursor if records else None
 
-    return paged(page, None, limit=limit, most=1000)
-
-
-class NamespaceType(click.ParamType):  # type: ignore[type-arg]
+def namespace(typed: str) -> Namespace:
     """A namespace as it is typed: user:alice:notes."""
-
-    name = "namespace"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Namespace:
-        try:
-            return Namespace.checked(value)
-        except InvalidRequest as error:
-            self.fail(f"expected {error.expected}", param, ctx)
+    try:
+        return Namespace.checked(typed)
+    except InvalidRequest as error:
+        raise click.BadParameter(f"expected {error.expected}") from None
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
+def duration(typed: str | int) -> int:
     """Whole seconds, as they are typed: 90, 90s, 15m, 1h, 7d."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        seconds = parse_duration(str(value))
-        if seconds is None or not seconds.is_integer():
-            self.fail(f"expected whole seconds, or such as 15m, 1h, 7d, not {value!r}", param, ctx)
-        return int(seconds)
+    seconds = parse_duration(str(typed))
+    if seconds is None or not seconds.is_integer():
+        raise click.BadParameter(f"expected whole seconds, or such as 15m, 1h, 7d, not {typed!r}")
+    return int(seconds)
 
 
 def _argument(**attributes: Any) -> Callable[..., click.Parameter]:
@@ -193,14 +179,15 @@ def _option(flag: str, **attributes: Any) -> Callable[..., click.Parameter]:
 
 
 PARAMETERS = {
-    "namespace": _argument(type=NamespaceType()),
-    "prefix": _argument(type=NamespaceType(), default=""),
+    "namespace": _argument(type=namespace),
+    "prefix": _argument(type=namespace, default=""),
     "key": _argument(),
     "user": _argument(),
     "agent": _argument(),
     "kind": _argument(),
     "id": _argument(),
-    "ttl": _option("--ttl", type=Duration(), metavar="DURATION",
+    "instance": _argument(required=False),
+    "ttl": _option("--ttl", type=duration, metavar="DURATION",
                    help="Forget it after so many seconds, or 15m, 1h, 7d."),
     "expected_revision": _option("--expected-revision", type=int,
                                  help="Only if this is its revision; 0 if it is not there."),
@@ -216,6 +203,10 @@ PARAMETERS = {
 }  # fmt: skip
 """What a parameter is on the command line, by its name: the same in every command that has it."""
 
+_SPECS = click.Option(
+    ["--agents", "specs"], envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
+    help="The specs, for a store's file; a server has its own.",
+)  # fmt: skip
 _OPTIONS = [
     click.Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
                  metavar="FILE|URL", help="The store: its file, or the address of its server."),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alcove.cli.output import Output, compact, plain, shown
-from alcove.cli.store import by_cursor, on_store, paged
+from alcove.cli.store import by_cursor, on_store
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, Event, EventPage, Version
+from alcove.core.records import KINDS, Event, Version
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -57,18 +57,17 @@ def _events(
     store: Store, out: Output, prefix: Namespace, limit: int, cursor: str | None, **asked: Any
 ) -> Iterator[Event]:
     """As many events as are wanted; at a terminal it says where to go on in the end."""
-    page: EventPage
-
-    def ask(most: int, after: str | None) -> tuple[Sequence[Event], str | None]:
-        nonlocal page
-        page = store.events(prefix, limit=most, after_cursor=after, **asked)
+    after = cursor
+    while limit > 0:
+        page = store.events(prefix, limit=min(limit, _PAGE), after_cursor=after, **asked)
         if page.truncated_before and after == cursor:
             click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
-        return page.events, page.after_cursor if page.more else None
-
-    yield from paged(ask, cursor, limit=limit, most=_PAGE)
-    if page.more and not out.as_json:
-        click.echo(f"there is more: --after-cursor {page.after_cursor}", err=True)
+        yield from page.events
+        if not page.more:
+            return
+        limit, after = limit - len(page.events), page.after_cursor
+    if not out.as_json:
+        click.echo(f"there is more: --after-cursor {after}", err=True)
 
 
 def show_coming(out: Output, events: Iterator[Event]) -> None:

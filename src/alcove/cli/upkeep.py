@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import structs
 
 from alcove.cli.output import Output, Refused, compact, count, finished, followed, plain, progress, writing
 from alcove.cli.store import is_url, json_option, on_store
@@ -17,7 +16,6 @@ from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
     from alcove import Store
-    from alcove.upkeep.backup import BackedUp, Restored
     from alcove.upkeep.doctor import Examination
     from alcove.upkeep.transfer import File
 
@@ -51,10 +49,7 @@ def doctor(store: Store, out: Output, *, strict: bool) -> None:
     ill = odd = 0
     for each in store.doctor():
         ill, odd = ill + bool(each.wrong), odd + bool(each.noticed)
-        if out.as_json:
-            click.echo(compact(structs.asdict(each)))
-        else:
-            _tell(each)
+        out.record(each, "\n".join(_lines(each)))
     if not out.as_json:
         noticed = f" {count(odd, 'check')} noticed something to look at." if odd else ""
         click.echo(f"{count(ill, 'check')} found something wrong." if ill else f"All is well.{noticed}")
@@ -62,16 +57,15 @@ def doctor(store: Store, out: Output, *, strict: bool) -> None:
         sys.exit(1)
 
 
-def _tell(each: Examination) -> None:
+def _lines(each: Examination) -> Iterator[str]:
     mark, colour = ("WRONG", "red") if each.wrong else ("LOOK", "yellow") if each.noticed else ("ok", "green")
-    click.echo(f"{click.style(f'{mark:<5}', fg=colour)} {each.compared:>9,}  {each.name}")
+    yield f"{click.style(f'{mark:<5}', fg=colour)} {each.compared:>9,}  {each.name}"
     findings = [*each.wrong, *each.noticed]
-    for finding in findings[:10]:
-        click.echo(f"                   at {plain(finding)}")
+    yield from (f"                   at {plain(finding)}" for finding in findings[:10])
     if len(findings) > 10:
-        click.echo(f"                   and {len(findings) - 10:,} more")
+        yield f"                   and {len(findings) - 10:,} more"
     if findings:
-        click.echo(f"                 → {each.advice}")
+        yield f"                 → {each.advice}"
 
 
 @on_store()
@@ -221,8 +215,8 @@ def backup(store: Store, out: Output, file: Path) -> None:
     Example:  alcove backup /backups/monday.db
     """
     done = finished(store.backup(file))
-    _told(out, done, f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}, "
-                     f"{done.bytes:,} bytes, verified")  # fmt: skip
+    held = f"{count(done.memories, 'memory')}, {count(done.versions, 'version')}, {done.bytes:,} bytes"
+    out.record(done._asdict(), f"{done.path}: {held}, verified")
     if done.unreadable:
         click.echo(f"{done.unreadable:,} of them do not open in the store either: alcove doctor", err=True)
 
@@ -251,14 +245,9 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
         click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip
     done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
-    _told(Output(as_json=as_json), done,
-          f"{done.path}: {count(done.memories, 'memory')}, {count(done.versions, 'version')}\n"
-          f"forgotten again: {count(done.users_forgotten, 'user')}, "
-          f"{count(done.memories_forgotten, 'single memory')}")  # fmt: skip
-
-
-def _told(out: Output, done: BackedUp | Restored, text: str) -> None:
-    out.record({**done._asdict(), "path": str(done.path)}, text)
+    held = f"{count(done.memories, 'memory')}, {count(done.versions, 'version')}"
+    gone = f"{count(done.users_forgotten, 'user')}, {count(done.memories_forgotten, 'single memory')}"
+    Output(as_json=as_json).record(done._asdict(), f"{done.path}: {held}\nforgotten again: {gone}")
 
 
 COMMANDS = [stats, doctor, index, reindex, keys, rotate_keys]
