@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import msgspec
 
@@ -195,17 +194,13 @@ def _all_but_bad(
     ]
 
 
-class Piece(NamedTuple):
-    """Windows of a text, each after its field's name; their bytes, and which field and window come next."""
+def cut(
+    embedder: Embedder, text: TextToIndex, size: int = sys.maxsize
+) -> tuple[list[tuple[str, str]], Embedded]:
+    """The next windows of a text, until they have so many bytes, each after its field's name.
 
-    text: TextToIndex
-    windows: list[tuple[str, str]]
-    size: int
-    rest: tuple[int, int] | None
-
-
-def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece:
-    """The next windows of a text, until they have so many bytes."""
+    And the piece of the text that they are, still without vectors.
+    """
     windows: list[tuple[str, str]] = []
     taken = 0
     fields = msgspec.json.decode(text.index_text, type=dict[str, str])
@@ -216,10 +211,10 @@ def cut(embedder: Embedder, text: TextToIndex, size: int = sys.maxsize) -> Piece
         share = len(words.encode()) // max(len(found), 1)  # windows overlap: together they are the field
         for n in range(text.window if number == text.field else 0, len(found)):
             if taken >= size:
-                return Piece(text, windows, taken, (number, n))
+                return windows, Embedded(text, b"", taken, (number, n))
             windows.append((field, found[n]))
             taken += share
-    return Piece(text, windows, taken, None)
+    return windows, Embedded(text, b"", taken, None)
 
 
 def embedded(
@@ -227,16 +222,16 @@ def embedded(
 ) -> list[Embedded]:
     """The vectors of each text, or of its next piece of so many bytes, as they are kept."""
     pieces = [cut(embedder, text, size) for text in texts]
-    windows = [window for piece in pieces for _, window in piece.windows]
+    windows = [window for named, _ in pieces for _, window in named]
     calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
     every = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
     rows = chain.from_iterable(every)
     found = []
-    for text, named, taken, rest in pieces:
+    for named, piece in pieces:
         fields: Fields = {}
         for field, _ in named:
             fields.setdefault(field, []).append(next(rows).tobytes())
-        found.append(Embedded(text, msgspec.msgpack.encode(fields), taken, rest))
+        found.append(piece._replace(body=msgspec.msgpack.encode(fields)))
     return found
 
 
