@@ -75,7 +75,10 @@ class Policy:
         for name in texts:
             if name not in Bundle._fields:
                 raise InvalidRequest(name, f"one of the policies {', '.join(Bundle._fields)}")
-        return _tried(Bundle.load(self._folder)._replace(**texts))
+        _refuse_a_careless_engine()
+        bundle = Bundle.load(self._folder)._replace(**texts)
+        _ask_everything(bundle)  # some mistakes show only when evaluated
+        return Rules(bundle)
 
     def use(self, stored: Mapping[str, str]) -> None:
         """Makes texts that were stored decide, over those of the folder."""
@@ -207,13 +210,6 @@ def _narrowed(engine: regorus.Engine) -> Narrowed | None:
         )
     except InvalidRequest as error:
         raise PolicyError(f"filter.rego: {error.message}") from None
-
-
-def _tried(bundle: Bundle) -> Rules:
-    """Its rules, once it has answered every question; some mistakes show only when evaluated."""
-    _refuse_a_careless_engine()
-    _ask_everything(bundle)
-    return Rules(bundle)
 
 
 @functools.cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 
 import msgspec
 from msgspec import Struct
@@ -18,37 +20,6 @@ from alcove.upkeep.wipe_ledger import Ledger
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
-
-# What passwords and keys that no agent should remember look like: hints in lower case, and a pattern.
-# Every repetition that a match can fail after is bounded: a memory must not be able to hold the doctor up.
-_SECRETS = {
-    "a private key": (["private key"], r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
-    "an AWS key": (["akia", "asia"], r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    "a JSON Web Token": ([".eyj"], r"\beyJ[\w-]{8,400}\.eyJ[\w-]{8,4000}\.[\w-]{16}"),
-    "a GitHub token": (
-        ["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"],
-        r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22})",
-    ),
-    "a GitLab token": (["glpat-"], r"\bglpat-[\w-]{20}"),
-    "a Slack token": (["xox"], r"\bxox[abeoprs]-[\w-]{10}"),
-    "a Google API key": (["aiza"], r"\bAIza[\w-]{35}"),
-    "a Stripe key": (["k_live_"], r"\b[sr]k_live_[A-Za-z0-9]{16}"),
-    "an Anthropic or OpenAI key": (
-        ["sk-"],
-        r"\bsk-(?:ant|proj|svcacct|admin)-[\w-]{16}|\bsk-[A-Za-z0-9]{32}",
-    ),
-    "a Hugging Face token": (["hf_"], r"\bhf_[A-Za-z0-9]{30}"),
-    "a package registry token": (["npm_", "pypi-"], r"\b(?:npm_[A-Za-z0-9]{36}|pypi-[\w-]{50})"),
-    "an Alcove API key": (["alcove_"], r"\balcove_[0-9a-f]{12}_[\w-]{40}"),
-    "a password in a URL": (["://"], r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@\"]{1,60}:[^\s/@\"]{3,100}@"),
-    # `password=…`, `"api_key": "…"`; a placeholder such as <password> or *** is none.
-    "a password": (
-        ["passw", "passphrase", "pwd", "secret", "api", "access"],
-        r"(?i:(?:\b|_)(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?token))"
-        r"\\?\"?\s{0,9}[:=]\s{0,9}(?!null|true|false|none)\\?[\"']?[^\s\"'\\<*$\[{(,;]{4,}",
-    ),
-}
-_COMPILED = [(kind, hints, re.compile(pattern)) for kind, (hints, pattern) in _SECRETS.items()]
 
 
 class Examination(Struct, frozen=True):
@@ -166,11 +137,24 @@ def _place(row: Row) -> str:
     return f"version {row.seq}" if kinds_of_secret(place) else place
 
 
+class _Secret(Struct, frozen=True):
+    """How a kind of secret is known; its hints are looked for first: they cost a fraction of the pattern."""
+
+    hints: list[str]
+    pattern: str
+
+
+@cache
+def _secrets() -> dict[str, _Secret]:
+    text = (files("alcove.upkeep") / "secrets.toml").read_text(encoding="utf-8")
+    return msgspec.toml.decode(text, type=dict[str, _Secret])
+
+
 def kinds_of_secret(text: str) -> set[str]:
     """The kinds of secret that a text seems to hold; never the secret itself."""
-    lowered = text.lower()  # few texts have a hint, and to look for one costs a fraction of the pattern
+    lowered = text.lower()
     return {
         kind
-        for kind, hints, pattern in _COMPILED
-        if any(hint in lowered for hint in hints) and pattern.search(text)
+        for kind, secret in _secrets().items()
+        if any(hint in lowered for hint in secret.hints) and re.search(secret.pattern, text)
     }

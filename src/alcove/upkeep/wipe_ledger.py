@@ -76,7 +76,7 @@ class Ledger:
 
     def record(self, *notes: Note) -> None:
         """Notes what is about to be taken away; it is on the disk when this returns."""
-        lines = b"".join(map(_line, notes))
+        lines = msgspec.json.Encoder().encode_lines(notes)
         try:
             with open(self.path, "ab+", buffering=0, opener=partial(os.open, mode=0o600)) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -116,10 +116,6 @@ class Ledger:
                 f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
                 "copy; without it, somebody who was forgotten could come back"
             ) from None
-
-
-def _line(note: Note) -> bytes:
-    return msgspec.json.encode(note) + b"\n"
 
 
 def _is_torn(tail: bytes) -> bool:
