@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
-from alcove.client.asynchronous import AsyncHttpTransport
 from alcove.client.embedded import LocalTransport
 from alcove.client.http import Server
+from alcove.client.remote import AsyncHttpTransport, AwaitedConnections
 from alcove.core.cursor import Portion
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -83,7 +83,7 @@ class LibraryOperations:
 
 class LibraryHandle(LibraryOperations, Handle):
     def __init__(self, principal: Principal) -> None:
-        self.transport = LocalTransport(Library(), principal)
+        self.transport = LocalTransport({"library": Library()}, principal)
 
 
 class AsyncLibraryHandle(LibraryOperations, AsyncHandle):
@@ -100,8 +100,8 @@ def remote(who: Principal) -> AsyncLibraryHandle:
     resources = served(LibraryOperations, Library(), reads=threads, changes=threads)
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
-    turns = asyncio.Semaphore(2)
-    return AsyncLibraryHandle(AsyncHttpTransport(Server(URL, {}, 10, 0), client, who, turns))
+    server = Server(URL, None, None, 10, 0)
+    return AsyncLibraryHandle(AsyncHttpTransport(server, AwaitedConnections(client), who))
 
 
 def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None:

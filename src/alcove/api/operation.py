@@ -36,40 +36,15 @@ IDEMPOTENCY_KEY = "idempotency_key"
 """A parameter of this name stands in the header `Idempotency-Key`."""
 
 
-class Transport(Protocol):
-    """How operations are done for somebody: by a service in this process, or by a server."""
-
-    def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
-        """What does an operation when it is called."""
-        ...
-
-    def streaming(self, operation: Streaming[P, R]) -> Callable[P, Iterator[R]]:
-        """What does an operation that gives its answer piece by piece."""
-        ...
-
-
-class AsyncTransport(Protocol):
-    """The same, for who awaits answers."""
-
-    def bound(self, operation: Operation[P, R]) -> Callable[P, Awaitable[R]]:
-        """What does an operation when it is called."""
-        ...
-
-    def streaming(self, operation: Streaming[P, R]) -> Callable[P, AsyncIterator[R]]:
-        """What does an operation that gives its answer piece by piece."""
-        ...
-
-
 class Handle:
-    """Something that operations can be done with, whose answers are returned; see `transport`."""
+    """Something that operations can be done with: its `transport` has a method `bound`.
 
-    transport: Transport
+    That gives for an operation the function that does it, for a service in this process or at a server.
+    """
 
 
 class AsyncHandle:
     """The same, for who awaits answers."""
-
-    transport: AsyncTransport
 
 
 class Request(Protocol):
@@ -151,8 +126,9 @@ class Operation(Generic[P, R]):
         self.__doc__ = does.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name, self.tag = name, getattr(owner, "TAG", owner.__name__)
-        self.title = name.title().replace("_", "")
+        if not hasattr(self, "name"):  # a handle may have it, too, by a name of its own
+            self.name, self.tag = name, getattr(owner, "TAG", owner.__name__)
+            self.title = name.title().replace("_", "")
 
     @overload
     def __get__(self, handle: None, owner: type) -> Operation[P, R]: ...
@@ -381,7 +357,7 @@ class Streaming(Operation[P, R]):
     @overload
     def __get__(self, handle: AsyncHandle, owner: type) -> Callable[P, AsyncIterator[R]]: ...
     def __get__(self, handle: Any, owner: type) -> Any:
-        return self if handle is None else handle.transport.streaming(self)
+        return super().__get__(handle, owner)
 
     @cached_property
     def piece(self) -> type[R]:

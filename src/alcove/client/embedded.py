@@ -6,16 +6,16 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
-from alcove.api.operation import Operation, Streaming
-from alcove.client.store import AdminHandle, AgentsHandle, Store
+from alcove.api.operation import Operation
+from alcove.client.store import AgentsHandle, Store
 from alcove.core.background import Worker
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
@@ -40,32 +40,28 @@ from alcove.vault import KeyProvider, Vault, default_keys
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 class LocalTransport:
-    """Operations done by a service in this process, as one principal."""
+    """Operations done by services in this process, as one principal."""
 
-    def __init__(self, service: Any, principal: Principal) -> None:
-        self._service = service
+    def __init__(self, services: Mapping[str, object], principal: Principal) -> None:
+        """`services`: what does the operations of each table, by the table's tag."""
+        self._services = services
         self.principal = principal
 
     def as_principal(self, principal: Principal) -> LocalTransport:
-        return LocalTransport(self._service, principal)
+        return LocalTransport(self._services, principal)
 
-    def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
-        return partial(getattr(self._service, operation.does.__name__), self.principal)
-
-    def streaming(self, operation: Streaming[P, R]) -> Callable[P, Iterator[R]]:
-        return partial(getattr(self._service, operation.does.__name__), self.principal)
+    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        """The method that does an operation."""
+        return partial(getattr(self._services[operation.tag], operation.does.__name__), self.principal)
 
     def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
-        return self._service.backup(self.principal, to)  # type: ignore[no-any-return]
+        return self.only_here("backup")(to)  # type: ignore[no-any-return]
 
     def only_here(self, name: str) -> Callable[..., Any]:
-        """A method of the service that no server offers."""
-        return partial(getattr(self._service, name), self.principal)
+        """A method for operators that is no operation of a table."""
+        return partial(getattr(self._services["admin"], name), self.principal)
 
 
 class Alcove(Store):
@@ -116,22 +112,12 @@ class Alcove(Store):
         self._agents: dict[Path, Agents] = {}
         self._opening = threading.Lock()
         self._clock = clock
-        self.transport = LocalTransport(self._memories, DEFAULT_PRINCIPAL)
+        self.transport = LocalTransport({"memories": self._memories, "admin": admin}, DEFAULT_PRINCIPAL)
 
     @property
     def memories(self) -> Memories:
         """The one road, for an edge that has principals of its own."""
         return self._memories
-
-    @property
-    def admin(self) -> AdminHandle:
-        """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
-        return AdminHandle(self.admin_transport)
-
-    @property
-    def admin_transport(self) -> LocalTransport:
-        """How operating this store is done."""
-        return LocalTransport(self._memories.admin, self.principal)
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same store, as this user sees it, with these roles."""
@@ -141,10 +127,6 @@ class Alcove(Store):
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents and teams of a spec file or folder, at work on this store for this principal."""
-        return AgentsHandle(self.agents_transport(specs))
-
-    def agents_transport(self, specs: str | os.PathLike[str] | None) -> LocalTransport:
-        """How the operations of these agents are done."""
         from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
         if specs is None:
@@ -154,7 +136,7 @@ class Alcove(Store):
             if path not in self._agents:
                 watched = Watched(path, max_depth=self._settings.max_depth)
                 self._agents[path] = Agents(self._memories, watched, authentication=False)
-        return LocalTransport(self._agents[path], self.principal)
+        return AgentsHandle(LocalTransport({"agents": self._agents[path]}, self.principal))
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
         importer = Importer(self._memories, lambda: self.principal, self._clock)

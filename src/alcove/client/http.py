@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,9 +34,6 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.engine.file_copy import Copy
 from alcove.store import validation
 from alcove.upkeep.backup import BackedUp, Partial
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 _PLAIN = {each.code: each for each in (NotFound, Conflict, Unavailable, RateLimited, Unauthenticated)}
@@ -65,7 +62,9 @@ class HttpRequest(Struct, kw_only=True):
 class Server:
     """One server and the credentials for it."""
 
-    def __init__(self, url: str, credentials: Mapping[str, str | None], timeout: float, retries: int) -> None:
+    def __init__(
+        self, url: str, token: str | None, api_key: str | None, timeout: float, retries: int
+    ) -> None:
         """`retries`: how often a request that failed on its way is sent again, where that is safe."""
         with needed_by("a store at a URL", extra="client"):
             import httpx  # noqa: PLC0415
@@ -75,7 +74,7 @@ class Server:
         self.limits = httpx.Limits(max_connections=None)
         """For a client: every stream has a connection, and no other call waits for one of theirs to end."""
         self._patient = httpx.Timeout(timeout, read=None, write=None)
-        self._credentials = _raw({name: value for name, value in credentials.items() if value is not None})
+        self._credentials = _raw({"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"})
         self._retries = retries
 
     def asked(
@@ -184,21 +183,6 @@ class Server:
         return error
 
 
-class Lines:
-    """Cuts what comes in pieces into lines, ended by a line feed and by nothing else that a text may hold."""
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-
-    def of(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that this piece ends."""
-        *ended, last = piece.split(b"\n")
-        for end in ended:
-            yield bytes(self._begun + end)
-            self._begun.clear()
-        self._begun += last
-
-
 class SentEvents:
     """Reads server-sent events line by line, and keeps where to resume."""
 
@@ -246,9 +230,9 @@ def segment(text: str, field: str) -> str:
     return quote(text, safe="").replace(".", "%2E")
 
 
-def _raw(headers: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Headers in UTF-8: a user id may hold any character."""
-    return {name.encode(): value.encode() for name, value in headers.items()}
+def _raw(headers: Mapping[str, str | None]) -> dict[bytes, bytes]:
+    """Headers that are given, in UTF-8: a user id may hold any character."""
+    return {name.encode(): value.encode() for name, value in headers.items() if value is not None}
 
 
 def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index: bool) -> HttpRequest:

@@ -1,14 +1,19 @@
-"""`Remote`: a store behind a server."""
+"""`Remote`: a store behind a server.
+
+What is said to a server and how its answers are taken stands here once, as coroutines. An event loop awaits
+them. A thread runs them to their end at once, because nothing in them waits but its connections, which block.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
@@ -16,13 +21,12 @@ from alcove.client.http import (
     BACKUP,
     BEFORE_RECONNECTING,
     HttpRequest,
-    Lines,
     SentEvents,
     Server,
     pieces_sent,
     received,
 )
-from alcove.client.store import AdminHandle, AgentsHandle, Store
+from alcove.client.store import AgentsHandle, Store
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.upkeep.backup import BackedUp, Partial, Progress
@@ -31,124 +35,236 @@ from alcove.upkeep.transfer import File, Imports, pieces_of
 if TYPE_CHECKING:
     import httpx
 
-P = ParamSpec("P")
 R = TypeVar("R")
+AT_ONCE = 32
+"""Calls at once; others wait for their turn, because a queue in httpx costs the square of its length."""
 
 
-def server_at(url: str, token: str | None, api_key: str | None, timeout: float, retries: int) -> Server:
-    """A server, and the credentials for it."""
-    credentials = {"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"}
-    return Server(url, credentials, timeout, retries)
+class AwaitedConnections:
+    """Kept connections whose answers an event loop awaits."""
 
-
-def checked_roles(roles: Iterable[str]) -> None:
-    """Refuses roles that a client names."""
-    if [*roles]:
-        raise InvalidRequest("roles", "none: the server knows them from the API key")
-
-
-class HttpTransport:
-    """Operations done by a server; connections are kept, and shared by threads."""
-
-    def __init__(self, server: Server, client: httpx.Client, principal: Principal) -> None:
-        self.server = server
+    def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
+        self.turns: AbstractAsyncContextManager[None] = asyncio.Semaphore(AT_ONCE)
+        self.close, self.stream = client.aclose, client.stream
+
+    sleep = staticmethod(asyncio.sleep)
+
+    async def run(self, call: Callable[..., R], *args: Any) -> R:
+        return await asyncio.to_thread(call, *args)
+
+    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        return response.aiter_bytes()
+
+    async def body(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while piece := await asyncio.to_thread(next, pieces, b""):  # it may wait for a disk
+            yield piece
+
+
+class BlockingConnections:
+    """Kept connections that threads share; what is awaited of them is there at once, because they block."""
+
+    turns = nullcontext()
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def run(self, call: Callable[..., R], *args: Any) -> R:
+        return call(*args)
+
+    @asynccontextmanager
+    async def stream(self, **request: Any) -> AsyncIterator[httpx.Response]:
+        with self._client.stream(**request) as response:
+            yield response
+
+    async def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        for piece in response.iter_bytes():
+            yield piece
+
+    def body(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        return pieces
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+class AsyncHttpTransport:
+    """Operations done by a server, as coroutines over connections of either kind."""
+
+    def __init__(
+        self, server: Server, connections: AwaitedConnections | BlockingConnections, principal: Principal
+    ) -> None:
+        self.server = server
+        self._connections = connections
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> HttpTransport:
-        return HttpTransport(self.server, self._client, principal)
+    def as_principal(self, principal: Principal) -> AsyncHttpTransport:
+        return AsyncHttpTransport(self.server, self._connections, principal)
 
-    def bound(self, operation: Operation[P, R]) -> Callable[P, R]:
+    def as_user(self, user_id: str, roles: Iterable[str]) -> AsyncHttpTransport:
+        if [*roles]:
+            raise InvalidRequest("roles", "none: the server knows them from the API key")
+        return self.as_principal(Principal(user_id))
+
+    def agents(self, specs: str | os.PathLike[str] | None) -> AsyncHttpTransport:
+        """How the operations of the server's agents are done: like all others."""
+        if specs is not None:
+            raise InvalidRequest("specs", "none: the server has its own")
+        return self
+
+    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        """A function that gives what is to be awaited, or iterated over, for the answer of an operation."""
+        if isinstance(operation, Streaming):
+            return partial(self._stream, operation)
         return partial(self._perform, operation)
 
-    def _perform(self, operation: Operation[..., R], *args: Any, **named: Any) -> R:
+    async def _perform(self, operation: Operation[..., R], *args: Any, **named: Any) -> R | None:
         asked, arguments = self.server.asked(operation, args, named)
         try:
-            return self.server.meant(operation, self.call(asked), arguments)
+            return self.server.meant(operation, await self.call(asked), arguments)
         except NotFound:
             if operation.absent is None:
                 raise
-            return None  # type: ignore[return-value]
+            return None
 
-    def call(self, asked: HttpRequest) -> bytes:
+    async def call(self, asked: HttpRequest) -> bytes:
         """One request and its answer, sent again where that is safe and of use."""
         tries = 0
         while True:
             try:
-                with self._sent(asked) as response:
-                    return response.read()
+                async with self._connections.turns, self._sent(asked) as response:
+                    return await self._read(response)
             except AlcoveError as error:
-                time.sleep(self.server.pause(asked, error, tries))
+                await self._connections.sleep(self.server.pause(asked, error, tries))
                 tries += 1
 
-    @contextmanager
-    def _sent(self, asked: HttpRequest) -> Iterator[httpx.Response]:
+    @asynccontextmanager
+    async def _sent(self, asked: HttpRequest) -> AsyncIterator[httpx.Response]:
         """One request, whose answer is read by the caller."""
         with self.server.errors_translated():
-            request = self._client.build_request(**self.server.sending(self.principal, asked))
-            response = self._client.send(request, stream=True)
-            try:
+            request = self.server.sending(self.principal, asked)
+            async with self._connections.stream(**request) as response:
                 if response.status_code >= 400:
-                    raise self.server.error(response.status_code, response.read())
+                    raise self.server.error(response.status_code, await self._read(response))
                 yield response
-            finally:
-                response.close()
 
-    def streaming(self, operation: Streaming[P, R]) -> Callable[P, Iterator[R]]:
-        return partial(self._stream, operation)
+    async def _read(self, response: httpx.Response) -> bytes:
+        return b"".join([piece async for piece in self._connections.pieces(response)])
 
-    def _stream(self, operation: Streaming[..., R], *args: Any, **named: Any) -> Iterator[R]:
+    def _stream(self, operation: Streaming[..., R], *args: Any, **named: Any) -> AsyncIterator[R]:
         asked, arguments = self.server.asked(operation, args, named)
         if operation.streams == EVENTS:
             return self._events(asked, operation.piece, arguments["after_cursor"])
-        return self._lines(asked, operation.piece)
+        return self._records(asked, operation.piece)
 
-    def _lines(self, asked: HttpRequest, kind: type[R]) -> Iterator[R]:
-        lines = Lines()
-        with self._sent(asked) as response:
-            for piece in response.iter_bytes():
-                for line in lines.of(piece):
-                    yield self.server.line(line, kind)
+    async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The lines of an answer, ended by a line feed and by nothing else that a text may hold."""
+        begun = bytearray()
+        async for piece in self._connections.pieces(response):
+            *ended, last = piece.split(b"\n")
+            for end in ended:
+                yield bytes(begun + end)
+                begun.clear()
+            begun += last
 
-    def _events(self, asked: HttpRequest, kind: type[R], last: str | None) -> Iterator[R]:
+    async def _records(self, asked: HttpRequest, kind: type[R]) -> AsyncIterator[R]:
+        async with self._sent(asked) as response:
+            async for line in self._lines(response):
+                yield self.server.line(line, kind)
+
+    async def _events(self, asked: HttpRequest, kind: type[R], last: str | None) -> AsyncIterator[R]:
         """Server-sent events; once there was a connection, a lost one is made again."""
         connected, events = False, SentEvents(last)
         while True:
-            asked.headers, lines = events.headers, Lines()
+            asked.headers = events.headers
             try:
-                with self._sent(asked) as response:
+                async with self._sent(asked) as response:
                     connected = True
-                    for piece in response.iter_bytes():
-                        for line in lines.of(piece):
-                            if found := events.data(line):
-                                yield self.server.decode(found, kind)
+                    async for line in self._lines(response):
+                        if found := events.data(line):
+                            yield self.server.decode(found, kind)
             except Unavailable:
                 if not connected:
                     raise
-            time.sleep(BEFORE_RECONNECTING)
+            await self._connections.sleep(BEFORE_RECONNECTING)
 
-    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
-        asked = pieces_sent(pieces_of(lines), wait_for_index=wait_for_index)
-        return self.server.decode(self.call(asked), Imports)
+    async def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
+        asked = pieces_sent(self._connections.body(pieces_of(lines)), wait_for_index=wait_for_index)
+        return self.server.decode(await self.call(asked), Imports)
 
-    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+    async def backup(self, to: Path) -> AsyncGenerator[Progress[BackedUp], None]:
         """The server verifies the values, which only it can open; what arrived is checked again here."""
         with Partial(to) as partial:
             done = 0
-            with self._sent(BACKUP) as response:
+            async with self._sent(BACKUP) as response:
                 total = int(response.headers.get("content-length", 0))
-                for chunk in response.iter_raw():
+                async for chunk in self._connections.pieces(response):
                     partial.write(chunk)
                     done += len(chunk)
                     yield Progress("copying", done, total)
-            yield Progress("done", 1, 1, received(partial, to, done))
+            whole = await self._connections.run(received, partial, to, done)
+            yield Progress("done", 1, 1, whole)
 
     def only_here(self, name: str) -> NoReturn:
         """Refuses what only a store in this process does."""
         raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
+    async def close(self) -> None:
+        await self._connections.close()
+
+
+def _at_once(work: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine gives that awaits only what is there at once."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("a connection that should block is awaited")
+
+
+def _in_turn(pieces: AsyncGenerator[R, None]) -> Iterator[R]:
+    """The pieces of such an iterator; it is closed when they are."""
+    try:
+        while True:
+            yield _at_once(pieces.__anext__())
+    except StopAsyncIteration:
+        return
+    finally:
+        _at_once(pieces.aclose())
+
+
+class HttpTransport:
+    """The same for threads, which are given answers and need not await them."""
+
+    def __init__(self, transport: AsyncHttpTransport) -> None:
+        self._transport = transport
+        self.server, self.principal = transport.server, transport.principal
+        self.only_here = transport.only_here
+
+    def as_principal(self, principal: Principal) -> HttpTransport:
+        return HttpTransport(self._transport.as_principal(principal))
+
+    def as_user(self, user_id: str, roles: Iterable[str]) -> HttpTransport:
+        return HttpTransport(self._transport.as_user(user_id, roles))
+
+    def agents(self, specs: str | os.PathLike[str] | None) -> HttpTransport:
+        return HttpTransport(self._transport.agents(specs))
+
+    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        begin, finish = self._transport.bound(operation), _in_turn if operation.streams else _at_once
+        return lambda *args, **named: finish(begin(*args, **named))
+
+    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
+        return _at_once(self._transport.import_memories(lines, wait_for_index=wait_for_index))
+
+    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
+        return _in_turn(self._transport.backup(to))
+
     def close(self) -> None:
-        self._client.close()
+        _at_once(self._transport.close())
 
 
 class Remote(Store):
@@ -175,28 +291,19 @@ class Remote(Store):
         `token`, `api_key`: the credentials; `user`: whom a trusted key acts for.
         `timeout`: seconds that an answer may take. `retries`: how often a request is sent again.
         """
-        server = server_at(url, token, api_key, timeout, retries)
+        server = Server(url, token, api_key, timeout, retries)
         import httpx  # noqa: PLC0415  an extra, which the server has found there
 
-        self.transport = HttpTransport(
-            server, httpx.Client(limits=server.limits), DEFAULT_PRINCIPAL if user is None else Principal(user)
-        )
+        connections = BlockingConnections(httpx.Client(limits=server.limits))
+        self.transport = HttpTransport(AsyncHttpTransport(server, connections, named(user)))
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
         """The same server for this user, whom only a trusted API key may name; it says which roles."""
-        checked_roles(roles)
-        return self.as_principal(Principal(user_id))
-
-    @property
-    def admin(self) -> AdminHandle:
-        """Operating the store behind the server, which decides by the caller's role."""
-        return AdminHandle(self.transport)
+        return self._over(self.transport.as_user(user_id, roles))
 
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
         """The agents of the server, which has their specs."""
-        if specs is not None:
-            raise InvalidRequest("specs", "none: the server has its own")
-        return AgentsHandle(self.transport)
+        return AgentsHandle(self.transport.agents(specs))
 
     def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
         return self.transport.import_memories(lines, wait_for_index=wait_for_index)
@@ -210,3 +317,8 @@ class Remote(Store):
 
     def __repr__(self) -> str:
         return f"<Remote at {self.transport.server.url}>"
+
+
+def named(user: str | None) -> Principal:
+    """Whom a new handle acts for at a server: somebody only where they are named."""
+    return DEFAULT_PRINCIPAL if user is None else Principal(user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,12 +13,9 @@ from alcove.agents.tools import Answer
 from alcove.api.operation import Handle
 from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
 from alcove.core.principal import Principal
-from alcove.core.records import Receipt, Shared, Swept
-from alcove.store.admin_records import ApiKey
+from alcove.core.records import Swept
 from alcove.upkeep.backup import BackedUp, Progress
-from alcove.upkeep.doctor import Examination
 from alcove.upkeep.transfer import File, Imports
-from alcove.vault import Rotation
 
 if TYPE_CHECKING:
     from alcove.client.embedded import LocalTransport
@@ -44,25 +41,15 @@ class AdminHandle(AdminOperations, Handle):
         self.transport.only_here("reload_policy")()
 
 
-class ApiKeysHandle:
+class ApiKeysHandle(Handle):
     """The API keys of a store."""
 
-    def __init__(self, admin: AdminHandle) -> None:
-        self._admin = admin
+    def __init__(self, transport: LocalTransport | HttpTransport) -> None:
+        self.transport = transport
 
-    def create(
-        self, *, client: str, user: str | None = None, roles: Sequence[str] = (), trusted: bool = False
-    ) -> str:
-        """A new key, which cannot be shown again; see `Admin.create_api_key`."""
-        return self._admin.create_api_key(client=client, user=user, roles=roles, trusted=trusted)
-
-    def list(self) -> list[ApiKey]:
-        """Every key that has not been revoked."""
-        return self._admin.list_api_keys()
-
-    def revoke(self, id: str) -> None:
-        """Makes a key useless from now on."""
-        self._admin.revoke_api_key(id)
+    create = AdminOperations.create_api_key
+    list = AdminOperations.list_api_keys
+    revoke = AdminOperations.revoke_api_key
 
 
 class AgentsHandle(AgentOperations, Handle):
@@ -116,9 +103,9 @@ class Store(MemoryOperations, Handle, ABC):
         return self.transport.principal
 
     @property
-    @abstractmethod
     def admin(self) -> AdminHandle:
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
+        return AdminHandle(self.transport)
 
     @abstractmethod
     def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
@@ -130,8 +117,11 @@ class Store(MemoryOperations, Handle, ABC):
 
     def as_principal(self, principal: Principal) -> Self:
         """The same store, as this principal sees it."""
+        return self._over(self.transport.as_principal(principal))
+
+    def _over(self, transport: LocalTransport | HttpTransport) -> Self:
         handle = copy.copy(self)
-        handle.transport = self.transport.as_principal(principal)
+        handle.transport = transport
         return handle
 
     @abstractmethod
@@ -154,21 +144,11 @@ class Store(MemoryOperations, Handle, ABC):
     @property
     def api_keys(self) -> ApiKeysHandle:
         """The API keys of this store; admins only."""
-        return ApiKeysHandle(self.admin)
+        return ApiKeysHandle(self.transport)
 
-    def wipe(
-        self, user: str, *, shared: Shared = "anonymise", wait: bool = True, dry_run: bool = False
-    ) -> Receipt:
-        """Erases everything that belongs to a user and destroys their key; a dry run says what would go."""
-        return self.admin.wipe(user, shared=shared, wait=wait, dry_run=dry_run)
-
-    def rotate_keys(self) -> Iterator[Rotation]:
-        """Wraps every data key with a new key-encryption key, step by step; resumable."""
-        return self.admin.rotate_keys()
-
-    def doctor(self) -> Iterator[Examination]:
-        """Checks the whole store, one examination at a time."""
-        return self.admin.doctor()
+    wipe = AdminOperations.wipe
+    rotate_keys = AdminOperations.rotate_keys
+    doctor = AdminOperations.doctor
 
     def backup(self, to: str | os.PathLike[str]) -> Iterator[Progress[BackedUp]]:
         """Copies the store into one new file while others use it, step by step, and verifies the copy."""
