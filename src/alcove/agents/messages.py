@@ -1,0 +1,24 @@
+"""A message of a conversation, as chat APIs have it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody said, or what a tool answered."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None = None
+    """None only where there are tool calls."""
+    tool_calls: list[dict[str, Any]] = []
+    """As OpenAI's chat API has them: `{"id", "type": "function", "function": {"name", "arguments"}}`."""
+    tool_call_id: str | None = None
+    """Of a tool's answer: the call that it answers."""
+    name: str | None = None
+    """Who said it, where the role alone does not tell."""
+    at: datetime | None = None
+    """When it was said."""
