@@ -420,3 +420,44 @@ def test_a_get_goes_by_what_was_put_elsewhere_a_moment_ago(tmp_path: Path) -> No
         assert alice.get(place, "k") is not None
         denied = here.admin.audit(action="denied").entries
         assert [entry.details["count"] for entry in denied] == [1]  # and none by a policy that had gone
+
+
+CLOSED = {"authz": 'package memories.authz\n\ndecision := {"reason": "closed"}'}
+
+
+def test_a_put_goes_by_what_was_put_elsewhere_a_moment_ago(tmp_path: Path) -> None:
+    path, keys, place = tmp_path / "memory.db", MemoryKey(), "user:alice"
+    with Alcove(path, keys=keys, embedder=None) as here, Alcove(path, keys=keys, embedder=None) as elsewhere:
+        alice = here.as_user("alice")
+        alice.put(place, "k", {"n": 1})
+        elsewhere.admin.put_policies(CLOSED)
+        with pytest.raises(PermissionDenied, match="closed"):
+            alice.put(place, "k", {"n": 2})
+        elsewhere.admin.put_policies({})
+        assert alice.put(place, "k", {"n": 3}).revision == 2
+        elsewhere.admin.put_settings({"max_depth": 1})
+        with pytest.raises(InvalidRequest, match="1 to 1 segments"):
+            alice.put(place, "k", {"n": 4})
+        denied = here.admin.audit(action="denied").entries
+        assert [entry.details["count"] for entry in denied] == [1]  # and none by a policy that had gone
+
+
+def test_a_put_is_decided_again_if_rules_come_between_its_decision_and_its_commit(tmp_path: Path) -> None:
+    path, keys, place = tmp_path / "memory.db", MemoryKey(), "user:alice"
+    with Alcove(path, keys=keys, embedder=None) as here, Alcove(path, keys=keys, embedder=None) as elsewhere:
+        alice, engine = here.as_user("alice"), here.memories._engine
+        alice.put(place, "k", {"n": 1})
+        submit = engine.submit
+
+        def closed_meanwhile(*args: Any) -> Any:
+            elsewhere.admin.put_policies(CLOSED)
+            return submit(*args)
+
+        engine.submit = closed_meanwhile  # type: ignore[assignment]
+        with pytest.raises(PermissionDenied, match="closed"):
+            alice.put(place, "k", {"n": 2})
+        engine.submit = submit
+        elsewhere.admin.put_policies({})
+        kept = alice.get(place, "k")
+        assert kept is not None
+        assert kept.value == {"n": 1}

@@ -175,7 +175,14 @@ def _road(
 ) -> Memories:
     """The one road into a store, with everything that stands beside it."""
     audit = Audit(engine.admin, vault, clock)
-    policy.on_denied = audit.denied
+    configuration = Configuration(engine.admin, policy, settings)
+
+    def denied(who: Principal, operation: str) -> None:
+        """Counts who was turned away, unless by rules that others have replaced: then it is decided again."""
+        if configuration.is_newest(configuration.loaded[0]):
+            audit.denied(who, operation)
+
+    policy.on_denied = denied
     indexer = None
     if embedder and settings.indexing_interval:
         indexer = Indexer(
@@ -188,7 +195,7 @@ def _road(
         if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
             indexer.wake()
     parts = Parts(
-        engine, vault, Configuration(engine.admin, policy, settings), Ledger.beside(path), audit, embedder,
+        engine, vault, configuration, Ledger.beside(path), audit, embedder,
         indexer, clock,
     )  # fmt: skip
 

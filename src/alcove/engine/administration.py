@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import apsw
@@ -23,6 +24,8 @@ class Administration:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
+        self.version: Callable[[], int] = partial(db.mark, "documents")
+        """The version of the newest document; asked before every decision, so it must be quick."""
 
     # The audit log
 
@@ -39,10 +42,6 @@ class Administration:
         return self._db.change("purge_audit", before)
 
     # Documents
-
-    def version(self) -> int:
-        """The version of the newest document; asked before every decision, so it must be quick."""
-        return self._db.mark("documents")
 
     def document(self, kind: str) -> tuple[int, str] | None:
         """The version and the JSON of what was put last."""

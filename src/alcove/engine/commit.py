@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from itertools import chain
 
 from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
@@ -18,8 +18,11 @@ LINGER = 0.0002
 """Seconds a leader waits for the crowd of the last commit to come back; much less than an fsync saves."""
 
 
-class Observer(Protocol):
-    """Told what an engine does, often with a lock in hand: it must be quick and never raise."""
+class Observer:
+    """Told what an engine does, often with a lock in hand: it must be quick and never raise.
+
+    This one takes no notice of it.
+    """
 
     def submitted(self) -> None:
         """A write waits for a commit from now on; calls of this and of `settled` never overlap."""
@@ -31,24 +34,20 @@ class Observer(Protocol):
         """A sweep has recorded the end of this many memories: `due` by their own time, or `aged`."""
 
 
-class Unobserved:
-    """Nobody counts."""
-
-    def submitted(self) -> None: ...
-    def settled(self, writes: int, *, committed: bool) -> None: ...
-    def expired(self, memories: int, *, which: str) -> None: ...
-
-
 class Submission:
     """One transaction that waits for a commit; asking for its result helps to bring it about.
 
     `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_sleep", "abandoned", "once", "operations", "outcome", "signal")
+    __slots__ = ("_queue", "_sleep", "abandoned", "decided_by", "once", "operations", "outcome", "signal")
 
     def __init__(
-        self, queue: CommitQueue, operations: Sequence[RowOperation], once: IdempotentRequest | None
+        self,
+        queue: CommitQueue,
+        operations: Sequence[RowOperation],
+        once: IdempotentRequest | None,
+        decided_by: int | None,
     ) -> None:
         self._queue = queue
         self._sleep = threading.Lock()
@@ -57,6 +56,7 @@ class Submission:
         """Tells an event loop to look again; None where a thread waits."""
         self.operations = operations
         self.once = once
+        self.decided_by = decided_by
         self.outcome: Outcome | BaseException | None = None
         self.abandoned = False
 
@@ -116,7 +116,7 @@ class CommitQueue:
         self, commit: Callable[[Sequence[Submission]], None], observer: Observer | None = None
     ) -> None:
         self._commit = commit
-        self._observer = observer or Unobserved()
+        self._observer = observer or Observer()
         self._waiting: OrderedDict[str | None, deque[Submission]] = OrderedDict()
         self._count = 0
         self.mutex = threading.Lock()
@@ -124,9 +124,18 @@ class CommitQueue:
         self._crowd = 1
 
     def submit(
-        self, operations: Sequence[RowOperation], once: IdempotentRequest | None, user: str | None = None
+        self,
+        operations: Sequence[RowOperation],
+        once: IdempotentRequest | None,
+        user: str | None = None,
+        decided_by: int | None = None,
     ) -> Submission:
-        submission = Submission(self, operations, once)
+        """One all-or-nothing transaction; many share one commit.
+
+        The user's are committed in order, and those of several users in turn. `decided_by` is the version of
+        the configuration by which it was allowed: it is refused where another holds when it is committed.
+        """
+        submission = Submission(self, operations, once, decided_by)
         with self.mutex:
             self._waiting.setdefault(user, deque()).append(submission)
             self._count += 1
@@ -152,10 +161,10 @@ class CommitQueue:
     def pass_on(self) -> None:
         """Wakes the first that waits, unless somebody leads already."""
         with self.mutex:
-            lines = self._waiting.values()
-            heir = next((each for line in lines for each in line if not each.abandoned), None)
-            if heir and not self._led:
-                heir.wake()
+            for each in chain.from_iterable(() if self._led else self._waiting.values()):
+                if not each.abandoned:
+                    each.wake()
+                    return
 
     def _commit_batch(self, leader: Submission) -> None:
         if leader.signal is None and self._count < self._crowd:

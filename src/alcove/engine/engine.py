@@ -18,8 +18,8 @@ from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows
 from alcove.engine.administration import Administration, Erasure
-from alcove.engine.commit import CommitQueue, Observer, Submission, Unobserved
-from alcove.engine.database import SQL, Database, Findings, findings
+from alcove.engine.commit import CommitQueue, Observer, Submission
+from alcove.engine.database import SQL, Database, Findings, findings, mark
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.version_log import Live, Transaction
@@ -47,32 +47,26 @@ class Engine(file_copy.DataKeys):
         self.index = SearchIndex(self._db)
         self.admin = Administration(self._db, clock)
         self.erasure = Erasure(self._db, clock)
-        self._observer = observer or Unobserved()
-        self._queue = CommitQueue(self._commit, self._observer)
+        self._observer = observer or Observer()
+        self.submit = CommitQueue(self._commit, self._observer).submit
 
     def close(self) -> None:
         self._db.close()
 
     # Writing
 
-    def submit(
-        self, operations: Sequence[rows.RowOperation], once: rows.IdempotentRequest | None, user: str | None
-    ) -> Submission:
-        """One all-or-nothing transaction; many share one commit.
-
-        The user's are committed in order, and those of several users in turn.
-        """
-        return self._queue.submit(operations, once, user)
-
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
         with self._db.write() as db:
             first, outcomes = Transaction.now(db, self._clock), list[rows.Outcome | Exception]()
+            in_force = mark(db, "documents")
             for later, submission in enumerate(batch):
                 try:
+                    if submission.decided_by not in (None, in_force):
+                        raise rows.DecidedByOlder
                     transaction = Transaction(db, first.at + later)
                     outcomes.append(transaction.run(submission.operations, submission.once))
-                except (AlcoveError, rows.DataKeyGone) as refusal:
+                except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
                     outcomes.append(refusal)
         for submission, outcome in zip(batch, outcomes, strict=True):
             submission.outcome = outcome

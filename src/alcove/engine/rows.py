@@ -200,6 +200,10 @@ class Copied(NamedTuple):
     summary: Summary | None = None
 
 
+class DecidedByOlder(Exception):
+    """A write was decided by rules that others have replaced since; decide again and retry."""
+
+
 class DataKeyGone(Exception):
     """A write was sealed with a data key that has been destroyed since; seal again and retry."""
 

@@ -99,18 +99,11 @@ class Policy:
         self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:
         """Raises `PermissionDenied` with the policy's reason unless it allows this operation."""
-        if (reason := self.refusal(principal, operation, namespace, key)) is not None:
-            self.deny(principal, operation, reason)
+        asked = {"operation": operation, "namespace": namespace, "key": key, "context": principal.context}
+        if (reason := self._answer(asked, _refusal)) is not None:
+            self._deny(principal, operation, reason)
 
-    def refusal(self, principal: Principal, operation: str, namespace: Namespace, key: str) -> str | None:
-        """Why the policy does not allow this operation; None where it does."""
-        return self._answer(
-            {"operation": operation, "namespace": namespace, "key": key, "context": principal.context},
-            _refusal,
-        )
-
-    def deny(self, principal: Principal, operation: str, reason: str) -> NoReturn:
-        """Counts that somebody was turned away, and raises `PermissionDenied`."""
+    def _deny(self, principal: Principal, operation: str, reason: str) -> NoReturn:
         self.on_denied(principal, operation)
         raise PermissionDenied(reason)
 
@@ -126,7 +119,7 @@ class Policy:
         """The same for a write or an import, which the policy may judge by its content."""
         content = _content(principal, namespace, key, value, index)
         if (reason := self._answer({**content, "operation": operation}, _refusal)) is not None:
-            self.deny(principal, operation, reason)
+            self._deny(principal, operation, reason)
 
     def attributes(
         self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
@@ -140,7 +133,7 @@ class Policy:
         """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent."""
         narrowed = self._answer(_prefix(principal, prefix, msgspec.json.encode(filter or {})), _narrowed)
         if narrowed is None:
-            self.deny(principal, "search", "the policy does not say where this caller may look")
+            self._deny(principal, "search", "the policy does not say where this caller may look")
         return narrowed
 
     def _answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:

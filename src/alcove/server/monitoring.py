@@ -20,6 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from alcove.api.messages import HealthAnswer
 from alcove.core.errors import AlcoveError
+from alcove.engine.commit import Observer
 from alcove.server.application import METHODS, Exchange
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Call, Page, Resource
@@ -31,7 +32,7 @@ _BETWEEN_SAMPLES = 0.5
 _FORBIDDEN = 403
 
 
-class Metrics:
+class Metrics(Observer):
     """Counts the requests and observes the store of one worker, and answers for all of them."""
 
     def __init__(self) -> None:

@@ -109,18 +109,15 @@ class Reading(Timeline):
             version, (policy, settings) = self._configuration.loaded
             try:
                 place = validation.location(namespace, key, settings)
-                refused = policy.refusal(principal, "read", place.namespace, key)
+                policy.authorise(principal, "read", place.namespace, key)
             except AlcoveError:
                 if self._configuration.is_newest(version):
                     raise
                 continue
-            if refused is None:
-                newest, row = self._engine.read(place.ns, place.key, now=self._clock())
-                if newest == version:
-                    return row
-                self._configuration.current()
-            elif self._configuration.is_newest(version):
-                policy.deny(principal, "read", refused)
+            newest, row = self._engine.read(place.ns, place.key, now=self._clock())
+            if newest == version:
+                return row
+            self._configuration.current()
 
     def _past(self, principal: Principal, namespace: Address, key: str, as_of: Moment) -> Row | None:
         policy, settings = self._configuration.current()

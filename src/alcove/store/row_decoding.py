@@ -46,7 +46,8 @@ def index(row: Row) -> dict[str, str]:
 
 def entry(row: Row) -> Entry:
     """The row without its value."""
-    return Entry(**_common(row), created_at=to_datetime(row.written_at), attributes=attributes(row))
+    written_at = row.created_at if row.original_at is None else row.original_at
+    return Entry(**_common(row), created_at=to_datetime(written_at), attributes=_decode(row.attributes))
 
 
 def deletion(ns: Namespace, key: str, tombstone: Row | None) -> Deletion:

@@ -23,10 +23,11 @@ from alcove.engine.version_log import new_id
 from alcove.policy import Policy
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
+from alcove.store.effective_configuration import InForce
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")
-_MOST_RESEALS = 10
+_MOST_ATTEMPTS = 10
 _MAX_KEY_BYTES = 255
 
 
@@ -40,13 +41,19 @@ class _Write(NamedTuple):
     missing: set[str]
     """Subjects that have no data key yet."""
 
+    @classmethod
+    def begun(cls, principal: Principal, in_force: InForce) -> _Write:
+        return cls(
+            *in_force, principal, Writer(principal.user_id, principal.client_id, principal.agent), set()
+        )
+
 
 class Writing(Service):
     """The writing half of the one road."""
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
-        self._prepare(self._begun(principal), operation)
+        self._prepare(_Write.begun(principal, self._configuration.current()), operation)
 
     def _write_one(
         self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
@@ -70,12 +77,15 @@ class Writing(Service):
         done = 0 if after_cursor is None else _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None
-        for _ in range(_MOST_RESEALS):
-            write = self._begun(principal)
-            if len(operations) > (most := write.settings.max_batch):
-                raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
-            prepared = self._prepared(write, operations)
-            once = None
+        for _ in range(_MOST_ATTEMPTS):
+            version, in_force = self._configuration.loaded
+            write, once = _Write.begun(principal, in_force), None
+            try:
+                prepared = self._prepared(write, operations)
+            except AlcoveError:
+                if self._configuration.is_newest(version):
+                    raise
+                continue
             if idempotency_key is not None:
                 once = _request(self._vault, write, operations, idempotency_key)
             if write.missing:  # of newcomers, to whom all of it is allowed
@@ -84,10 +94,13 @@ class Writing(Service):
                     self._vault.key(subject)
                 yield 0.0
                 continue
-            pending = self._engine.submit(prepared, once, principal.user_id)
+            pending = self._engine.submit(prepared, once, principal.user_id, version)
             yield pending
             try:
                 outcome = pending.result()
+            except rows.DecidedByOlder:  # rules were put between the decision and the commit: decide again
+                self._configuration.current()
+                continue
             except rows.DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
                 self._vault.forget(user_subject(principal.user_id))
                 for operation in operations:
@@ -96,23 +109,29 @@ class Writing(Service):
             if isinstance(outcome, rows.KeptAnswer):
                 assert idempotency_key is not None
                 outcome = self._earlier(principal, operations, idempotency_key, outcome)
-            if self._indexer and any(isinstance(op, Put) and op.index for op in operations):
-                self._indexer.wake()
-            imported = [op.namespace for op in operations if isinstance(op, records.Imported)]
-            if imported:
-                self._audit.imported(principal, [Namespace.checked(each).owner for each in imported])
+            self._tell_others(principal, operations)
             results = Portion(map(self._result, operations, outcome))
             if len(outcome) < len(operations):
                 results.after_cursor = cursor.encode(done + len(outcome))
             return results
-        raise Unavailable("this user is being wiped again and again; try later")
+        raise Unavailable("this user is being wiped, or rules are put, again and again; try later")
 
-    def _begun(self, principal: Principal) -> _Write:
-        writer = Writer(principal.user_id, principal.client_id, principal.agent)
-        return _Write(*self._configuration.current(), principal, writer, set())
+    def _tell_others(self, principal: Principal, operations: Sequence[Operation]) -> None:
+        """Wakes the indexer if there is a text to index, and notes in the audit log what was imported."""
+        owners, texts = [], False
+        for operation in operations:
+            texts = texts or (isinstance(operation, Put) and bool(operation.index))
+            if isinstance(operation, records.Imported):
+                owners.append(Namespace.checked(operation.namespace).owner)
+        if self._indexer and texts:
+            self._indexer.wake()
+        if owners:
+            self._audit.imported(principal, owners)
 
     def _prepared(self, write: _Write, operations: Sequence[Operation]) -> list[rows.RowOperation]:
         """Every operation as the engine takes it; an error says which of a batch it is."""
+        if len(operations) > (most := write.settings.max_batch):
+            raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         prepared = []
         for position, operation in enumerate(operations):
             if position:  # of many
