@@ -101,7 +101,7 @@ def _form(name: str, *fields: Any, base: type[Struct] | None = None) -> Any:
 _WrittenMemory = _form(
     "WrittenMemory",
     ("session_memory", specs.SessionMemory | bool, specs.SessionMemory(enabled=False)),
-    ("types", tuple[_Type, ...], ()),
+    ("types", Annotated[tuple[_Type, ...], At()], ()),
     base=specs.AgentMemory,
 )
 WrittenAgent = _form(

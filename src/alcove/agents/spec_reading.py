@@ -1,7 +1,7 @@
 """Spec files read: all that is wrong with one at once, where a decoder stops at the first.
 
 YAML is taken as UTF-8, with no key twice, and bounded in bytes, levels and values. What it says is checked
-against the forms of `spec_forms` and becomes our own records, with a note of where each part was written.
+against the forms of `spec_formats` and becomes our own records, with a note of where each part was written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 import functools
 import re
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -83,24 +84,26 @@ class SpecFile:
             self.refuse(root, f"a block with {', '.join(KINDS)}")
         elif "kind" in document or "apiVersion" in document:
             if (kind := document.get("kind")) in (*RESOURCES,):
-                self._add(f"{kind.lower()}s", document, RESOURCES[kind], root, (*root, "spec"))
+                self._add(f"{kind.lower()}s", document, root, RESOURCES[kind], (*root, "spec"))
             else:
                 self.refuse((*root, "kind"), f"one of {', '.join(RESOURCES)}")
         elif "name" in document and not any(name in document for name in KINDS):
-            self.item("teams" if "workers" in document else "agents", document, root)
+            self._add("teams" if "workers" in document else "agents", document, root)
         else:
-            _Form(self, document, LISTS, root)
+            for name, kind, items, path in self.fields(document, LISTS, root):
+                if not isinstance(items, list | None):
+                    self.refuse(path, expectation(kind))
+                    continue
+                for place, item in enumerate(items or ()):
+                    self._add(name, item, (*path, place))
             if isinstance(document.get("knowledge"), list):
                 self._specs.configuring.add(str(self._file))
 
-    def item(self, name: str, item: object, path: Path) -> None:
-        """Adds an agent, a team or a source that stands at a path."""
-        self._add(name, item, agent_form(item) if name == "agents" else KINDS[name], path, path)
-
-    def _add(self, name: str, item: object, form: type[Struct], path: Path, root: Path) -> None:
-        """The same, if nothing is wrong with it; what it does not say would stand at `root`."""
+    def _add(self, name: str, item: object, path: Path, form: Any = None, root: Path | None = None) -> None:
+        """Adds what is at a path if nothing is wrong with it; what it does not say would stand at `root`."""
         before = len(self._specs.troubles)
-        found = _Form(self, item, form, path)
+        found = _Form(self, path)
+        found.read(item, form or (agent_form(item) if name == "agents" else KINDS[name]), path, ())
         if len(self._specs.troubles) > before:
             if name == "agents" and "name" in found.tree:
                 self._specs.broken.add(found.tree["name"])
@@ -108,8 +111,34 @@ class SpecFile:
         spec = msgspec.convert(found.tree, KINDS[name])
         if isinstance(spec, Knowledge):
             spec = structs.replace(spec, path=str((self._file.parent / spec.path).absolute()))
-        located: Any = Located(spec, str(self._file), {**found.origins, (): root})
+        located: Any = Located(spec, str(self._file), {**found.origins, (): path if root is None else root})
         getattr(self._specs, name).append(located)
+
+    def fields(
+        self, block: dict[str, Any], form: type[Struct], path: Path
+    ) -> Iterator[tuple[str, Any, Any, Path]]:
+        """The fields of a form that a block has: the name, type, value and path of each."""
+        fields, config = _fields(form), form.__struct_config__
+        known = {each.name for each in fields} | {config.tag_field}
+        written: dict[str, str] = {}
+        for name in sorted(block, key=lambda name: name != snake(name)):
+            if snake(name) in written:
+                self.refuse((*path, name), f"this once, not also as {written[snake(name)]}")
+            elif snake(name) in known:
+                written[snake(name)] = name
+            elif config.forbid_unknown_fields:
+                close = difflib.get_close_matches(snake(name), names := _used(form), 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                self.refuse((*path, name), f"no such field{hint}; there are {', '.join(names)}")
+            else:
+                self.unused((*path, name))
+        for each in fields:
+            at, name = _at(each.type), written.get(each.name)
+            if name is None:
+                if each.required:
+                    self.refuse((*path, each.name), f"{expectation(each.type)}; it is required")
+            elif not (at and at.unless_off and block.get("enabled") is False):
+                yield each.name, each.type, block[name], (*path, name)
 
     def refuse(self, path: Path, expected: str) -> None:
         """Notes that something else was expected at a path."""
@@ -123,98 +152,61 @@ class SpecFile:
 class _Form:
     """What is written in some form, checked and laid out as our own records have it."""
 
-    def __init__(self, file: SpecFile, value: object, form: type[Struct], path: Path) -> None:
-        """Reads what stands at `path`."""
+    def __init__(self, file: SpecFile, path: Path) -> None:
         self._file = file
         self.tree: dict[str, Any] = {}
         self.origins: dict[Path, Path] = {(): path}
         """Where in the file stands what is at a path of the tree."""
-        self._read(value, form, path, ())
 
-    def _read(self, value: object, kind: Any, origin: Path, target: Path) -> None:
+    def read(self, value: object, kind: Any, origin: Path, target: Path) -> None:
         """Reads a value of a type; it goes to `target`, unless the type says where it belongs."""
         at, options = _at(kind), _options(kind)
         place = at.path if at else target
         forms = [each for each in options if _is_form(each)]
         item = next((get_args(each)[0] for each in options if get_origin(each) is tuple), None)
+        if isinstance(value, bool) and forms and bool in options:
+            value = {"enabled": value}
         if kind == Unused:
             self._file.unused(origin)
         elif len(forms) > 1:
             self._tagged(value, forms, origin, target)
-        elif forms:
-            value = {"enabled": value} if isinstance(value, bool) and bool in options else value
-            if isinstance(value, dict):
-                if place == target[:-1] or self._put(place, {}, origin):
-                    self._block(value, _bare(forms[0]), origin, place)
-            elif value is not None or type(None) not in options:
-                self._file.refuse(origin, expectation(kind))
+        elif forms and isinstance(value, dict):
+            if self._put(place, {}, origin):
+                for name, inner, each, path in self._file.fields(value, _bare(forms[0]), origin):
+                    self.read(each, inner, path, (*place, name))
         elif item is not None and isinstance(value, list):
-            self._list(value, kind, item, origin, place)
+            for number, each in enumerate(value):
+                self.read(each, item, (*origin, number), ())
+            if value or _fits(value, kind):
+                self._put(place, value, origin)
+            else:
+                self._file.refuse(origin, "a list that is not empty")
         elif not _fits(value, kind):
             self._file.refuse(origin, expectation(kind))
-        elif place:
+        elif not forms:
             self._put(place, at.means(value) if at else value, origin)
-
-    def _list(self, value: list[Any], kind: Any, item: Any, origin: Path, target: Path) -> None:
-        forms = any(map(_is_form, _options(item)))
-        for place, each in enumerate(value):
-            if target[0] in KINDS:
-                self._file.item(str(target[0]), each, (*origin, place))
-            elif forms:
-                self._read(each, item, (*origin, place), target)
-            elif not _fits(each, item):
-                self._file.refuse((*origin, place), expectation(item))
-        if forms:
-            return
-        if not value and not _fits(value, kind):
-            self._file.refuse(origin, "a list that is not empty")
-        self._put(target, value, origin)
 
     def _tagged(self, value: object, forms: list[Any], origin: Path, target: Path) -> None:
         """Reads a block that says itself which of several forms it has."""
         known = {_bare(form).__struct_config__.tag: form for form in forms}
-        name = _bare(forms[0]).__struct_config__.tag_field
-        tag = value.get(name) if isinstance(value, dict) else None
+        tag = value.get("id") if isinstance(value, dict) else None
         if tag in [*known]:
-            self._read(value, known[tag], origin, target)
+            self.read(value, known[tag], origin, target)
         else:
-            self._file.refuse((*origin, name), f"one of {', '.join(known)}")
-
-    def _block(self, value: dict[str, Any], form: type[Struct], origin: Path, target: Path) -> None:
-        fields, config = _fields(form), form.__struct_config__
-        known = {each.name for each in fields} | {config.tag_field}
-        written: dict[str, str] = {}
-        for name in sorted(value, key=lambda name: name != snake(name)):
-            if snake(name) in written:
-                self._file.refuse((*origin, name), f"this once, not also as {written[snake(name)]}")
-            elif snake(name) in known:
-                written[snake(name)] = name
-            elif config.forbid_unknown_fields:
-                close = difflib.get_close_matches(snake(name), names := _used(form), 1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                self._file.refuse((*origin, name), f"no such field{hint}; there are {', '.join(names)}")
-            else:
-                self._file.unused((*origin, name))
-        for each in fields:
-            at = _at(each.type)
-            if at and at.unless_off and value.get("enabled") is False:
-                continue
-            if each.name in written:
-                name = written[each.name]
-                self._read(value[name], each.type, (*origin, name), (*target, each.name))
-            elif each.required:
-                self._file.refuse((*origin, each.name), f"{expectation(each.type)}; it is required")
+            self._file.refuse((*origin, "id"), f"one of {', '.join(known)}")
 
     def _put(self, target: Path, value: object, origin: Path) -> bool:
         """Lays out a value at its place, unless something else in the document says what is there."""
-        if (other := self.origins.get(target)) is not None:
+        other = self.origins.get(target)
+        if other is None:
+            self.origins[target] = origin
+            block: Any = self.tree
+            for step in target[:-1]:
+                block = block.setdefault(step, {})
+            block[target[-1]] = value
+        elif other != origin[: len(other)]:  # not what this is a part of
             self._file.refuse(origin, f"this once, not also as {dotted(other)}")
             return False
-        self.origins[target] = origin
-        block: Any = self.tree
-        for step in target[:-1]:
-            block = block.setdefault(step, {})
-        block[target[-1]] = value
         return True
 
 
