@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import Grant, InvalidRequest, Namespace
-from alcove.agents.rooms import OWNERS, RESERVED, Fallback, Rooms
+from alcove.agents.rooms import OWNERS, RESERVED, Rooms
 from alcove.agents.specs import Agent, Team
 from tests.support.patience import LONG
 
@@ -109,7 +109,7 @@ def test_names_are_filled_in_once_so_that_a_name_is_never_a_placeholder() -> Non
 def test_every_room_has_exactly_the_segments_of_the_contract(user: str) -> None:
     rooms = Rooms(agent(**EVERYTHING), user, session_id="s", instances={"workflow": "w", "swarm": "x"})
     assert rooms.private == ("agent", "bot", "u", user)
-    assert rooms.fallback == Fallback(Namespace(("agent", "bot")), (user,))
+    assert rooms.fallback == Grant(Namespace(("agent", "bot")), ("read",), (user,))
     assert rooms.pools == {"org:docs": ("org", "docs")}
     assert rooms.facts == ("facts", "bot", "u", user)
     assert rooms.long_term == {
@@ -172,7 +172,7 @@ def test_a_team_that_shares_nothing_has_no_room() -> None:
 
 def test_rows_without_an_author_count_only_with_authentication_off() -> None:
     fallback = Rooms(agent(private={}), "noop", authentication=False).fallback
-    assert fallback == Fallback(Namespace(("agent", "bot")), ("noop", None))
+    assert fallback == Grant(Namespace(("agent", "bot")), ("read",), ("noop", None))
 
 
 @pytest.mark.parametrize("session", ["u", "user", "facts", "session"])

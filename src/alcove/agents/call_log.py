@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
+from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import Deferred
@@ -63,23 +64,20 @@ class Calls:
         self._gathered: list[tuple[Bound, ToolCall]] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._writer = Worker("calls", self.flush, FLUSH_SECONDS)
 
     def note(self, call: ToolCall, bound: Bound) -> None:
         """Takes a call down, to be written soon; beyond `MOST_GATHERED` that wait, it is dropped."""
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append((bound, call))
-            if self._timer is None:
-                self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
-                self._timer.daemon = True
-                self._timer.start()
+        self._writer.start()
 
     def flush(self) -> None:
         """Writes what was taken down."""
         with self._writing:
             with self._mutex:
-                gathered, self._gathered, self._timer = self._gathered, [], None
+                gathered, self._gathered = self._gathered, []
             rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
             for bound, call in gathered:
                 rooms[bound, call.agent, call.user].append(call)
@@ -116,9 +114,7 @@ class Calls:
                 yield from msgspec.convert(memory.value["calls"], list[ToolCall])
 
     def close(self) -> None:
-        with self._mutex:
-            if self._timer:
-                self._timer.cancel()
+        self._writer.stop()
         self.flush()
 
 

@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,19 +33,9 @@ RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
 """Bytes in the id of a session or a run."""
-SESSION = "{session_id}"
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-
-
-class Fallback(NamedTuple):
-    """Where to look while the private room is empty: rooms from before users had their own.
-
-    Everything under `namespace` that one of `authors` wrote into rooms that are nobody's, newest of each key.
-    """
-
-    namespace: Namespace
-    authors: tuple[str | None, ...]
-    """None for rows that nobody is known to have written, which count only with authentication off."""
+_SESSIONS = re.compile(r"([-_.]*)\{session_id\}((?:[-_.]*\{session_id\})*)([-_.]*)")
+"""A session or several in a row, with the signs that glue them to other text."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,6 @@ class Rooms:
     team_spec: Team | None = None
     instances: Mapping[str, str] = field(default_factory=dict)
     authentication: bool = True
-    _scratch: dict[str, Namespace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind in self.instances:
@@ -83,12 +72,17 @@ class Rooms:
         return Namespace.checked((*template.checked(values), "u", self.user), "user_id")
 
     @property
-    def fallback(self) -> Fallback | None:
-        """Where older memories may lie; None where there is no private room, or one for each session."""
+    def fallback(self) -> Grant | None:
+        """What opens rooms from before users had their own, where to look while the private room is empty.
+
+        None where there is no private room, or one for each session. Rows that nobody is known to have
+        written count only with authentication off.
+        """
         private = None if self.agent.memory.private.session_isolated else self.private
         if private is None:
             return None
-        return Fallback(Namespace(private[:-2]), (self.user,) if self.authentication else (self.user, None))
+        authors = (self.user,) if self.authentication else (self.user, None)
+        return Grant(Namespace(private[:-2]), ("read",), authors)
 
     @functools.cached_property
     def pools(self) -> Mapping[str, Namespace]:
@@ -119,11 +113,6 @@ class Rooms:
 
     def scratch(self, kind: str) -> Namespace:
         """The scratch room of this kind, bound to its instance; an error where the call names none."""
-        if kind not in self._scratch:
-            self._scratch[kind] = self._resolved(kind)
-        return self._scratch[kind]
-
-    def _resolved(self, kind: str) -> Namespace:
         kinds = self.agent.memory.scratch
         if kind not in kinds:
             raise InvalidRequest("namespace", f"one of {', '.join(kinds) or 'no scratch rooms'}")
@@ -241,35 +230,25 @@ class Template:
         return tuple(s[0] if len(s) == 1 else (s[0], s[-1]) for s in self.segments)
 
 
+@functools.lru_cache(4096)
 def private_template(agent: Agent) -> Template:
     """An agent's private template; without isolation the session is taken out of it."""
     spec = agent.memory.private
-    return _private(spec.namespace, agent.name, spec.session_isolated)
+    segments = spec.namespace.split(":")
+    if not spec.session_isolated:
+        bare = ((segment, _SESSIONS.sub(_glue, segment)) for segment in segments)
+        segments = [left for segment, left in bare if left or not segment]
+    return _parsed(":".join(segments), {"agent_name": agent.name}, later=("user_id", "session_id"))
 
 
-@functools.lru_cache(4096)
-def _private(text: str, agent: str, session_isolated: bool) -> Template:
-    text = text if session_isolated else without_session(text)
-    return _parsed(text, {"agent_name": agent}, later=("user_id", "session_id"))
+def _glue(sessions: re.Match[str]) -> str:
+    """What is left of sessions in a segment: a sign that glued them, if other text is on both sides.
 
-
-def without_session(text: str) -> str:
-    """The template without `{session_id}`, and without the `-`, `_` or `.` that glued it to other text."""
-    if SESSION not in text:
-        return text
-    segments = (_removed(segment) for segment in text.split(":"))
-    return ":".join(segment for segment in segments if segment is not None)
-
-
-def _removed(segment: str) -> str | None:
-    """One segment without its session; None where nothing else was in it."""
-    first, *others = segment.split(SESSION)
-    kept = first
-    for other in others:
-        left, right = kept.rstrip("-_."), other.lstrip("-_.")
-        glue = (kept[len(left) :] or other[: len(other) - len(right)])[:1]
-        kept = f"{left}{glue}{right}" if left and right else left or right
-    return kept if kept or not others else None
+    It is the first one, of several sessions the first after the last.
+    """
+    before, more, after = sessions.groups()
+    between = sessions.start() > 0 and sessions.end() < len(sessions.string)
+    return ((not more and before) or after)[:1] if between else ""
 
 
 def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> Template:

@@ -14,11 +14,11 @@ log = logging.getLogger("alcove")
 class Worker:
     """A thread that calls `work` after every pause, and at once when woken.
 
-    `work` gives back how many seconds to pause; after an error, which is logged under `name`, it is
-    `interval` seconds, as it is before the first call.
+    `work` may give back how many seconds to pause; otherwise, before the first call, and after an error,
+    which is logged under `name`, it is `interval` seconds.
     """
 
-    def __init__(self, name: str, work: Callable[[], float], interval: float) -> None:
+    def __init__(self, name: str, work: Callable[[], float | None], interval: float) -> None:
         self.stopping = False
         self._name = name
         self._work = work
@@ -56,7 +56,8 @@ class Worker:
                 return
             pause = self._interval
             try:
-                pause = self._work()
+                given = self._work()
+                pause = pause if given is None else given
             except AlcoveError as error:
                 log.warning("%s: %s; trying again in %g s", self._name, error.message, pause)
             except Exception:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,15 +9,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from alcove.core import cursor
+from alcove.core.background import Worker
 from alcove.core.clock import Clock, to_datetime
-from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store.admin_records import AuditEntry, AuditPage
 from alcove.vault import Vault
 
-log = logging.getLogger("alcove")
 _DENIALS_APART = 1000
 _FLUSH_SECONDS = 5.0
 _NEWEST = 2**62
@@ -36,8 +34,8 @@ class Audit:
         self._vault = vault
         self._clock = clock
         self._denials: Counter[tuple[str | None, str]] = Counter()
-        self._timer: threading.Timer | None = None
         self._mutex = threading.Lock()
+        self._writer = Worker("audit", self.flush, _FLUSH_SECONDS)
 
     def record(
         self, actor: Principal | None, action: str, *, user: str | None = None, **details: object
@@ -59,24 +57,12 @@ class Audit:
             if known not in self._denials and len(self._denials) >= _DENIALS_APART:
                 known = (None, operation)
             self._denials[known] += 1
-            if self._timer is None:
-                self._timer = threading.Timer(_FLUSH_SECONDS, self._flush_in_time)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def _flush_in_time(self) -> None:
-        try:
-            self.flush()
-        except AlcoveError as error:
-            log.warning("denials wait to be written to the audit log: %s", error.message)
+        self._writer.start()
 
     def flush(self) -> None:
         """Writes what was counted; what could not be written is counted on."""
         with self._mutex:
             counted, self._denials = self._denials, Counter()
-            if self._timer:
-                self._timer.cancel()
-            self._timer = None
         entries = [
             self._entry(None, "denied", user, {"operation": operation, "count": count})
             for (user, operation), count in counted.items()
@@ -88,6 +74,11 @@ class Audit:
                 with self._mutex:
                     self._denials.update(counted)
                 raise
+
+    def close(self) -> None:
+        """Writes what was counted, for the last time."""
+        self._writer.stop()
+        self.flush()
 
     def page(
         self, *, user: str | None, action: str | None, after_cursor: str | None, limit: int

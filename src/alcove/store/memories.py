@@ -215,7 +215,7 @@ class Memories(Writing, Reading):
         if self._indexer:
             self._indexer.stop()
         with contextlib.suppress(AlcoveError):
-            self._audit.flush()
+            self._audit.close()
         self._engine.close()
 
 

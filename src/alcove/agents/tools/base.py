@@ -91,22 +91,20 @@ class Turn:
     caller: Principal
     """The user, for whom the agent acts."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    _within: dict[tuple[object, ...], Principal] = field(default_factory=dict)
+    _within: dict[Namespace | Grant, Principal] = field(default_factory=dict)
 
-    def within(self, room: Namespace, *, written_by: tuple[str | None, ...] | None = None) -> Principal:
+    def within(self, room: Namespace | Grant) -> Principal:
         """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
-        if known := self._within.get((room, written_by)):
-            return known
-        caller, agent = self.caller, self.rooms.agent.name
-        grant = Grant(room, ("read",), written_by) if written_by else self.rooms.grant(room)
-        who = Principal(caller.user_id, caller.client_id, caller.claims, agent, (grant,))
-        self._within[room, written_by] = who
-        return who
+        if room not in self._within:
+            caller, agent = self.caller, self.rooms.agent.name
+            grant = room if isinstance(room, Grant) else self.rooms.grant(room)
+            self._within[room] = Principal(caller.user_id, caller.client_id, caller.claims, agent, (grant,))
+        return self._within[room]
 
-    def room(self, at: Namespace | None) -> Room:
+    def room(self, at: Namespace | Grant | None) -> Room:
         """One of this turn's rooms; an agent without the room has no tool that asks for it."""
         assert at is not None
-        return Room(self.memories, self.within(at), at)
+        return Room(self.memories, self.within(at), at.namespace if isinstance(at, Grant) else at)
 
 
 @dataclass(frozen=True)
@@ -199,12 +197,7 @@ def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
 # What a tool answers
 
 
-def told(memory: Memory) -> Answer:
-    """One memory with its author."""
-    return Answer(shown(memory), line(memory, most=READ))
-
-
-def several(found: Sequence[Memory], reader: str | None, next_offset: int | None = None) -> Answer:
+def several(found: Sequence[Memory], reader: str | None = None, next_offset: int | None = None) -> Answer:
     """Some memories, a line each; `reader` is the tool that shows a long content whole."""
     text = listed([line(each, reader=reader) for each in found], next_offset)
     return Answer(page(found, next_offset), text)
@@ -216,9 +209,11 @@ def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
 
 
 def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:
-    """Some memories, and where the list goes on if it does."""
-    items = {"items": [shown(each) for each in found]}
-    return items if next_offset is None else {**items, "next_offset": next_offset}
+    """Some memories, where the list goes on if it does, and in what a search fell short if it did."""
+    degraded = found.degraded if isinstance(found, FoundMemories) else None
+    about = {"next_offset": next_offset, "degraded": degraded}
+    items = [shown(each) for each in found]
+    return {"items": items, **{name: each for name, each in about.items() if each is not None}}
 
 
 def shown(memory: Memory) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.base import Answer, Room, Tool, Turn, several, some, told
+from alcove.agents.tools.base import READ, Answer, Room, Tool, Turn, line, several, shown, some
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Deletion, Memory, Result
@@ -57,10 +57,10 @@ class KeyedRoom:
     def read(self, turn: Turn, key: Key, **pool: str) -> Answer:
         if (found := self._found(turn, key, pool)) is None:
             raise missing(key, self.where.format(**pool), self.lister)
-        return told(found)
+        return Answer(shown(found), line(found, most=READ))
 
     def search(self, turn: Turn, query: Query, limit: Limit = 5, **pool: str) -> Answer:
-        return look(self._room(turn, pool), query, limit, self.reader)
+        return several(self._room(turn, pool).search(query=query, limit=limit), self.reader)
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
         room = self._room(turn, pool)
@@ -104,7 +104,7 @@ class PrivateRoom(KeyedRoom):
         for older in left_behind(turn):
             if older.key == key:
                 deletes.append(Delete(namespace=older.namespace, key=key, expected_revision=older.revision))
-        who = room.who if len(deletes) == 1 else turn.within(_before(turn).at)
+        who = room.who if len(deletes) == 1 else turn.within(turn.room(turn.rooms.fallback).at)
         done: list[Result] = []
         for start in range(0, len(deletes), _DELETES):
             done += turn.memories.batch(who, deletes[start : start + _DELETES])
@@ -125,13 +125,13 @@ class PrivateRoom(KeyedRoom):
 
 def left_behind(turn: Turn) -> Iterator[Memory]:
     """What this user wrote into rooms from before users had their own."""
-    if turn.rooms.fallback:
-        yield from turn.memories.everything(_before(turn).who, _before(turn).at, unowned=True)
+    if older := turn.rooms.fallback:
+        yield from turn.memories.everything(turn.within(older), older.namespace, unowned=True)
 
 
 def _found_before(turn: Turn, query: str) -> Iterator[Memory]:
     """What was left behind that fits best; many may be older ones of the same keys, so more than a page."""
-    room, offset = _before(turn), 0
+    room, offset = turn.room(turn.rooms.fallback), 0
     while offset < _MOST_LOOKED_AT:
         page = room.search(query=query, limit=MOST, offset=offset)
         yield from page
@@ -140,27 +140,11 @@ def _found_before(turn: Turn, query: str) -> Iterator[Memory]:
         offset = page.next_offset or offset + MOST
 
 
-def _before(turn: Turn) -> Room:
-    """The rooms in which the user may have left something behind."""
-    older = turn.rooms.fallback
-    assert older is not None
-    return Room(turn.memories, turn.within(older.namespace, written_by=older.authors), older.namespace)
-
-
 def missing(key: str, where: str, lister: str) -> NotFound:
     return NotFound(f"there is nothing under {short(key)} {where}; {lister} shows what there is")
 
 
-def look(room: Room, query: str, limit: int, reader: str | None = None) -> Answer:
-    """What fits a query best; `reader` is the tool that shows a long content whole."""
-    found = room.search(query=query, limit=limit)
-    answer = several(found, reader)
-    if found.degraded:
-        answer.result["degraded"] = found.degraded
-    return answer
-
-
-_MINE, _IN_POOL, _IN_TEAM = "in your private memory of this user", "in the pool {pool}", "in the team's room"
+_MINE, _IN_POOL = "in your private memory of this user", "in the pool {pool}"
 _PRIVATE = PrivateRoom(lambda rooms: rooms.private, _MINE, _MINE, "recall", "list_memories")
 _POOL = KeyedRoom(lambda rooms, pool: rooms.pools[pool], _IN_POOL, _IN_POOL, "read_from_pool", "list_pool")
 _TEAM = KeyedRoom(

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.base import Answer, Room, Tool, Turn, line, listed, name, quoted, scored
-from alcove.agents.tools.private_pool_team import Content, Key, Limit, Query, look
+from alcove.agents.tools.base import Answer, Room, Tool, Turn, line, listed, name, quoted, scored, several
+from alcove.agents.tools.private_pool_team import Content, Key, Limit, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, Memory, Put
 from alcove.store import validation
@@ -75,7 +75,7 @@ def _key(room: Room, content: str) -> str:
 
 
 def recall_facts(turn: Turn, query: Query, limit: Limit = 5) -> Answer:
-    return look(turn.room(turn.rooms.facts), query, limit)
+    return several(turn.room(turn.rooms.facts).search(query=query, limit=limit))
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
