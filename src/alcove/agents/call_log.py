@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
-from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import Deferred
@@ -64,20 +63,24 @@ class Calls:
         self._gathered: list[tuple[Bound, ToolCall]] = []
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
-        self._writer = Worker("calls", self.flush, FLUSH_SECONDS)
+        self._timer: threading.Timer | None = None
 
     def note(self, call: ToolCall, bound: Bound) -> None:
         """Takes a call down, to be written soon; beyond `MOST_GATHERED` that wait, it is dropped."""
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append((bound, call))
-        self._writer.start()
+            if self._timer is None:
+                # No `Worker`: its thread would keep a Rego engine, to be dropped by whoever ends the process.
+                self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
 
     def flush(self) -> None:
         """Writes what was taken down."""
         with self._writing:
             with self._mutex:
-                gathered, self._gathered = self._gathered, []
+                gathered, self._gathered, self._timer = self._gathered, [], None
             rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
             for bound, call in gathered:
                 rooms[bound, call.agent, call.user].append(call)
@@ -114,7 +117,9 @@ class Calls:
                 yield from msgspec.convert(memory.value["calls"], list[ToolCall])
 
     def close(self) -> None:
-        self._writer.stop()
+        with self._mutex:
+            if self._timer:
+                self._timer.cancel()
         self.flush()
 
 
