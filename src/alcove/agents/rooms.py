@@ -299,13 +299,10 @@ def _may_equal(one: tuple[str, str] | str, other: tuple[str, str] | str) -> bool
     if isinstance(one, str):
         return one == other if isinstance(other, str) else _may_equal(other, one)
     if isinstance(other, str):
+        before, after = one
         escaped = other[1:] if other[:1] == "%" and other[1:] in OWNERS | RESERVED else ""
-        return any(_fits(one, text) for text in (other, escaped))
+        longer = (text for text in (other, escaped) if len(text) > len(before) + len(after))
+        return any(text.startswith(before) and text.endswith(after) for text in longer)
     starts = one[0].startswith(other[0]) or other[0].startswith(one[0])
     ends = one[1].endswith(other[1]) or other[1].endswith(one[1])
     return starts and ends
-
-
-def _fits(ends: tuple[str, str], text: str) -> bool:
-    before, after = ends
-    return len(text) > len(before) + len(after) and text.startswith(before) and text.endswith(after)

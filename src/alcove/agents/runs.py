@@ -85,8 +85,7 @@ class Runs:
         present = {*self.find(run).members}
         for user in wanted - present:
             self._memories.put_record(acting_for(user, run), _joined(run, user, "member"))
-        for user in present - wanted:
-            self._remove(run, user)
+        self._remove(run, present - wanted)
         return self.find(run)
 
     def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
@@ -106,8 +105,7 @@ class Runs:
         run = self._owned(kind, id, principal.user_id, left=True)
         members = self.find(run).members
         self.reset_run(run)
-        for user in members:
-            self._remove(run, user)
+        self._remove(run, members)
         self._memories.delete(acting_for(principal.user_id, run), run, _CLAIM)
 
     def enter(self, kind: str, id: str, user: str, *, opening: bool) -> bool:
@@ -188,8 +186,9 @@ class Runs:
         owner = next((user for user, role in roles.items() if role == "owner"), None)
         return Run(kind=run[1], id=run[2], owner=owner, members=sorted(roles))
 
-    def _remove(self, run: Namespace, user: str) -> None:
-        self._memories.delete(acting_for(user, run), _membership(run, user, "id"), _KEY)
+    def _remove(self, run: Namespace, users: Iterable[str]) -> None:
+        for user in users:
+            self._memories.delete(acting_for(user, run), _membership(run, user, "id"), _KEY)
 
 
 def _run(kind: str, id: str, field: str = "id") -> Namespace:

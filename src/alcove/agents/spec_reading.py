@@ -133,11 +133,12 @@ class SpecFile:
             else:
                 self.unused((*path, name))
         for each in fields:
-            at, name = _at(each.type), written.get(each.name)
-            if name is None:
+            at = _at(each.type)
+            if each.name not in written:
                 if each.required:
                     self.refuse((*path, each.name), f"{expectation(each.type)}; it is required")
             elif not (at and at.unless_off and block.get("enabled") is False):
+                name = written[each.name]
                 yield each.name, each.type, block[name], (*path, name)
 
     def refuse(self, path: Path, expected: str) -> None:

@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 from alcove.agents.rooms import pools
-from alcove.agents.specs import Agent, AgentMemory, Facts, LongTerm, Private
+from alcove.agents.specs import Agent
 from alcove.agents.tools.base import Answer, Tool, Turn
 from alcove.agents.tools.private_pool_team import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools
@@ -32,6 +32,6 @@ def toolset(agent: Agent, team: bool) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
-_ALL = AgentMemory(private=Private(), pools=("p",), scratch=("global",), facts=Facts(), long_term=LongTerm())
-READING = frozenset(name for name, tool in toolset(Agent(name="a", memory=_ALL), True).items() if tool.reads)
+_ALL = (*PRIVATE_TOOLS, *pool_tools(()), *TEAM_TOOLS, *scratch_tools(()), *fact_tools(0), *LONG_TERM_TOOLS)
+READING = frozenset(tool.name for tool in _ALL if tool.reads)
 """The names of the tools that only read: their calls need not wait for those that write."""

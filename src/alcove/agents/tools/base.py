@@ -73,12 +73,8 @@ class Room(NamedTuple):
 
     def search(self, **asked: Any) -> FoundMemories:
         """What `Memories.search` finds in this room; `asked` are its arguments."""
-        return self.memories.search(self.who, self.at, **asked, exact=self.alone)
-
-    @property
-    def alone(self) -> bool:
-        """Whether a room is its namespace alone: a user's is, since a key says nothing of what lies below."""
-        return self.at.owner is not None
+        alone = self.at.owner is not None  # a key in a user's room says nothing of what lies below
+        return self.memories.search(self.who, self.at, **asked, exact=alone)
 
 
 @dataclass(frozen=True)
