@@ -62,3 +62,25 @@ def test_denials_that_cannot_be_written_are_counted_on() -> None:
     rows.busy = False
     denials.flush()
     assert [entry.details for entry, _ in rows.taken] == ['{"operation":"read","count":2}']
+
+
+def test_denials_that_could_not_be_written_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "_FLUSH_SECONDS", 0.01)
+    tried = threading.Event()
+
+    class Busy(Rows):
+        def add_audit(self, entries: Sequence[AuditRow]) -> None:
+            try:
+                super().add_audit(entries)
+            finally:
+                tried.set()
+
+    rows = Busy()
+    rows.busy = True
+    denials = log(rows)
+    denials.denied(Principal("alice"), "read")
+    assert tried.wait(60)
+    rows.busy = False
+    assert rows.told.wait(60), "nobody else is denied, and nothing else writes"
+    denials.close()
+    assert [entry.details for entry, _ in rows.taken] == ['{"operation":"read","count":1}']
