@@ -35,8 +35,6 @@ class SearchIndex:
 
         At most `limit`, and of `size` bytes in all unless the first is larger.
         """
-        if (due := self.next_due()) is None or due > now:
-            return []
         with self._db.write() as db:
             db.execute(SQL["reach"])
             claimed = db.execute(SQL["claim"], (until, now, limit, size)).fetchall()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from alcove.search.terms import Item
 from alcove.search.vectors import Vectors
 
 Mask = NDArray[np.bool_]
+Name = TypeVar("Name")
 MAX_LABEL = 200
 """Characters; a longer text is content, however often it is repeated."""
 LONG = 30
@@ -76,9 +77,8 @@ class Corpus:
     Removed items leave holes, rows that `columns.live` does not have; after enough changes it is built anew.
     """
 
-    items: Sequence[Item | None]
-    rows: Mapping[Hashable, int]
-    """Where each item is, by its id."""
+    rows: Mapping[Hashable, tuple[int, Item]]
+    """By its id, where each item is, and the item."""
     columns: Columns
     groups: Mapping[str, Rows]
     """For each label field, the group of each row: the same text in the same namespace; -1 for none."""
@@ -106,8 +106,7 @@ class Corpus:
         postings = Postings.of(item.document(labels) for item in every)
         columns = Columns.of(every, postings.lengths, numbers)
         return cls(
-            items=every,
-            rows={item.id: row for row, item in enumerate(every)},
+            rows={item.id: (row, item) for row, item in enumerate(every)},
             columns=columns,
             groups={name: _groups(name, every, numbers) for name in labels},
             postings=postings,
@@ -120,17 +119,13 @@ class Corpus:
 
     def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus:
         """With these items, which replace those of the same id, and without those ids."""
-        latest = {item.id: item for item in add}
-        added, count = [*latest.values()], len(self)
-        holes = {self.rows[id]: item for id in {*remove, *latest} if (item := self.item(id))}
-        items, rows = [*self.items, *added], dict(self.rows)
-        for row, item in holes.items():
-            del rows[item.id]
-            items[row] = None
-        rows.update((item.id, row) for row, item in enumerate(added, count))
-        every_hole = len(items) - len(rows)
-        if count < SMALL or len(items) - self.built + every_hole > self.built // 4:
-            return Corpus.of(filter(None, items))
+        latest, count, rows = {item.id: item for item in add}, len(self), dict(self.rows)
+        added = [*latest.values()]
+        holes = dict(rows.pop(id) for id in {*remove, *latest} if id in rows)
+        rows |= {item.id: (row, item) for row, item in enumerate(added, count)}
+        size = count + len(added)
+        if count < SMALL or (size - self.built) + (size - len(rows)) > self.built // 4:
+            return Corpus.of(item for _, item in rows.values())
         numbers, gone = dict(self.numbers), [*holes]
         postings = self.postings.changed(
             [item.document(self.groups) for item in added],
@@ -144,7 +139,6 @@ class Corpus:
             groups[name][gone] = -1
         return replace(
             self,
-            items=items,
             rows=rows,
             columns=columns,
             groups=groups,
@@ -157,16 +151,12 @@ class Corpus:
 
     def __len__(self) -> int:
         """Rows, holes included: the length of every column here and of a mask."""
-        return len(self.items)
+        return len(self.columns.live)
 
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
         return EMPTY_BYTES + self.item_bytes + self.postings.bytes
-
-    def item(self, id: Hashable) -> Item | None:
-        """The item of an id, if it is here."""
-        return self.items[self.rows[id]] if id in self.rows else None
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
@@ -206,35 +196,27 @@ class JoinedCorpus:
     @cached_property
     def groups(self) -> Mapping[str, Rows]:
         """As those of each corpus; no group is in two of them."""
-        first = [*accumulate((len(part.numbers) for part in self._parts[:-1]), initial=0)]
-        return {
-            name: _in_one([part.groups.get(name, _none(part)) for part in self._parts], first)
-            for name in dict.fromkeys(name for part in self._parts for name in part.groups)
-        }
+        first = accumulate((len(part.numbers) for part in self._parts), initial=0)
+        return self._in_one([part.groups for part in self._parts], first)
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
         """As those of each corpus; none where the order of writing means nothing."""
-        every = [part.neighbours if part.order_matters else {} for part in self._parts]
-        return {
-            n: _in_one(
-                [its.get(n, _none(part)) for its, part in zip(every, self._parts, strict=True)], self._starts
-            )
-            for n in range(-FARTHEST, FARTHEST + 1)
-        }
+        return self._in_one(
+            [part.neighbours if part.order_matters else {} for part in self._parts], self._starts
+        )
+
+    def _in_one(self, every: Sequence[Mapping[Name, Rows]], first: Iterable[int]) -> dict[Name, Rows]:
+        """Numbers that each part has for its rows, by name, counted from a first one; -1, none, stays."""
+        found: dict[Name, list[Rows]] = {name: [] for its in every for name in its}
+        for part, its, start in zip(self._parts, every, first, strict=False):
+            for name, column in found.items():
+                rows = its.get(name, np.full(len(part), -1, dtype=np.int32))
+                column.append(np.where(rows < 0, rows, rows + np.int32(start)))
+        return {name: np.concatenate(column) for name, column in found.items()}
 
 
 AnyCorpus = Corpus | JoinedCorpus
-
-
-def _none(corpus: Corpus) -> Rows:
-    return np.full(len(corpus), -1, dtype=np.int32)
-
-
-def _in_one(parts: Sequence[Rows], first: Sequence[int]) -> Rows:
-    """Numbers of several parts in one, those of each counted from a first one; -1, none, stays."""
-    moved = [np.where(part < 0, part, part + np.int32(n)) for part, n in zip(parts, first, strict=True)]
-    return np.concatenate(moved)
 
 
 def _numbered(keys: Iterable[Hashable], numbers: dict[Hashable, int]) -> Rows:

@@ -101,8 +101,9 @@ class Searcher:
             raise InvalidRequest("namespace_prefix", f"at most {MOST_PAST} texts of that time below it")
         everything = replace(scope, filter=Filter())
         live = self._subtrees.of(everything, self._name, lambda _: True, now=self._clock())
-        kept = {seq: next(filter(None, (corpus.item(seq) for corpus, _ in live)), None) for seq in texts}
-        items = {seq: kept[seq] or item(text) for seq, text in texts.items()}
+        places = (corpus.rows for corpus, _ in live)
+        kept = {seq: rows[seq][1] for rows in places for seq in texts.keys() & rows.keys()}
+        items = {seq: kept.get(seq) or item(text) for seq, text in texts.items()}
         if self._embedder and question.vector is not None:
             lost = [each for each in items.values() if not each.vectors]
             told = None

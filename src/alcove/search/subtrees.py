@@ -59,19 +59,17 @@ class Subtree:
         self._lock = threading.Lock()
         self._state: IndexState | None = None
         self._corpus = Corpus.of(())
-        self._readings = 0
-        """How often it was read from the start."""
-        self._expiries: dict[int, int] = {}
-        self._expiring = np.zeros((2, 0), dtype=np.int64)
-        """The same as numbers of versions, and when each expires."""
+        self._expiries = np.zeros((2, 0), dtype=np.int64)
+        """The numbers of versions that expire, and when each does."""
         self._filters: OrderedDict[str, Fitting] = OrderedDict()
+        """What fits filters; another one whenever everything is read from the start."""
 
     @property
     def bytes(self) -> int:
         """About how much memory it takes."""
         with self._lock:
             fitting = sum(each.seqs.nbytes for each in self._filters.values())
-            return self._corpus.bytes + 200 * len(self._expiries) + fitting
+            return self._corpus.bytes + 200 * self._expiries.shape[1] + fitting
 
     def visible(
         self, embedder: str, filter: Filter, fits: Fits, *, now: int, most: int
@@ -86,12 +84,11 @@ class Subtree:
                 state, texts = to_the_end(lambda: self._index.texts(self.scope, embedder, most))
                 expiries = {text.seq: text.expires_at for text in texts}
                 self._take(Corpus.of(map(item, texts)), state, expiries)
-                self._filters.clear()
-                self._readings += 1
+                self._filters = OrderedDict()
             assert self._state is not None
-            corpus, upto, readings = self._corpus, self._state.seq, self._readings
-            seqs, moments = self._expiring
-            fitting = self._filters.get(key, NOTHING)
+            corpus, upto, filters = self._corpus, self._state.seq, self._filters
+            seqs, moments = self._expiries
+            fitting = filters.get(key, NOTHING)
         rows, mask = corpus.columns.sequence, corpus.columns.live
         if len(expired := seqs[moments <= now]):
             mask = mask & ~np.isin(rows, expired)
@@ -102,17 +99,13 @@ class Subtree:
             fresh = self._index.found(asked, self._index.fitting(asked, fitting.upto), now=0)
             more = np.array([row.seq for row in fresh if fits(row)], dtype=np.int64)
             fitting = Fitting(np.intersect1d(np.union1d(fitting.seqs, more), rows), upto)
-            self._remember(key, fitting, readings)
+            with self._lock:
+                if upto >= filters.get(key, NOTHING).upto:  # else somebody knows more by now
+                    filters[key] = fitting
+                    filters.move_to_end(key)
+                    if len(filters) > MOST_FILTERS:
+                        filters.popitem(last=False)
         return corpus, mask & np.isin(rows, fitting.seqs)
-
-    def _remember(self, key: str, fitting: Fitting, readings: int) -> None:
-        """Keeps what fits a filter, unless more is known by now, or all was read from the start meanwhile."""
-        with self._lock:
-            if readings == self._readings and fitting.upto >= self._filters.get(key, NOTHING).upto:
-                self._filters[key] = fitting
-                self._filters.move_to_end(key)
-                if len(self._filters) > MOST_FILTERS:
-                    self._filters.popitem(last=False)
 
     def _caught_up(self, embedder: str, before: IndexState) -> bool:
         """Takes in what changed since a state; False where it has to be read from the start."""
@@ -131,15 +124,16 @@ class Subtree:
         if came or gone:
             corpus = corpus.changed(add=came, remove=gone)
         told = {text.seq: text.expires_at for text in change.came} | dict(change.expiries)
-        self._take(corpus, change.state, self._expiries | told if told or gone else None)
+        self._take(corpus, change.state, told)
         return True
 
-    def _take(self, corpus: Corpus, state: IndexState, expiries: Mapping[int, int | None] | None) -> None:
-        """Holds a corpus from now on, and when versions expire; None where that did not change."""
+    def _take(self, corpus: Corpus, state: IndexState, expiries: Mapping[int, int | None]) -> None:
+        """Holds a corpus from now on, and when versions expire of which that is news."""
         self._corpus, self._state = corpus, state
-        if expiries is not None:
-            self._expiries = {n: at for n, at in expiries.items() if at is not None and n in corpus.rows}
-            self._expiring = np.array([[*self._expiries], [*self._expiries.values()]], dtype=np.int64)
+        if expiries:
+            every = dict(self._expiries.T.tolist()) | expiries
+            kept = [(n, at) for n, at in every.items() if at is not None and n in corpus.rows]
+            self._expiries = np.array(kept, dtype=np.int64).reshape(-1, 2).T
 
 
 class Subtrees:
