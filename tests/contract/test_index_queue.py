@@ -58,7 +58,7 @@ class Queue:
 
 
 def at_once(seq: int, texts: dict[str, str]) -> TextToIndex:
-    return TextToIndex(seq, b"", msgspec.json.encode(texts).decode(), 0)
+    return TextToIndex(seq, msgspec.json.encode(texts).decode())
 
 
 @pytest.fixture

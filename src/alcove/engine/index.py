@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import apsw
 
@@ -69,7 +68,7 @@ class SearchIndex:
                 begin = (text.seq, text.field, text.window)
                 # Where nothing is changed, somebody else was faster, or the text is gone.
                 if rest is None and changed(db, "last_piece", *begin):
-                    _add(db, embedder, [(text.seq, body)])
+                    db.execute(SQL["add_vectors"], (text.seq, embedder, body))
                 elif rest is not None and changed(db, "next_piece", size, *rest, *begin):
                     db.execute(SQL["add_piece"], (text.seq, body))
             return True
@@ -77,7 +76,7 @@ class SearchIndex:
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
         with self._db.write() as db:
-            _add(db, embedder, bodies)
+            db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
 
     def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
@@ -112,8 +111,7 @@ class SearchIndex:
 
     def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         """Live texts without vectors of an embedder, in order; fewer than asked for where they are large."""
-        found = self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)
-        return [TextToIndex._make((*row, 0, 0, 0)) for row in found]
+        return [TextToIndex(*row) for row in self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
         """Serves an embedder's vectors from now on and drops the others', unless some are still missing.
@@ -121,11 +119,9 @@ class SearchIndex:
         Those that could not be made are parked, each with what was wrong.
         """
         with self._db.write() as db:
-            found: list[tuple[Any, ...]] = db.execute(
-                SQL["unembedded"], (embedder, 0, len(parked) + 1, FOR_EVER)
-            ).fetchall()
-            missing = [seq for seq, _, _ in found]
-            if any(seq not in parked for seq in missing):
+            found = db.execute(SQL["unembedded"], (embedder, 0, len(parked) + 1, FOR_EVER))
+            missing: list[int] = [seq for seq, _ in found]
+            if not parked.keys() >= {*missing}:
                 return False
             db.execute(SQL["serve"], (embedder,))
             db.execute(SQL["drop_other_vectors"], (embedder,))
@@ -180,26 +176,19 @@ class SearchIndex:
     def changes(self, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
         """What happened to a scope's texts since a state."""
         with self._db.snapshot() as db:
-            state = _state(db)
-            place = (scope.low, scope.high)
-            came: list[Text] = []
-            superseded: list[int] = []
-            if state.seq != since.seq:
-                near = state.seq - since.seq < NEAR
-                along = SQL["superseded"].format(along="NOT INDEXED" if near else "INDEXED BY history")
-                superseded = [seq for (seq,) in db.execute(along, (*place, since.seq))]
-                came += _came(db, scope, embedder, since.seq, "NOT INDEXED" if near else "INDEXED BY live")
-            if state.vectors != since.vectors:
-                near = state.vectors - since.vectors < NEAR
-                along = "NOT INDEXED" if near else "INDEXED BY vectors_of"
-                came += _came(db, scope, embedder, since.vectors, along, which="embedded")
-            live = expiries = None
+            state, place, live = _state(db), (scope.low, scope.high), None
+            written, given = state.seq - since.seq, state.vectors - since.vectors
+            statement = SQL["superseded"].format(along=_along(written, "history"))
+            superseded = [seq for (seq,) in db.execute(statement, (*place, since.seq))]
+            came = [
+                *_came(db, scope, embedder, since.seq, _along(written, "live")),
+                *_came(db, scope, embedder, since.vectors, _along(given, "vectors_of"), which="embedded"),
+            ]
             if state.erased != since.erased:
                 live = [seq for (seq,) in db.execute(SQL["live"], place)]
-            if state.touches != since.touches:
-                expiries = [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
-            came = [*{text.seq: text for text in came}.values()]
-            return rows.Change(state, came, superseded, live, expiries or [])
+            expiries = [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
+            latest = {text.seq: text for text in came}
+            return rows.Change(state, [*latest.values()], superseded, live, expiries)
 
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
@@ -216,12 +205,13 @@ class SearchIndex:
                     yield Row._make(row)
 
 
-def _add(db: apsw.Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
-    db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
-
-
 def _state(db: apsw.Connection) -> rows.IndexState:
     return rows.IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+
+
+def _along(ahead: int, index: str) -> str:
+    """Which way to read what came after a position that lies so far back: along the log, or an index."""
+    return "NOT INDEXED" if ahead < NEAR else f"INDEXED BY {index}"
 
 
 def _came(

@@ -212,9 +212,8 @@ class TextToIndex(NamedTuple):
     """A version whose `index` text wants vectors, how often that was tried, and from where on."""
 
     seq: int
-    ns: bytes
     index_text: str
-    tries: int
+    tries: int = 0
     field: int = 0
     window: int = 0
 

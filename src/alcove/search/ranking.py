@@ -18,10 +18,10 @@ from alcove.search.terms import LABEL, SPEAKER, Question
 
 RELATED = 5
 """Words like one of the question's that stand in for it."""
-BACK, AHEAD = (0.6, 0.35, 0.15), (0.4, 0.25, 0.1)
+WORDS_NEAR = {-1: 0.6, -2: 0.35, -3: 0.15, 1: 0.4, 2: 0.25, 3: 0.1}
 """What a word counts that stands one, two or three items before, or after."""
-AROUND = (0.25, 0.1)
-"""The same for likeness in meaning, either side."""
+MEANING_NEAR = {1: 0.25, -1: 0.25, 2: 0.1, -2: 0.1}
+"""The same for likeness in meaning."""
 OCCASION = 50
 """Items of a group that counts in full."""
 POOL = 150
@@ -135,11 +135,10 @@ class _Scorer:
         holding: Mask = best.max(axis=0, initial=0) > 0
         for term in self._question.words:
             holding[postings.held((LABEL, term))[0]] = True  # a label holds words, too
-        for sign, kernel in ((-1, BACK), (1, AHEAD)) if self._windows else ():
-            for distance, weight in enumerate(kernel, 1):
-                near = scores.take(self._corpus.neighbours[sign * distance], axis=1)
-                near *= np.float32(self._windows * weight)
-                np.maximum(best, near, out=best)
+        for distance, weight in WORDS_NEAR.items() if self._windows else ():
+            near = scores.take(self._corpus.neighbours[distance], axis=1)
+            near *= np.float32(self._windows * weight)
+            np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
         return total * self._passing, holding
 
@@ -148,14 +147,10 @@ class _Scorer:
         known = self._passing & ~np.isnan(cosines)
         centred = np.where(known, cosines - (cosines[known].mean() if known.any() else 0), 0)
         centred = centred.astype(np.float32)
-        if not self._windows:
-            return centred
         padded = np.append(centred, np.float32(0))  # -1, no neighbour, reads the last
-        found = centred.copy()
-        for distance, weight in enumerate(AROUND, 1):
-            for sign in (1, -1):
-                found += self._windows * weight * padded[self._corpus.neighbours[sign * distance]]
-        return found
+        for distance, weight in MEANING_NEAR.items() if self._windows else ():
+            centred += self._windows * weight * padded[self._corpus.neighbours[distance]]
+        return centred
 
     def _context(self) -> dict[str, Matrix]:
         """The signals that look at more than an item's words."""

@@ -196,7 +196,7 @@ def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dic
         for text in texts:
             if len(text.index_text) <= size:
                 size -= len(text.index_text)
-                whole = TextToIndex(text.seq, text.ns, text.index_text, 0)
+                whole = TextToIndex(text.seq, text.index_text)
                 count = len(cut(embedder, whole)[0])
                 if count <= windows:
                     windows -= count

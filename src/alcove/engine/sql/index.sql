@@ -29,7 +29,7 @@ UPDATE to_index SET due = ?1, tries = tries + 1 WHERE seq IN (
 RETURNING seq, tries, at_field, at_window
 
 -- name: texts
-SELECT seq, ns, index_text FROM versions WHERE seq = ? AND ended_at IS NULL
+SELECT seq, index_text FROM versions WHERE seq = ? AND ended_at IS NULL
 
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
@@ -81,7 +81,7 @@ WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
 
 -- name: unembedded
 -- Live texts that have no vectors of an embedder yet, in order: so many, and the first ones of so many bytes.
-SELECT seq, ns, index_text FROM versions JOIN (
+SELECT seq, index_text FROM versions JOIN (
     SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
         SELECT seq, length(CAST(index_text AS BLOB)) AS size FROM versions v
         WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
