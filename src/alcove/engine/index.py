@@ -36,14 +36,7 @@ class SearchIndex:
         """
         with self._db.write() as db:
             db.execute(SQL["reach"])
-            claimed = db.execute(SQL["claim"], (until, now, limit, size)).fetchall()
-            texts = []
-            for seq, *progress in claimed:
-                if found := db.execute(SQL["texts"], (seq,)).fetchone():
-                    texts.append(TextToIndex._make((*found, *progress)))
-                else:
-                    db.execute(SQL["indexed"], (seq,))
-            return texts
+            return [*map(TextToIndex._make, db.execute(SQL["claim"], (until, now, limit, size)))]
 
     def next_due(self) -> int | None:
         """When the next text may be claimed."""

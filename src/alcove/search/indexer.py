@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 import msgspec
@@ -119,11 +120,9 @@ class Indexer(Worker):
                 self._tell("the index is of another model by now")
 
     def _embedder_works(self) -> bool:
-        try:
-            probe(self._embedder, self._expected())
-        except Exception:
-            return False
-        return True
+        with suppress(Exception):
+            return bool(probe(self._embedder, self._expected()))
+        return False
 
     def _with_earlier(self, piece: Embedded) -> Embedded:
         """A piece of a text; if it is the last one, with the vectors of the pieces before it."""
@@ -188,10 +187,8 @@ def _all_but_bad(
             bad[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
             return []
     half = len(texts) // 2
-    return [
-        *_all_but_bad(embedder, texts[:half], dimensions, bad),
-        *_all_but_bad(embedder, texts[half:], dimensions, bad),
-    ]
+    parts = (_all_but_bad(embedder, part, dimensions, bad) for part in (texts[:half], texts[half:]))
+    return [*chain.from_iterable(parts)]
 
 
 def cut(

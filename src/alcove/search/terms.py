@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -229,23 +229,18 @@ class Lexicon:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         self._vectors = vectors
         self._rows = {word: row for row, word in enumerate(self._words)}
-        self._remembered: OrderedDict[str, Related] = OrderedDict()
-        self._lock = threading.Lock()
+        self._remembered: dict[str, Related] = {}
 
     def related(self, words: Sequence[str]) -> list[Related]:
         """For each word, the words like it and how like they are, nearest first."""
-        with self._lock:
-            known = {word: self._remembered[word] for word in words if word in self._remembered}
-        asked = [word for word in dict.fromkeys(words) if word not in known and word in self._rows]
-        if asked:
+        known = {word: self._remembered.get(word) for word in words if word in self._rows}
+        if asked := [word for word, like in known.items() if like is None]:
             likeness = self._vectors[[self._rows[word] for word in asked]] @ self._vectors.T
+            if len(self._remembered) + len(asked) > REMEMBERED:
+                self._remembered.clear()
             for word, row in zip(asked, likeness, strict=True):
-                known[word] = self._nearest(row, self._rows[word])
-            with self._lock:
-                self._remembered.update((word, known[word]) for word in asked)
-                while len(self._remembered) > REMEMBERED:
-                    self._remembered.popitem(last=False)
-        return [known.get(word, ()) for word in words]
+                known[word] = self._remembered[word] = self._nearest(row, self._rows[word])
+        return [known.get(word) or () for word in words]
 
     def _nearest(self, likeness: Matrix, own: int) -> Related:
         rows = np.flatnonzero(likeness >= MIN_LIKENESS)

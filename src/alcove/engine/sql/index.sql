@@ -26,10 +26,7 @@ UPDATE to_index SET due = ?1, tries = tries + 1 WHERE seq IN (
             SELECT seq, size, turn FROM to_index INDEXED BY to_index_by_turn
             WHERE due IS NOT NULL AND due <= ?2 ORDER BY turn, seq LIMIT ?3))
     WHERE total <= ?4 OR total = size)
-RETURNING seq, tries, at_field, at_window
-
--- name: texts
-SELECT seq, index_text FROM versions WHERE seq = ? AND ended_at IS NULL
+RETURNING seq, (SELECT index_text FROM versions v WHERE v.seq = to_index.seq), tries, at_field, at_window
 
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
@@ -50,9 +47,6 @@ DELETE FROM to_index WHERE seq = ? AND at_field = ? AND at_window = ?
 -- Only while the version is live: it may have ended while its text was embedded.
 INSERT OR REPLACE INTO vectors (ns, seq, embedder, body)
 SELECT ns, seq, ?2, ?3 FROM versions WHERE seq = ?1 AND ended_at IS NULL
-
--- name: indexed
-DELETE FROM to_index WHERE seq = ?
 
 -- name: postpone
 UPDATE to_index SET due = ?, error = ?, tries = tries - ? WHERE seq = ?
