@@ -131,7 +131,7 @@ class Subtree:
         """Holds a corpus from now on, and when versions expire of which that is news."""
         self._corpus, self._state = corpus, state
         if expiries:
-            every = dict(self._expiries.T.tolist()) | expiries
+            every = {**dict(zip(*self._expiries.tolist(), strict=True)), **expiries}
             kept = [(n, at) for n, at in every.items() if at is not None and n in corpus.rows]
             self._expiries = np.array(kept, dtype=np.int64).reshape(-1, 2).T
 
