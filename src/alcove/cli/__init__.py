@@ -7,12 +7,12 @@ or refused, 3 the store or the server cannot take it now.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
 from alcove import __version__
-from alcove.cli import agents, memories, people, serving, timeline, upkeep
+from alcove.cli import agents, memories, people, serving, upkeep
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
 
@@ -20,9 +20,9 @@ from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
 class Explained(click.Group):
     """Ends with our errors' own words and an exit code, never with a stack; lists commands by group."""
 
-    def invoke(self, context: click.Context) -> Any:
+    def invoke(self, context: click.Context) -> NoReturn:
         try:
-            answer = super().invoke(context)
+            code = super().invoke(context)
             sys.stdout.flush()
         except AlcoveError as error:
             click.echo("alcove: " + plain(error.message, keep="\n"), err=True)
@@ -33,7 +33,7 @@ class Explained(click.Group):
         except OSError as error:  # of a file that was named, or of where the output goes
             click.echo(f"alcove: {error}", err=True)
             sys.exit(2)
-        return answer
+        sys.exit(code)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
@@ -51,7 +51,7 @@ def exit_code(error: AlcoveError) -> int:
 GROUPS = {
     "Memories": memories.COMMANDS,
     "Agents": agents.COMMANDS,
-    "What was": timeline.COMMANDS,
+    "What was": memories.TIMELINE,
     "People": people.COMMANDS,
     "Moving": upkeep.MOVING,
     "Upkeep": upkeep.COMMANDS,

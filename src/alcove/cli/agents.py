@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from alcove.cli.memories import given, pair
-from alcove.cli.output import Output, compact, confirm, count, plain
-from alcove.cli.store import by_offset, json_option, on_store
-from alcove.cli.timeline import show_coming
+from alcove.cli.memories import show_coming
+from alcove.cli.output import as_json, compact, confirm, count, plain, show, show_table
+from alcove.cli.store import by_offset, command, given, pair
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 _MOST_RUNS = 100
 
 
-@on_store("agents", cls=click.Group, invoke_without_command=True)
+@command("agents", cls=click.Group, invoke_without_command=True)
 @click.option("--teams", is_flag=True, help="The teams instead.")
-def list_agents(agents: AgentsHandle, out: Output, *, teams: bool) -> None:
+def list_agents(agents: AgentsHandle, *, teams: bool) -> None:
     """List the agents you may use, or the teams.
 
     \b
@@ -33,21 +32,20 @@ def list_agents(agents: AgentsHandle, out: Output, *, teams: bool) -> None:
     """
     if teams:
         columns = "team=name, workers, room=shared_memory_namespace, mode"
-        out.table(agents.teams(), columns, empty="no teams")
+        show_table(agents.teams(), columns, empty="no teams")
         return
-    out.table(agents.agents(), "agent=name, role, owner, tools, rooms", empty="no agents",
+    show_table(agents.agents(), "agent=name, role, owner, tools, rooms", empty="no agents",
               tools=lambda a: len(agents.tools(a.name)), rooms=lambda a: _rooms(a.memory))  # fmt: skip
 
 
 assert isinstance(list_agents, click.Group)
 
 
-@list_agents.command()
+@command(group=list_agents)
 @click.argument("path", metavar="FILE|FOLDER")
 @click.option("--max-depth", envvar="ALCOVE_MAX_DEPTH", default=Settings().max_depth, show_default=True,
               help="Segments in a namespace.")  # fmt: skip
-@json_option
-def check(path: str, max_depth: int, *, as_json: bool) -> None:
+def check(path: str, max_depth: int) -> None:
     """Check specs, without a store.
 
     \b
@@ -60,8 +58,7 @@ def check(path: str, max_depth: int, *, as_json: bool) -> None:
     for warning in found.warnings:
         click.echo(f"warning: {plain(warning)}", err=True)
     told = {"agents": sorted(found.agents), "teams": sorted(found.teams), "warnings": found.warnings}
-    text = f"ok: {count(len(found.agents), 'agent')}, {count(len(found.teams), 'team')}"
-    Output(as_json=as_json).record(told, text)
+    show(told, f"ok: {count(len(found.agents), 'agent')}, {count(len(found.teams), 'team')}")
 
 
 def _rooms(memory: Any) -> str:
@@ -70,12 +67,12 @@ def _rooms(memory: Any) -> str:
     return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
 
 
-@on_store("agent")
+@command("agent")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
 def show_agent(
-    agents: AgentsHandle, out: Output, agent: str, what: str, format: str, team: str | None, limit: int = 100
+    agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int = 100
 ) -> None:
     """Show an agent: its spec, its tools, its rooms or its calls.
 
@@ -87,15 +84,15 @@ def show_agent(
     match what:
         case "spec":
             spec = agents.agent(agent)
-            out.record(spec, plain(compact(spec)))
+            show(spec, plain(compact(spec)))
         case "tools":
-            out.table(agents.tools(agent, format if out.as_json else "mcp", team),
+            show_table(agents.tools(agent, format if as_json() else "mcp", team),
                       "tool=name, arguments, about=description", empty="no tools",
                       arguments=lambda tool: _signature(tool["inputSchema"]))  # fmt: skip
         case "memory":
-            out.table(agents.rooms(agent), "room, namespace, memories", empty="no rooms")
+            show_table(agents.rooms(agent), "room, namespace, memories", empty="no rooms")
         case _:
-            out.table(agents.calls_of(agent, limit), "when=at, user, tool, outcome, ms, session",
+            show_table(agents.calls_of(agent, limit), "when=at, user, tool, outcome, ms, session",
                       empty="no calls", ms=lambda call: f"{call.ms:.1f}")  # fmt: skip
 
 
@@ -103,52 +100,48 @@ def _signature(schema: Mapping[str, Any]) -> str:
     return ", ".join(name if name in schema["required"] else f"[{name}]" for name in schema["properties"])
 
 
-@on_store("runs")
-def list_runs(agents: AgentsHandle, out: Output) -> None:
+@command("runs")
+def list_runs(agents: AgentsHandle) -> None:
     """List the workflows, swarms and debates you own or are in.
 
     \b
     Example:  alcove runs
     """
-    runs = by_offset(agents.list_runs, sys.maxsize, most=_MOST_RUNS)
-    out.table(runs, "kind, id, owner, members", empty="no runs")
+    runs = by_offset(agents.list_runs, limit=sys.maxsize, most=_MOST_RUNS)
+    show_table(runs, "kind, id, owner, members", empty="no runs")
 
 
-@click.group()
-def run() -> None:
-    """Open a workflow, swarm or debate, say who is in it, and close it."""
+run = click.Group("run", help="Open a workflow, swarm or debate, say who is in it, and close it.")
 
 
-@on_store("open", group=run, make=True)
-def open_run(
-    agents: AgentsHandle, out: Output, kind: str, members: Sequence[str], id: str | None = None
-) -> None:
+@command("open", group=run, make=True)
+def open_run(agents: AgentsHandle, kind: str, members: Sequence[str], id: str | None = None) -> None:
     """Open a run for several users.
 
     \b
     KIND is workflow, swarm or debate. Without an ID it gets one that nobody guesses.
     Example:  alcove run open workflow --member bob
     """
-    _tell(out, agents.open_run(kind, id, members))
+    _tell(agents.open_run(kind, id, members))
 
 
-@on_store("change", group=run)
-def change_run(agents: AgentsHandle, out: Output, kind: str, id: str, members: Sequence[str]) -> None:
+@command("change", group=run)
+def change_run(agents: AgentsHandle, kind: str, id: str, members: Sequence[str]) -> None:
     """Say who is in a run; only its owner may.
 
     \b
     Who is not named is let out, but for the owner.
     Example:  alcove run change workflow w1 --member bob --member carol
     """
-    _tell(out, agents.change_run(kind, id, members))
+    _tell(agents.change_run(kind, id, members))
 
 
-def _tell(out: Output, run: Run) -> None:
-    out.record(run, f"{run.kind} {plain(run.id)}: {plain(', '.join(run.members))}")
+def _tell(run: Run) -> None:
+    show(run, f"{run.kind} {plain(run.id)}: {plain(', '.join(run.members))}")
 
 
-@on_store("close", group=run)
-def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: bool) -> None:
+@command("close", group=run)
+def close_run(agents: AgentsHandle, kind: str, id: str, *, yes: bool) -> None:
     """Close a run and take its rooms away; only its owner may.
 
     \b
@@ -156,39 +149,35 @@ def close_run(agents: AgentsHandle, out: Output, kind: str, id: str, *, yes: boo
     """
     confirm(f"Close the {kind} {plain(id)} and take its rooms away, for good?", yes=yes)
     agents.close_run(kind, id)
-    out.record({"closed": id}, f"closed {kind} {plain(id)}")
+    show({"closed": id}, f"closed {kind} {plain(id)}")
 
 
-@click.group()
-def room() -> None:
-    """Show how a scratch room is used, watch it, or empty it."""
+room = click.Group("room", help="Show how a scratch room is used, watch it, or empty it.")
 
 
-@on_store("stats", group=room)
-def room_stats(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
+@command("stats", group=room)
+def room_stats(agents: AgentsHandle, agent: str, kind: str, instance: str | None) -> None:
     """Show how much a room holds, and how it was used in the last thirty days.
 
     \b
     KIND is global, workflow, swarm, debate, session or agent, and INSTANCE the id of the run or session.
     Example:  alcove room stats researcher workflow w1
     """
-    out.record(agents.room_stats(agent, kind, instance))
+    show(agents.room_stats(agent, kind, instance))
 
 
-@on_store("watch", group=room)
-def watch_room(agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None) -> None:
+@command("watch", group=room)
+def watch_room(agents: AgentsHandle, agent: str, kind: str, instance: str | None) -> None:
     """Print what happens in a room, until interrupted or let out.
 
     \b
     Example:  alcove room watch researcher workflow w1
     """
-    show_coming(out, agents.watch_room(agent, kind, instance))
+    show_coming(agents.watch_room(agent, kind, instance))
 
 
-@on_store("reset", group=room)
-def reset_room(
-    agents: AgentsHandle, out: Output, agent: str, kind: str, instance: str | None, *, yes: bool
-) -> None:
+@command("reset", group=room)
+def reset_room(agents: AgentsHandle, agent: str, kind: str, instance: str | None, *, yes: bool) -> None:
     """Empty a room; its versions start at 1 again.
 
     \b
@@ -198,17 +187,17 @@ def reset_room(
     named = plain(f"{kind} {instance or ''}".rstrip())
     confirm(f"Empty the room {named}, for good?", yes=yes)
     agents.reset_room(agent, kind, instance)
-    out.record({"reset": named}, f"emptied {named}")
+    show({"reset": named}, f"emptied {named}")
 
 
-@on_store(make=True)
+@command(make=True)
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
 @click.option("--session", help="In this session.")
 @click.option("--instance", "runs", multiple=True, metavar="KIND=ID",
               help="In this workflow, swarm or debate.")  # fmt: skip
 def call(
-    agents: AgentsHandle, out: Output, agent: str, tool: str, arguments: tuple[str, ...], session: str | None,
+    agents: AgentsHandle, agent: str, tool: str, arguments: tuple[str, ...], session: str | None,
     team: str | None, runs: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Call a tool of an agent.
@@ -224,7 +213,7 @@ def call(
     texts = {name for name, schema in properties.items() if schema.get("type") == "string"}
     said = given(arguments, "ARGUMENTS", texts)  # where the tool wants a text, `key=7` is one
     answer = agents.call_with(agent, tool, said, session_id=session, team=team, instances=instances)
-    out.record(answer._asdict(), plain(answer.text, keep="\n"))
+    show(answer._asdict(), plain(answer.text, keep="\n"))
 
 
 COMMANDS: list[click.Command] = [list_agents, show_agent, call, room, list_runs, run]

@@ -1,36 +1,37 @@
-"""Putting, getting, deleting and finding memories."""
+"""Putting, getting, deleting and finding memories, and what happened to them: events, history, audit log."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from alcove.cli.output import Output, plain, shown
-from alcove.cli.store import by_offset, namespace, on_store
+from alcove.cli.output import as_json, compact, plain, show, show_table, shown
+from alcove.cli.store import by_cursor, by_offset, command, given, namespace, object_of, pair
+from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import Entry, Memory, Result
+from alcove.core.records import KINDS, Entry, Event, Memory, Result, Version
 
 if TYPE_CHECKING:
     from alcove import Store
-    from alcove.core.records import Mode
 
-T = TypeVar("T")
+_PAGE = 200
+_MISSING = object()
 
 
-@on_store(make=True)
+@command(make=True, takes="ttl_seconds, expected_revision, idempotency_key")
 @click.argument("value", nargs=-1, required=True)
 @click.option("--index", multiple=True, metavar="FIELD=TEXT", help="Text to be found by; may be repeated.")
 @click.option("--create-only", is_flag=True, help="Only if it is not there.")
 def put(
-    store: Store, out: Output, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str],
-    ttl: int | None, expected_revision: int | None, idempotency_key: str | None, *, create_only: bool,
-) -> None:  # fmt: skip
+    store: Store, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str], **how: Any
+) -> None:
     """Store a memory.
 
     \b
@@ -41,22 +42,21 @@ def put(
       jq .profile me.json | alcove put user:alice:profile me - --as-user alice
     """
     texts = dict(pair(word, "--index") for word in index)
-    entry = store.put(namespace, key, given(value, "VALUE"), index=texts or None, ttl_seconds=ttl,
-                      expected_revision=expected_revision, create_only=create_only,
-                      idempotency_key=idempotency_key, wait_for_index=bool(texts))  # fmt: skip
-    out.record(entry, _written(entry))
+    how |= {"index": texts or None, "wait_for_index": bool(texts)}
+    entry = store.put(namespace, key, given(value, "VALUE"), **how)
+    show(entry, _written(entry))
 
 
-@on_store()
-def touch(store: Store, out: Output, namespace: Namespace, key: str, ttl: int | None) -> None:
+@command()
+def touch(store: Store, namespace: Namespace, key: str, ttl_seconds: int | None) -> None:
     """Change when a memory expires; without --ttl, it never does.
 
     \b
     It gets no new revision, and no event tells of it.
     Example:  alcove touch user:noop:notes tea --ttl 7d
     """
-    entry = store.touch(namespace, key, ttl_seconds=ttl)
-    out.record(entry, _written(entry, otherwise=", never expires"))
+    entry = store.touch(namespace, key, ttl_seconds=ttl_seconds)
+    show(entry, _written(entry, otherwise=", never expires"))
 
 
 def _written(entry: Entry, otherwise: str = "") -> str:
@@ -64,8 +64,8 @@ def _written(entry: Entry, otherwise: str = "") -> str:
     return f"{plain(entry.key)} in {entry.namespace}: revision {entry.revision}{until}"
 
 
-@on_store()
-def get(store: Store, out: Output, namespace: Namespace, key: str, as_of: str | None) -> None:
+@command()
+def get(store: Store, namespace: Namespace, key: str, as_of: str | None) -> None:
     """Show one memory.
 
     \b
@@ -77,29 +77,24 @@ def get(store: Store, out: Output, namespace: Namespace, key: str, as_of: str | 
     memory = store.get(namespace, key, as_of=as_of)
     if memory is None:
         raise NotFound(f"there is no {plain(key)} in {namespace}")
-    out.record(memory, _page(memory))
+    show(memory, *_page(memory))
 
 
-def _page(memory: Memory) -> str:
+def _page(memory: Memory) -> Iterator[str]:
     author = memory.written_by
-    via = "".join(
-        f" {how} {plain(who)}" for how, who in (("through", author.client), ("by agent", author.agent)) if who
-    )
-    lines = [
-        f"{plain(memory.key)} in {memory.namespace}",
-        f"revision {memory.revision}, {shown(memory.created_at)}, by {plain(author.user or 'nobody')}{via}",
-    ]
+    via = (("through", author.client), ("by agent", author.agent))
+    by = plain(author.user or "nobody") + "".join(f" {how} {plain(who)}" for how, who in via if who)
+    yield f"{plain(memory.key)} in {memory.namespace}"
+    yield f"revision {memory.revision}, {shown(memory.created_at)}, by {by}"
     if memory.expires_at:
-        lines.append(f"expires {shown(memory.expires_at)}")
-    lines += [f"found by {plain(field)}: {plain(text)}" for field, text in memory.index.items()]
-    return "\n".join([*lines, plain(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n")])
+        yield f"expires {shown(memory.expires_at)}"
+    for field, text in memory.index.items():
+        yield f"found by {plain(field)}: {plain(text)}"
+    yield plain(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n")
 
 
-@on_store()
-def delete(
-    store: Store, out: Output, namespace: Namespace, key: str, expected_revision: int | None,
-    idempotency_key: str | None,
-) -> None:  # fmt: skip
+@command(takes="expected_revision, idempotency_key")
+def delete(store: Store, namespace: Namespace, key: str, **how: Any) -> None:
     """Delete one memory.
 
     \b
@@ -107,16 +102,14 @@ def delete(
     Nothing there is not an error.
     Example:  alcove delete user:noop:notes tea
     """
-    deletion = store.delete(
-        namespace, key, expected_revision=expected_revision, idempotency_key=idempotency_key
-    )
+    deletion = store.delete(namespace, key, **how)
     said = f"deleted, revision {deletion.revision}" if deletion.deleted else "nothing was there"
-    out.record(deletion, f"{plain(key)} in {namespace}: {said}")
+    show(deletion, f"{plain(key)} in {namespace}: {said}")
 
 
-@on_store(make=True)
+@command(make=True)
 @click.argument("file", type=click.File("rb"), default="-")
-def batch(store: Store, out: Output, file: BinaryIO, idempotency_key: str | None) -> None:
+def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
     """Do many operations in one transaction: all of them or none.
 
     \b
@@ -126,13 +119,13 @@ def batch(store: Store, out: Output, file: BinaryIO, idempotency_key: str | None
     Example:  alcove batch operations.jsonl
     """
     lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    operations = [_object(line, f"line {number}") for number, line in lines]
+    operations = [object_of(line, f"line {number}") for number, line in lines]
     results: list[Result] = []
     cursor: str | None = ""
     while cursor is not None:
         page = store.batch(operations, idempotency_key=idempotency_key, after_cursor=cursor or None)
         results, cursor = [*results, *page], page.after_cursor
-    out.table(
+    show_table(
         zip(operations, results, strict=True), "op, namespace, key, rev, value", whole={"results": results},
         op=lambda pair: pair[0]["op"], namespace=lambda pair: Namespace.checked(pair[0]["namespace"]),
         key=lambda pair: pair[0]["key"], rev=lambda pair: (pair[1] and pair[1].revision) or "none",
@@ -140,14 +133,13 @@ def batch(store: Store, out: Output, file: BinaryIO, idempotency_key: str | None
     )  # fmt: skip
 
 
-@on_store()
+@command(takes="filter, as_of, limit, offset")
 @click.argument("query", required=False)
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
               help="How a query ranks.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
 def search(
-    store: Store, out: Output, prefix: Namespace, conditions: Sequence[str], as_of: str | None,
-    query: str | None, mode: Mode, limit: int = 100, offset: int = 0, *, explain: bool,
+    store: Store, prefix: Namespace, query: str | None, filter: Sequence[str], *, explain: bool, **asked: Any
 ) -> None:  # fmt: skip
     """Find memories, by meaning and words or by filter.
 
@@ -159,18 +151,13 @@ def search(
     """
     if query is None and any(" " in segment for segment in prefix):
         raise click.UsageError(f"this is a namespace; to ask: alcove search NAMESPACE {str(prefix)!r}")
-    columns = "namespace, key, rev=revision, written=created_at, value"
-    if query is not None:
-        columns = (
-            "score, namespace, key, why: each signal's place and share=why"
-            if explain
-            else f"score, {columns}"
-        )
-    find = partial(store.search, prefix, query=query, mode=mode, explain=explain and query is not None,
-                   filter=given(conditions, "--filter") or None, as_of=as_of)  # fmt: skip
-    out.table(by_offset(find, limit, offset, most=100), columns, why=_why,
-              score=lambda m: "" if m.score is None else f"{m.score:.3f}",
-              empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
+    explain = explain and query is not None
+    told = "why: each signal's place and share=why" if explain else "rev=revision, written=created_at, value"
+    asked |= {"query": query, "filter": given(filter, "--filter") or None, "explain": explain}
+    show_table(by_offset(store.search, prefix, most=100, **asked),
+               f"{'' if query is None else 'score, '}namespace, key, {told}", why=_why,
+               score=lambda m: "" if m.score is None else f"{m.score:.3f}",
+               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 
 def _why(memory: Memory) -> str:
@@ -178,78 +165,193 @@ def _why(memory: Memory) -> str:
     return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in signals)
 
 
-@on_store("list")
-def list_memories(
-    store: Store, out: Output, prefix: Namespace, conditions: Sequence[str], as_of: str | None,
-    limit: int = 100, offset: int = 0,
-) -> None:  # fmt: skip
+@command("list", takes="filter, as_of, limit, offset")
+def list_memories(store: Store, prefix: Namespace, filter: Sequence[str], **asked: Any) -> None:
     """List memories below a namespace, without their values.
 
     \b
     Example:  alcove list user:alice --limit 1000
     """
-    find = partial(store.list, prefix, filter=given(conditions, "--filter") or None, as_of=as_of)
-    out.table(by_offset(find, limit, offset, most=1000),
-              "namespace, key, rev=revision, written=created_at, expires",
-              expires=lambda e: e.expires_at or "never",
-              empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
+    asked["filter"] = given(filter, "--filter") or None
+    show_table(by_offset(store.list, prefix, most=1000, **asked),
+               "namespace, key, rev=revision, written=created_at, expires",
+               expires=lambda e: e.expires_at or "never",
+               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 
-@on_store()
+@command(takes="limit, offset")
 @click.option("--suffix", type=namespace, default="", help="Only those that end so.")
 @click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
-def namespaces(
-    store: Store, out: Output, prefix: Namespace, suffix: Namespace, max_depth: int | None,
-    limit: int | None = None, offset: int = 0,
-) -> None:  # fmt: skip
+def namespaces(store: Store, prefix: Namespace, limit: int | None = None, **asked: Any) -> None:
     """List the namespaces that hold something, one a line.
 
     \b
     Example:  alcove namespaces user --max-depth 2
     """
-    found = store.namespaces(prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset)
+    found = store.namespaces(prefix, limit=limit, **asked)
     for each in found:
-        out.record(each, plain(str(each)))
-    if not found and not out.as_json:
+        show(each, plain(str(each)))
+    if not found and not as_json():
         click.echo(f"nothing is held below {prefix or 'the root'}", err=True)
 
 
-def given(words: Sequence[str], where: str, texts: Container[str] = ()) -> dict[str, Any]:
-    """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several.
+@command()
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; may be repeated.")
+@click.option("--after", metavar="TIME", help="Only what happened later, such as 2026-01-31T12:00:00Z.")
+@click.option("--before", metavar="TIME", help="Only what happened earlier.")
+@click.option("--after-cursor", metavar="CURSOR", help="Go on after this event.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for what happens next, until interrupted.")
+def events(store: Store, prefix: Namespace, limit: int = 50, *, follow: bool, **asked: Any) -> None:
+    """Show what happened below a namespace.
 
-    What reads as JSON in a pair is JSON, unless its name is one of `texts`. `where` names it in errors.
+    \b
+    Oldest first; with --follow, from now on or after a cursor.
+    Examples:
+      alcove events user:alice --kind delete --kind expired
+      alcove events --follow --json | jq -r '.kind + " " + .key'
     """
-    content: dict[str, Any] = {}
-    for word in words:
-        if word == "-" or word.lstrip().startswith("{"):
-            content |= _object(sys.stdin.read() if word == "-" else word, where)
-        else:
-            name, text = pair(word, where)
-            content[name] = text if name in texts else _json(text, otherwise=text)
-    return content
+    asked["kinds"] = asked["kinds"] or None
+    if follow:
+        if asked.pop("after") or asked.pop("before"):
+            raise click.UsageError("--follow starts now, or with --after-cursor")
+        show_coming(store.follow(prefix, **asked))
+        return
+    columns = "when=occurred_at, kind, namespace, key, rev=revision, by=written_by.user, value"
+    empty = f"nothing happened below {prefix or 'the root'}"
+    show_table(_events(store, prefix, limit, **asked), columns, empty=empty)
 
 
-def pair(word: str, where: str) -> tuple[str, str]:
-    """The two sides of NAME=VALUE."""
-    name, equals, text = word.partition("=")
-    if not equals or not name:
-        raise click.BadParameter(
-            f"expected a JSON object or NAME=VALUE, not {word!r}", param_hint=f"'{where}'"
-        )
-    return name, text
+def _events(
+    store: Store, prefix: Namespace, limit: int, after_cursor: str | None, **asked: Any
+) -> Iterator[Event]:
+    """As many events as are wanted; at a terminal it says where to go on in the end."""
+    after = after_cursor
+    while limit > 0:
+        page = store.events(prefix, limit=min(limit, _PAGE), after_cursor=after, **asked)
+        if page.truncated_before and after == after_cursor:
+            click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
+        yield from page.events
+        if not page.more:
+            return
+        limit, after = limit - len(page.events), page.after_cursor
+    if not as_json():
+        click.echo(f"there is more: --after-cursor {after}", err=True)
 
 
-def _object(text: str | bytes, where: str) -> dict[str, Any]:
-    if not isinstance(found := _json(text, otherwise=None), dict):
-        raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
-    return found
+def show_coming(events: Iterator[Event]) -> None:
+    """Prints each event as it comes, and once, until interrupted."""
+    with suppress(KeyboardInterrupt):
+        for event in events:
+            words = [event.occurred_at, f"{event.kind:<7}", event.namespace, event.key, event.value]
+            show(event, "  ".join(map(shown, words)))
+            sys.stdout.flush()
 
 
-def _json(text: str | bytes, *, otherwise: object) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return otherwise
+@command()
+def history(store: Store, namespace: Namespace, key: str) -> None:
+    """Show every kept version of one memory.
+
+    \b
+    Example:  alcove history user:noop:notes tea
+    """
+    columns = "rev=revision, kind, when=created_at, by=written_by.user, value"
+    show_table(_versions(store, namespace, key), columns, empty="")
+
+
+def _versions(store: Store, namespace: Namespace, key: str) -> Iterator[Version]:
+    """Every kept version, newest first, asked for as they are taken."""
+    versions = store.history(namespace, key)
+    if not versions:
+        raise NotFound(f"there is no {plain(key)} in {namespace}, and none is remembered")
+    yield from versions
+    while versions.after_cursor:
+        versions = store.history(namespace, key, after_cursor=versions.after_cursor)
+        yield from versions
+
+
+@command()
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+def diff(store: Store, namespace: Namespace, key: str, before: str | None, after: str | None) -> None:
+    """Show what changed in one memory.
+
+    \b
+    In its last write, or between two revisions or moments.
+    Examples:
+      alcove diff user:noop:notes tea
+      alcove diff user:noop:notes tea 1 3
+      alcove diff user:noop:notes tea 2026-01-31T12:00:00Z
+    """
+    versions = partial(_versions, store, namespace, key)
+    newer = _chosen(versions(), after) if after else next(versions())
+    older = _chosen(versions(), before) if before else next(
+        (each for each in versions() if each.revision < newer.revision), None
+    )  # fmt: skip
+    changes = [*changed((older and older.value) or {}, newer.value or {})]
+    sides = {"from": older and older.revision, "to": newer.revision}
+    lines = [
+        click.style(f"{sign} {plain(path)}: {plain(compact(side))}", fg=colour)
+        for path, *both in changes
+        for sign, side, colour in zip("-+", both, ("red", "green"), strict=True)
+        if side is not _MISSING
+    ]
+    title = f"{plain(key)} in {namespace}: {_title(older)} → {_title(newer)}"
+    show({**sides, "changes": [_change(*each) for each in changes]}, title, *lines)
+    if not changes and not as_json():
+        click.echo("no difference", err=True)
+
+
+def _chosen(versions: Iterator[Version], word: str) -> Version:
+    """The version with this revision, or the newest not later than this moment."""
+    moment = None if word.isdigit() else checked_moment(word, "a revision or a moment")
+    for each in versions:
+        if each.revision == int(word) if moment is None else checked_moment(each.created_at, "") <= moment:  # type: ignore[operator]
+            return each
+    raise NotFound(f"no version {word} is kept; the oldest is {_title(each)}")
+
+
+def _title(version: Version | None) -> str:
+    if version is None:
+        return "nothing"
+    gone = "" if version.value is not None else f", {version.kind}"
+    return f"revision {version.revision} ({shown(version.created_at)}{gone})"
+
+
+def _change(path: str, old: Any, new: Any) -> dict[str, Any]:
+    """As JSON: a side that is not there has no field."""
+    sides = {"before": old, "after": new}
+    return {"path": path, **{name: side for name, side in sides.items() if side is not _MISSING}}
+
+
+def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two values differ, place by place: the path, what was there and what is."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            below = f"{path}.{name}" if path else name
+            yield from changed(old.get(name, _MISSING), new.get(name, _MISSING), below)
+    elif isinstance(old, list) and isinstance(new, list):
+        for n in range(max(len(old), len(new))):
+            before, after = (side[n] if n < len(side) else _MISSING for side in (old, new))
+            yield from changed(before, after, f"{path}[{n}]")
+    elif type(old) is not type(new) or old != new:
+        yield path or "value", old, new
+
+
+@command()
+@click.option("--user", help="Only what this user did, or what was done about them.")
+@click.option("--action", help="Only this action, such as user.wipe.")
+def audit(store: Store, limit: int = 100, **asked: Any) -> None:
+    """Show who operated on what, newest first.
+
+    \b
+    Whom something was done to is shown by a pseudonym, the same for the same user.
+    Examples:
+      alcove audit --user alice
+      alcove audit --action policies.put --json
+    """
+    entries = by_cursor(partial(store.admin.audit, **asked), "entries", limit)
+    show_table(entries, "when=at, actor, action, subject, details", empty="nothing was noted")
 
 
 COMMANDS = [put, touch, get, delete, batch, search, list_memories, namespaces]
+TIMELINE = [events, history, diff, audit]

@@ -32,50 +32,43 @@ class Refused(AlcoveError):
     """What a command does not do: nobody said yes, or it would do harm."""
 
 
-class Output:
-    """One command's output: as JSON, one document or a line for each record, or as text."""
+def as_json() -> bool:
+    """Whether the command that runs was asked for JSON."""
+    return bool(click.get_current_context().params["as_json"])
 
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
 
-    def record(self, record: object, text: str | None = None) -> None:
-        """One answer; without a text of its own, its fields by name, one a line."""
-        if self.as_json:
+def show(record: object, *text: str) -> None:
+    """One answer: a line of JSON, or these lines of text; without any, its fields by name, one a line."""
+    if as_json():
+        text = (compact(record),)
+    elif not text:
+        fields: dict[str, object] = msgspec.to_builtins(record, builtin_types=[datetime])
+        text = (*aligned([[name, shown(value)] for name, value in fields.items()], _width()),)
+    for line in text:
+        click.echo(line)
+
+
+def show_table(
+    records: Iterable[T], columns: str, *, empty: str, whole: object = None, **made: Callable[[T], object]
+) -> None:
+    """Many answers, one a row, or one a line of JSON.
+
+    `columns` are the records' fields, such as `key, rev=revision` where a column's name is another;
+    `made` has those that are no field. `empty` is said where there are no records. `whole` is what
+    is printed as JSON in their place.
+    """
+    if as_json():
+        for record in records if whole is None else (whole,):
             click.echo(compact(record))
-        elif text is not None:
-            click.echo(text)
-        else:
-            fields: dict[str, object] = msgspec.to_builtins(record, builtin_types=[datetime])
-            for line in aligned([[name, shown(value)] for name, value in fields.items()], _width()):
-                click.echo(line)
-
-    def table(
-        self,
-        records: Iterable[T],
-        columns: str,
-        *,
-        empty: str,
-        whole: object = None,
-        **made: Callable[[T], object],
-    ) -> None:
-        """Many answers, one a row, or one a line of JSON.
-
-        `columns` are the records' fields, such as `key, rev=revision` where a column's name is another;
-        `made` has those that are no field. `empty` is said where there are no records. `whole` is what
-        is printed as JSON in their place.
-        """
-        if self.as_json:
-            for record in records if whole is None else (whole,):
-                click.echo(compact(record))
-            return
-        names = [column.rpartition("=") for column in columns.split(", ")]
-        cells = [made.get(field) or partial(_field, path=field) for _, _, field in names]
-        rows = [[cell(record) for cell in cells] for record in records]
-        titles = [title or field for title, _, field in names]
-        for number, line in enumerate(aligned([titles, *rows], _width())):
-            click.echo(click.style(line, bold=True) if number == 0 else line)
-        if not rows:
-            click.echo(empty, err=True)
+        return
+    names = [column.rpartition("=") for column in columns.split(", ")]
+    cells = [made.get(field) or partial(_field, path=field) for _, _, field in names]
+    rows = [[cell(record) for cell in cells] for record in records]
+    titles = [title or field for title, _, field in names]
+    for number, line in enumerate(aligned([titles, *rows], _width())):
+        click.echo(click.style(line, bold=True) if number == 0 else line)
+    if not rows:
+        click.echo(empty, err=True)
 
 
 def _field(record: Any, path: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +11,27 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from alcove.cli.output import Output, Refused, compact, confirm, count, plain, shown, writing
-from alcove.cli.store import by_cursor, on_store
+from alcove.cli.output import (
+    Refused,
+    as_json,
+    compact,
+    confirm,
+    count,
+    plain,
+    show,
+    show_table,
+    shown,
+    writing,
+)
+from alcove.cli.store import by_cursor, command
 from alcove.core.records import Receipt
 
 if TYPE_CHECKING:
     from alcove import Store
 
 
-@on_store()
-def held(store: Store, out: Output, user: str) -> None:
+@command()
+def held(store: Store, user: str) -> int:
     """Show what is held of a user.
 
     \b
@@ -33,16 +45,15 @@ def held(store: Store, out: Output, user: str) -> None:
         lines.append(f"written from {shown(found.first_written)} to {shown(found.last_written)}")
     lines.append(f"in rooms of others: {count(found.shared, 'version')}; API keys: {found.api_keys}; "
                  f"encryption key: {'yes' if found.key else 'none'}")  # fmt: skip
-    out.record(found, "\n".join(lines))
+    show(found, *lines)
     for what, rooms in (("namespace", found.namespaces), ("room of others", found.shared_rooms)):
-        if rooms and not out.as_json:
-            out.table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
-    if not (found.versions or found.shared or found.api_keys or found.key):
-        sys.exit(1)
+        if rooms and not as_json():
+            show_table(rooms, f"{what}=namespace, memories, versions, bytes", empty="")
+    return 0 if found.versions or found.shared or found.api_keys or found.key else 1
 
 
-@on_store()
-def review(store: Store, out: Output, user: str, limit: int = 100) -> None:
+@command()
+def review(store: Store, user: str, limit: int = 100) -> None:
     """Look through the memories of a user; audited.
 
     \b
@@ -50,12 +61,12 @@ def review(store: Store, out: Output, user: str, limit: int = 100) -> None:
     Example:  alcove review alice
     """
     found = by_cursor(partial(store.admin.memories_of, user), "items", limit)
-    out.table(found, "id, written=created_at, namespace, key, value",
-              empty=f"nothing of {plain(user)} is held")  # fmt: skip
+    columns = "id, written=created_at, namespace, key, value"
+    show_table(found, columns, empty=f"nothing of {plain(user)} is held")
 
 
-@on_store()
-def remove(store: Store, out: Output, user: str, id: str, *, yes: bool) -> None:
+@command()
+def remove(store: Store, user: str, id: str, *, yes: bool) -> None:
     """Take one memory of a user away for good; audited.
 
     \b
@@ -64,18 +75,16 @@ def remove(store: Store, out: Output, user: str, id: str, *, yes: bool) -> None:
     """
     confirm(f"Take the memory {plain(id)} of {plain(user)} away, for good?", yes=yes)
     store.admin.remove(user, id)
-    out.record({"removed": id}, f"removed {plain(id)}")
+    show({"removed": id}, f"removed {plain(id)}")
 
 
-@on_store()
+@command()
 @click.option("--shared", type=click.Choice(["keep", "anonymise", "remove"]), default="anonymise",
               show_default=True, help="What becomes of what they wrote into rooms of others.")  # fmt: skip
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until no byte of it is left.")
 @click.option("--dry-run", is_flag=True, help="Erase nothing, and say what would be.")
 @click.option("--receipt", "file", metavar="FILE", help="A new file to keep the receipt in.")
-def wipe(
-    store: Store, out: Output, user: str, *, dry_run: bool, file: str | None, yes: bool, **how: Any
-) -> None:
+def wipe(store: Store, user: str, *, dry_run: bool, file: str | None, yes: bool, **how: Any) -> None:
     """Erase a user for good, and print the receipt.
 
     \b
@@ -90,7 +99,7 @@ def wipe(
         raise click.UsageError("a dry run gives no receipt to keep")
     if dry_run:
         receipt = store.wipe(user, dry_run=True, shared=how["shared"])
-        out.record(receipt, _told(receipt, "Nothing was erased. This would be:"))
+        show(receipt, "Nothing was erased. This would be:", *_told(receipt))
         return
     confirm(f"Erase everything that belongs to {plain(user)}, for good?", yes=yes)
     with writing(file) as write:
@@ -98,37 +107,30 @@ def wipe(
             click.echo("erasing, and rebuilding the file …", err=True)
         receipt = store.wipe(user, **how)
         stays = "erased, but for what stays in rooms of others" if receipt.shared_left else "forgotten"
-        out.record(receipt, _told(receipt, f"{plain(user)} is {stays}."))
+        show(receipt, f"{plain(user)} is {stays}.", *_told(receipt))
         write(compact(receipt).encode() + b"\n")
 
 
-def _told(receipt: Receipt, first: str) -> str:
+def _told(receipt: Receipt) -> Iterator[str]:
     removed = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in receipt.removed.items())
     ((fate, elsewhere),) = receipt.shared.items()
-    lines = [
-        first,
-        f"  removed        {removed}",
-        f"  key destroyed  {'yes' if receipt.key_destroyed else 'there was none'}",
-        f"  shared rooms   {count(elsewhere, 'version')} ({fate})",
-    ]
+    yield f"  removed        {removed}"
+    yield f"  key destroyed  {'yes' if receipt.key_destroyed else 'there was none'}"
+    yield f"  shared rooms   {count(elsewhere, 'version')} ({fate})"
     for room in receipt.shared_left:
-        name = "with" if fate == "keep" else "without"
-        lines.append(f"  stays          {plain(str(room.namespace))}: {count(room.versions, 'version')}, "
-                     f"{name} the name (--shared remove takes it away)")  # fmt: skip
+        left = f"{count(room.versions, 'version')}, {'with' if fate == 'keep' else 'without'} the name"
+        yield f"  stays          {plain(str(room.namespace))}: {left} (--shared remove takes it away)"
     if receipt.wiped_at:
         scrubbed = "yes, no byte of what was removed is left" if receipt.scrubbed else "not yet; it follows"
-        lines.append(f"  scrubbed       {scrubbed}")
-    return "\n".join(lines)
+        yield f"  scrubbed       {scrubbed}"
 
 
-@click.group()
-def receipt() -> None:
-    """Check the receipts of wipes."""
+receipt = click.Group("receipt", help="Check the receipts of wipes.")
 
 
-@on_store(group=receipt)
+@command(group=receipt)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def verify(store: Store, out: Output, file: Path) -> None:
+def verify(store: Store, file: Path) -> int:
     """Compare a receipt with the ledger of wipes.
 
     \b
@@ -140,14 +142,10 @@ def verify(store: Store, out: Output, file: Path) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Refused(f"{file} is not the receipt of a wipe") from None
     verified = store.admin.verify_receipt(given)
-    out.record(
-        {"verified": verified},
-        f"The ledger has this wipe of {plain(str(given.get('user')))}, and the receipt is as it was given."
-        if verified
-        else "The ledger has no such wipe, or the receipt is not as it was given.",
-    )
-    if not verified:
-        sys.exit(1)
+    whose = f"this wipe of {plain(str(given.get('user')))}, and the receipt is as it was given."
+    none = "no such wipe, or the receipt is not as it was given."
+    show({"verified": verified}, f"The ledger has {whose if verified else none}")
+    return 0 if verified else 1
 
 
 COMMANDS: list[click.Command] = [held, review, remove, wipe, receipt]

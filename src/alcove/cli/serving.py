@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from alcove import __version__
-from alcove.cli.memories import given
-from alcove.cli.output import Output, aligned, compact
-from alcove.cli.store import duration, is_url, json_option, on_store
+from alcove.cli.output import aligned, as_json, compact, show, show_table
+from alcove.cli.store import command, duration, given, is_url
 from alcove.core.clock import parse_duration
 from alcove.core.errors import needed_by
 from alcove.server import config as configuration
@@ -49,32 +47,29 @@ def serve(**options: Any) -> None:
     run(ServeConfig(**options))
 
 
-@click.command()
+@command()
 @configuration.options
-@json_option
-@click.pass_context
-def config(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
+def config(**options: Any) -> None:
     """Print what `alcove serve` would use, and why."""
-    sources = configuration.sources(context)
+    sources = configuration.sources(click.get_current_context())
     rows = []
     for name, value in options.items():
         hidden = name in configuration.SECRETS and value is not None
         rows.append({"name": name, "value": "(set)" if hidden else value, "source": sources[name]})
-    if as_json:
+    if as_json():
         click.echo(json.dumps(rows, indent=2))
         return
     for line in aligned([["" if cell is None else str(cell) for cell in row.values()] for row in rows], None):
         click.echo(line)
 
 
-@click.command()
+@command()
 @click.option("--user", required=True, help="Whom the token names.")
 @_roles_option
 @click.option("--jwt-secret", envvar="ALCOVE_JWT_SECRET", required=True, help="The server's shared secret.")
 @click.option("--seconds", "--ttl", "seconds", type=duration, default=3600, show_default=True,
               metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
-@json_option
-def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, as_json: bool) -> None:
+def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> None:
     """Make a token, for trying things out.
 
     \b
@@ -87,12 +82,10 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int, *, a
         from alcove.server.auth import make_token  # noqa: PLC0415
 
     made = make_token(jwt_secret, user, list(roles), seconds=seconds)
-    Output(as_json=as_json).record({"token": made}, made)
+    show({"token": made}, made)
 
 
-@click.group()
-def policy() -> None:
-    """Show policies, try what they would decide, and put them in force."""
+policy = click.Group("policy", help="Show policies, try what they would decide, and put them in force.")
 
 
 _folder_option = partial(
@@ -106,17 +99,17 @@ def _texts(folder: Path | None) -> dict[str, str | None]:
     return {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.exists()}
 
 
-@on_store(group=policy)
+@command("show", group=policy)
 @click.argument("name", type=click.Choice(TEXTS), required=False)
-def show(store: Store, out: Output, name: str | None) -> None:
+def show_policies(store: Store, name: str | None) -> None:
     """Print the policies in force, or one of them.
 
     \b
     Example:  alcove policy show authz > authz.rego
     """
     found = store.admin.policies()
-    if out.as_json:
-        out.record(found)
+    if as_json():
+        show(found)
     elif name:
         click.echo(getattr(found, name), nl=False)
     else:
@@ -126,10 +119,10 @@ def show(store: Store, out: Output, name: str | None) -> None:
             click.echo(getattr(found, each).rstrip("\n") + "\n")
 
 
-@on_store(group=policy)
+@command(group=policy)
 @click.argument("input", nargs=-1, required=True)
 @_folder_option(help="Try the *.rego files of this folder instead of those in force.")
-def test(store: Store, out: Output, input: tuple[str, ...], folder: Path | None) -> None:
+def test(store: Store, input: tuple[str, ...], folder: Path | None) -> int:
     """Show what the policies would say to an input.
 
     \b
@@ -140,16 +133,15 @@ def test(store: Store, out: Output, input: tuple[str, ...], folder: Path | None)
                            "context": {"user_id": "alice", "jwt_claims": {}, "agent": null, "grants": []}}'
     """
     said = store.admin.test_policies(given(input, "INPUT"), _texts(folder))
-    out.record(said, "\n".join(f"{rule:<18}{compact(answer)}" for rule, answer in said.items()))
+    show(said, *(f"{rule:<18}{compact(answer)}" for rule, answer in said.items()))
     decision = said.get("decision")
-    if not isinstance(decision, dict) or decision.get("allow") is not True:
-        sys.exit(1)
+    return 0 if isinstance(decision, dict) and decision.get("allow") is True else 1
 
 
-@on_store("put", group=policy)
+@command("put", group=policy)
 @_folder_option(help="Where the *.rego files are: authz, attributes, filter, or some of them.")
 @click.option("--reset", is_flag=True, help="Take back what was put.")
-def put_policies(store: Store, out: Output, folder: Path | None, *, reset: bool) -> None:
+def put_policies(store: Store, folder: Path | None, *, reset: bool) -> None:
     """Put policies in force, at once and in every process.
 
     \b
@@ -163,12 +155,12 @@ def put_policies(store: Store, out: Output, folder: Path | None, *, reset: bool)
                                "or --reset")  # fmt: skip
     found = store.admin.put_policies(texts)
     stored = ", ".join(found.stored) or "none"
-    out.record(found, f"put by an admin: {stored}; the others are from the folder, or built in")
+    show(found, f"put by an admin: {stored}; the others are from the folder, or built in")
 
 
-@on_store()
+@command()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
-def settings(store: Store, out: Output, changes: tuple[str, ...]) -> None:
+def settings(store: Store, changes: tuple[str, ...]) -> None:
     """Show the limits and retention in force, or change some of them.
 
     \b
@@ -182,20 +174,18 @@ def settings(store: Store, out: Output, changes: tuple[str, ...]) -> None:
     for name, value in wanted.items():
         if name.endswith("_days") and isinstance(value, str):
             wanted[name] = parse_duration(value, unit="d") or value
-    out.record(store.admin.put_settings(wanted) if wanted else store.admin.settings())
+    show(store.admin.put_settings(wanted) if wanted else store.admin.settings())
 
 
-@click.group()
-def apikey() -> None:
-    """Make, list and revoke the API keys of a store."""
+apikey = click.Group("apikey", help="Make, list and revoke the API keys of a store.")
 
 
-@on_store(group=apikey)
+@command(group=apikey)
 @click.option("--client", required=True, help="The program that will use it.")
 @click.option("--user", help="Whom it acts for.")
 @click.option("--trusted", is_flag=True, help="It may name the user of each request with X-User-ID.")
 @_roles_option
-def create(store: Store, out: Output, roles: tuple[str, ...], **whom: Any) -> None:
+def create(store: Store, roles: tuple[str, ...], **whom: Any) -> None:
     """Make a key; it is shown once.
 
     \b
@@ -204,33 +194,32 @@ def create(store: Store, out: Output, roles: tuple[str, ...], **whom: Any) -> No
     if not whom["trusted"] and not whom["user"]:
         raise click.UsageError("--user is needed unless the key is --trusted to name the user itself")
     key = store.api_keys.create(roles=roles, **whom)
-    out.record({"key": key}, key)
+    show({"key": key}, key)
 
 
-@on_store("list", group=apikey)
-def list_keys(store: Store, out: Output) -> None:
+@command("list", group=apikey)
+def list_keys(store: Store) -> None:
     """List the keys that have not been revoked."""
     known = store.api_keys.list()
-    out.table(known, "id, client, user, roles, trusted, made=created_at", empty="there are no API keys")
+    show_table(known, "id, client, user, roles, trusted, made=created_at", empty="there are no API keys")
 
 
-@on_store(group=apikey)
-def revoke(store: Store, out: Output, id: str) -> None:
+@command(group=apikey)
+def revoke(store: Store, id: str) -> None:
     """Make a key useless, from now on and in every worker.
 
     \b
     Example:  alcove apikey revoke 0123456789ab
     """
     store.api_keys.revoke(id)
-    out.record({"revoked": id}, f"revoked {id}")
+    show({"revoked": id}, f"revoked {id}")
 
 
-@click.command()
-@json_option
-def version(*, as_json: bool) -> None:
+@command()
+def version() -> None:
     """Print which Alcove this is."""
     parts = {"alcove": __version__, "python": platform.python_version()}
-    Output(as_json=as_json).record(parts, f"alcove {parts['alcove']} (Python {parts['python']})")
+    show(parts, f"alcove {parts['alcove']} (Python {parts['python']})")
 
 
 @click.command()

@@ -1,18 +1,19 @@
-"""Commands that work on a store: which one, as whom, and the kinds of arguments they share."""
+"""What makes a command: the store it works on, as whom, and the kinds of arguments that commands share."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from alcove.cli.output import Output
 from alcove.client import SCHEMES, connect
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
@@ -20,8 +21,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
-    from alcove import Store
-    from alcove.client.store import AgentsHandle
+    from alcove.client.store import AgentsHandle, Store
     from alcove.search.embedders import Embedder
 
 T = TypeVar("T")
@@ -30,63 +30,70 @@ Function = Callable[..., Any]
 OPERATOR = Settings(sweep_interval=0)
 """A command does its work and ends; it sweeps nothing on the side."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 
-
-def on_store(
-    name: str | None = None, cls: type[click.Command] = click.Command, *, group: click.Group | None = None,
-    make: bool = False, **attributes: Any,
+def command(
+    name: str | None = None, cls: type[click.Command] = click.Command, *, takes: str = "",
+    group: click.Group | None = None, make: bool = False, **attributes: Any,
 ) -> Callable[[Function], click.Command]:  # fmt: skip
-    """Makes a command of a function, which is called with the store and where the output goes.
+    """Makes a command of a function, which returns its exit code, or None where all is well.
 
-    If its first parameter is called `agents`, it gets those of the store instead. Parameters that have a name
-    of `PARAMETERS` are what that says, before those it is decorated with. `group` is the command that this
-    one is a part of; only with `make` may the store's file be new. The other arguments are those of
-    `click.command`.
+    If its first parameter is called `store`, it works on the store that is opened for it; if that is called
+    `agents`, on the store's agents. Parameters that have a name of `PARAMETERS` are what that says, before
+    those it is decorated with; `takes` names more of them, which the function hands on as keywords. `group`
+    is the command that this one is a part of; only with `make` may the store's file be new. The other
+    arguments are those of `click.command`.
     """
 
     def decorate(function: Function) -> click.Command:
-        parameters = inspect.signature(function).parameters
+        own = {each.name: each.default for each in inspect.signature(function).parameters.values()}
+        declared = {each.name for each in getattr(function, "__click_params__", ())}
+        works_on = next(iter(own), None)
 
         @functools.wraps(function)
-        def run(
-            at: str, token: str | None, api_key: str | None, as_user: str | None, *, as_json: bool,
-            specs: str | None = None, **arguments: Any,
-        ) -> None:  # fmt: skip
+        def run(*, as_json: bool, **arguments: Any) -> object:
             if click.get_current_context().invoked_subcommand:
-                return  # a group's own work is what it does without one
-            local = not is_url(at)
-            if local:
-                _check_file(at, make=make)
-            embedder = _embedder() if local else None
-            with connect(
-                at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
-            ) as store:
-                try:
-                    on = _agents(store, specs, local=local) if "agents" in parameters else store
-                    function(on, Output(as_json=as_json), **arguments)
-                except PermissionDenied as denied:
-                    if local and as_user is None:
-                        denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
-                    raise
+                return None  # a group's own work is what it does without one
+            if works_on in ("store", "agents"):
+                return _on_store(function, make=make, **arguments)
+            return function(**arguments)
 
-        known = [_made(each) for each in parameters.values()]
-        known += [_SPECS] if "agents" in parameters else []
-        command = click.command(name, cls, params=[each for each in known if each], **attributes)(run)
-        command.params += _OPTIONS
+        defaults = {**dict.fromkeys(takes.split(", "), inspect.Parameter.empty), **own}
+        shared = [_made(each, defaults[each]) for each in defaults if each in PARAMETERS.keys() - declared]
+        shared += [_SPECS] if works_on == "agents" else []
+        made = click.command(name, cls, params=shared, **attributes)(run)
+        made.params += [*(_STORE if works_on in ("store", "agents") else []), _JSON]
         if group:
-            group.add_command(command)
-        return command
+            group.add_command(made)
+        return made
 
     return decorate
 
 
-def _made(parameter: inspect.Parameter) -> click.Parameter | None:
-    if not (kind := PARAMETERS.get(parameter.name)):
-        return None
-    if parameter.default is parameter.empty:
-        return kind(parameter.name)
-    return kind(parameter.name, default=parameter.default, required=False)
+def _made(name: str, default: object) -> click.Parameter:
+    more = {} if default is inspect.Parameter.empty else {"default": default, "required": False}
+    return PARAMETERS[name](name, **more)
+
+
+def _on_store(
+    function: Function, *, make: bool, at: str, token: str | None, api_key: str | None, as_user: str | None,
+    **arguments: Any,
+) -> object:  # fmt: skip
+    """Calls a command's function with the store at a place, or with its agents where there are specs."""
+    embedder = None
+    if local := not is_url(at):
+        _check_file(at, make=make)
+        embedder = _embedder()
+    with connect(
+        at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
+    ) as store:
+        try:
+            of_agents = "specs" in arguments
+            on = _agents(store, arguments.pop("specs"), local=local) if of_agents else store
+            return function(on, **arguments)
+        except PermissionDenied as denied:
+            if local and as_user is None:
+                denied.message += " (you are noop here; --as-user NAME acts as somebody else)"
+            raise
 
 
 def _agents(store: Store, specs: str | None, *, local: bool) -> AgentsHandle:
@@ -101,12 +108,9 @@ def _embedder() -> Embedder | None:
     """The one that `alcove serve` would use in the same environment."""
     from alcove.search.embedders import embedder_for  # noqa: PLC0415  --help does without
 
-    folder = os.environ.get("ALCOVE_MODEL_DIR")
-    return embedder_for(
-        os.environ.get("ALCOVE_EMBEDDER") or "minilm",
-        folder=Path(folder) if folder else None,
-        key=os.environ.get("ALCOVE_EMBEDDER_KEY"),
-    )
+    variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
+    name, folder, key = map(os.environ.get, variables)
+    return embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
 
 
 def is_url(at: str) -> bool:
@@ -127,13 +131,15 @@ def _check_file(at: str, *, make: bool) -> None:
         click.echo(f"A new store: {at}, with {where}", err=True)
 
 
-def by_offset(find: Callable[..., Sequence[T]], limit: int, offset: int = 0, *, most: int) -> Iterator[T]:
+def by_offset(
+    find: Callable[..., Sequence[T]], *where: object, limit: int, offset: int = 0, most: int, **asked: Any
+) -> Iterator[T]:
     """As many records as are wanted, asked for page by page, at most `most` at a time.
 
     `find` takes a limit and an offset. Prints what made a search poorer, if anything did.
     """
     while limit > 0:
-        found = find(limit=min(limit, most), offset=offset)
+        found = find(*where, limit=min(limit, most), offset=offset, **asked)
         if degraded := getattr(found, "degraded", None):
             click.echo(f"alcove: {degraded}", err=True)
         yield from found
@@ -170,6 +176,44 @@ def duration(typed: str | int) -> int:
     return int(seconds)
 
 
+def given(words: Sequence[str], where: str, texts: Container[str] = ()) -> dict[str, Any]:
+    """The object that was typed: as JSON, as '-' for JSON on stdin, as NAME=VALUE pairs, or as several.
+
+    What reads as JSON in a pair is JSON, unless its name is one of `texts`. `where` names it in errors.
+    """
+    content: dict[str, Any] = {}
+    for word in words:
+        if word == "-" or word.lstrip().startswith("{"):
+            content |= object_of(sys.stdin.read() if word == "-" else word, where)
+        else:
+            name, text = pair(word, where)
+            content[name] = text if name in texts else _json(text, otherwise=text)
+    return content
+
+
+def pair(word: str, where: str) -> tuple[str, str]:
+    """The two sides of NAME=VALUE."""
+    name, equals, text = word.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(
+            f"expected a JSON object or NAME=VALUE, not {word!r}", param_hint=f"'{where}'"
+        )
+    return name, text
+
+
+def object_of(text: str | bytes, where: str) -> dict[str, Any]:
+    if not isinstance(found := _json(text, otherwise=None), dict):
+        raise click.BadParameter("expected a JSON object", param_hint=f"'{where}'")
+    return found
+
+
+def _json(text: str | bytes, *, otherwise: object) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return otherwise
+
+
 def _argument(**attributes: Any) -> Callable[..., click.Parameter]:
     return lambda name, **more: click.Argument([name], **{**attributes, **more})
 
@@ -187,15 +231,16 @@ PARAMETERS = {
     "kind": _argument(),
     "id": _argument(),
     "instance": _argument(required=False),
-    "ttl": _option("--ttl", type=duration, metavar="DURATION",
-                   help="Forget it after so many seconds, or 15m, 1h, 7d."),
+    "ttl_seconds": _option("--ttl", type=duration, metavar="DURATION",
+                           help="Forget it after so many seconds, or 15m, 1h, 7d."),
     "expected_revision": _option("--expected-revision", type=int,
                                  help="Only if this is its revision; 0 if it is not there."),
     "idempotency_key": _option("--idempotency-key", help="A repetition with the same key is done once."),
     "as_of": _option("--as-of", metavar="TIME", help="As it was then, such as 2026-01-31T12:00:00Z."),
-    "conditions": _option("--filter", multiple=True, metavar="FIELD=VALUE|JSON",
-                          help="What must hold; may be repeated."),
-    "limit": _option("--limit", type=click.IntRange(1), show_default=True, help="At most so many."),
+    "filter": _option("--filter", multiple=True, metavar="FIELD=VALUE|JSON",
+                      help="What must hold; may be repeated."),
+    "limit": _option("--limit", type=click.IntRange(1), default=100, show_default=True,
+                     help="At most so many."),
     "offset": _option("--offset", type=click.IntRange(0), default=0, help="Leave out the first so many."),
     "members": _option("--member", multiple=True, help="Who is in it; may be repeated."),
     "team": _option("--team", help="In this team."),
@@ -207,11 +252,11 @@ _SPECS = click.Option(
     ["--agents", "specs"], envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
     help="The specs, for a store's file; a server has its own.",
 )  # fmt: skip
-_OPTIONS = [
+_STORE = [
     click.Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
                  metavar="FILE|URL", help="The store: its file, or the address of its server."),
     click.Option(["--token"], envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
     click.Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
     click.Option(["--as-user"], metavar="USER", help="Act as this user: on a file, or with a trusted key."),
-    click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs."),
 ]  # fmt: skip
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs.")

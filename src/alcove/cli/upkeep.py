@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alcove.cli.output import Output, Refused, compact, count, finished, followed, plain, progress, writing
-from alcove.cli.store import is_url, json_option, on_store
+from alcove.cli import output
+from alcove.cli.output import count, plain, show, show_table
+from alcove.cli.store import command, is_url
 from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ _PATIENCE = 120.0
 """Seconds without any progress; an embedder that fails is tried again within one minute."""
 
 
-@on_store()
-def stats(store: Store, out: Output) -> None:
+@command()
+def stats(store: Store) -> None:
     """Show how much there is, in all and below each root segment.
 
     \b
     Example:  alcove stats
     """
     found = store.admin.stats()
-    out.table([*found.roots, found], "root, memories, versions, bytes", whole=found, empty="",
+    show_table([*found.roots, found], "root, memories, versions, bytes", whole=found, empty="",
               root=lambda row: getattr(row, "root", "in all"))  # fmt: skip
 
 
-@on_store()
+@command()
 @click.option("--strict", is_flag=True, help="Exit code 1 also where something was only noticed.")
-def doctor(store: Store, out: Output, *, strict: bool) -> None:
+def doctor(store: Store, *, strict: bool) -> int:
     """Check a store, and say what to do.
 
     \b
@@ -49,12 +49,11 @@ def doctor(store: Store, out: Output, *, strict: bool) -> None:
     ill = odd = 0
     for each in store.doctor():
         ill, odd = ill + bool(each.wrong), odd + bool(each.noticed)
-        out.record(each, "\n".join(_lines(each)))
-    if not out.as_json:
+        show(each, *_lines(each))
+    if not output.as_json():
         noticed = f" {count(odd, 'check')} noticed something to look at." if odd else ""
         click.echo(f"{count(ill, 'check')} found something wrong." if ill else f"All is well.{noticed}")
-    if ill or (odd and strict):
-        sys.exit(1)
+    return 1 if ill or (odd and strict) else 0
 
 
 def _lines(each: Examination) -> Iterator[str]:
@@ -68,8 +67,8 @@ def _lines(each: Examination) -> Iterator[str]:
         yield f"                 → {each.advice}"
 
 
-@on_store()
-def reindex(store: Store, out: Output) -> None:
+@command()
+def reindex(store: Store) -> None:
     """Make every vector anew, as after a change of the embedder.
 
     \b
@@ -78,14 +77,14 @@ def reindex(store: Store, out: Output) -> None:
     Example:  ALCOVE_EMBEDDER=minilm alcove reindex
     """
     status = store.admin.index()
-    done = followed("indexing", status.indexed + status.waiting, store.admin.reindex())
-    out.record(store.admin.index(), f"{count(done, 'memory')} indexed")
+    done = output.followed("indexing", status.indexed + status.waiting, store.admin.reindex())
+    show(store.admin.index(), f"{count(done, 'memory')} indexed")
 
 
-@on_store()
+@command()
 @click.option("--retry", is_flag=True, help="Try again what was parked.")
 @click.option("--wait", is_flag=True, help="The same, until nothing waits; exit code 1 if it cannot be.")
-def index(store: Store, out: Output, *, retry: bool, wait: bool) -> None:
+def index(store: Store, *, retry: bool, wait: bool) -> int:
     """Show how far indexing has come, and what is in its way.
 
     \b
@@ -93,15 +92,12 @@ def index(store: Store, out: Output, *, retry: bool, wait: bool) -> None:
     """
     status = store.admin.trigger_index() if retry or wait else store.admin.index()
     if wait:
-        followed("indexing", status.waiting, _indexed(store, status.waiting))
+        output.followed("indexing", status.waiting, _indexed(store, status.waiting))
         status = store.admin.index()
-    lines = [f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"]
-    lines += [
-        f"parked: {plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items
-    ]
-    out.record(status, "\n".join(lines))
-    if wait and status.waiting:
-        sys.exit(1)
+    far = f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"
+    parked = (f"{plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items)
+    show(status, far, *(f"parked: {each}" for each in parked))
+    return 1 if wait and status.waiting else 0
 
 
 def _indexed(store: Store, waited: int) -> Iterator[int]:
@@ -114,19 +110,19 @@ def _indexed(store: Store, waited: int) -> Iterator[int]:
             yield waited - now
 
 
-@on_store()
-def keys(store: Store, out: Output) -> None:
+@command()
+def keys(store: Store) -> None:
     """Show which keys wrap the data keys, and how many each.
 
     \b
     Example:  alcove keys
     """
     found = store.admin.keys()
-    out.table(found.keys, "key=id, active, data keys=data_keys", whole=found, empty="")
+    show_table(found.keys, "key=id, active, data keys=data_keys", whole=found, empty="")
 
 
-@on_store("rotate-keys")
-def rotate_keys(store: Store, out: Output) -> None:
+@command("rotate-keys")
+def rotate_keys(store: Store) -> None:
     """Wrap every data key with a new key.
 
     \b
@@ -135,16 +131,17 @@ def rotate_keys(store: Store, out: Output) -> None:
     Example:  alcove rotate-keys
     """
     wrapped = sum(key.data_keys for key in store.admin.keys().keys)
-    done = followed("rotating", wrapped, (rotation.rewrapped for rotation in store.rotate_keys()))
+    done = output.followed("rotating", wrapped, (rotation.rewrapped for rotation in store.rotate_keys()))
     active = store.admin.keys().active
-    out.record({"active": active, "rewrapped": done}, f"{count(done, 'data key')} wrapped anew by {active}")
+    show({"active": active, "rewrapped": done}, f"{count(done, 'data key')} wrapped anew by {active}")
 
 
-@on_store()
+@command()
 @click.option("--of-user", metavar="USER",
               help="Everything held of this user instead, with its history (an access request).")  # fmt: skip
-@click.option("--output", "-o", default="-", metavar="FILE", help="A new file to write; stdout without it.")
-def export(store: Store, out: Output, prefix: Namespace, of_user: str | None, output: str) -> None:
+@click.option("--output", "-o", "file", default="-", metavar="FILE",
+              help="A new file to write; stdout without it.")  # fmt: skip
+def export(store: Store, prefix: Namespace, of_user: str | None, file: str) -> None:
     """Write memories as JSON Lines.
 
     \b
@@ -155,20 +152,20 @@ def export(store: Store, out: Output, prefix: Namespace, of_user: str | None, ou
     """
     found = store.export_memories(prefix) if of_user is None else store.admin.export(of_user)
     done = 0
-    with writing(output) as write, progress("exporting") as step:
+    with output.writing(file) as write, output.progress("exporting") as step:
         for memory in found:
-            write(compact(memory).encode() + b"\n")
+            write(output.compact(memory).encode() + b"\n")
             done += 1
             step(1)
-    if output != "-":
+    if file != "-":
         what = "memory" if of_user is None else "version"
-        out.record({"exported": done}, f"{count(done, what)} in {output}")
+        show({"exported": done}, f"{count(done, what)} in {file}")
 
 
-@on_store("import", make=True)
+@command("import", make=True)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
-def import_memories(store: Store, out: Output, file: str, *, wait: bool) -> None:
+def import_memories(store: Store, file: str, *, wait: bool) -> int:
     """Take memories from JSON Lines.
 
     \b
@@ -177,18 +174,17 @@ def import_memories(store: Store, out: Output, file: str, *, wait: bool) -> None
     Example:  alcove import alice.jsonl
     """
     size = None if file == "-" else Path(file).stat().st_size
-    with click.open_file(file, "rb") as text, progress("importing", size) as step:
+    with click.open_file(file, "rb") as text, output.progress("importing", size) as step:
         report = store.import_memories(_Watched(text, step), wait_for_index=wait)
     told = [f"{count(report.imported, 'memory')} imported, {report.unchanged:,} unchanged"]
     told += [f"line {each.line}: {plain(each.error)}" for each in report.failed[:20]]
     if report.failures > 20:
         told.append(f"and {report.failures - 20:,} more lines that were not taken")
-    out.record(report, "\n".join(told))
+    show(report, *told)
     if report.waiting or (report.imported and not wait):
         some = f"{report.waiting:,} of them" if report.waiting else "those with an index text"
         click.echo(f"{some} wait to be indexed; to see to it: alcove index --wait", err=True)
-    if report.failures:
-        sys.exit(1)
+    return 1 if report.failures else 0
 
 
 class _Watched:
@@ -204,9 +200,9 @@ class _Watched:
         return piece
 
 
-@on_store()
+@command()
 @click.argument("file", type=click.Path(path_type=Path))
-def backup(store: Store, out: Output, file: Path) -> None:
+def backup(store: Store, file: Path) -> None:
     """Copy a store in use into one file, verified.
 
     \b
@@ -214,21 +210,20 @@ def backup(store: Store, out: Output, file: Path) -> None:
     elsewhere, since a restore needs them.
     Example:  alcove backup /backups/monday.db
     """
-    done = finished(store.backup(file))
+    done = output.finished(store.backup(file))
     held = f"{count(done.memories, 'memory')}, {count(done.versions, 'version')}, {done.bytes:,} bytes"
-    out.record(done._asdict(), f"{done.path}: {held}, verified")
+    show(done._asdict(), f"{done.path}: {held}, verified")
     if done.unreadable:
         click.echo(f"{done.unreadable:,} of them do not open in the store either: alcove doctor", err=True)
 
 
-@click.command()
+@command()
 @click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--at", envvar="ALCOVE_AT", default="memory.db", show_default=True, help="The file to make.")
 @click.option("--ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A ledger of wipes besides the one at FILE.wipes.")  # fmt: skip
 @click.option("--without-ledger", is_flag=True, help="Accept that who was wiped since may come back.")
-@json_option
-def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool, as_json: bool) -> None:
+def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool) -> None:
     """Make a store of a backup.
 
     \b
@@ -237,17 +232,17 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool,
     Example:  alcove restore /backups/monday.db --at memory.db
     """
     if is_url(at):
-        raise Refused(f"{at} is a server: stop it, restore its file, start it again")
+        raise output.Refused(f"{at} is a server: stop it, restore its file, start it again")
     from alcove.upkeep.backup import restore as restored  # noqa: PLC0415  --help does without
     from alcove.upkeep.wipe_ledger import Ledger  # noqa: PLC0415
 
     if not (ledger or Ledger.beside(Path(at)).path).exists():
         click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip
-    done = finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
+    done = output.finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
     held = f"{count(done.memories, 'memory')}, {count(done.versions, 'version')}"
     gone = f"{count(done.users_forgotten, 'user')}, {count(done.memories_forgotten, 'single memory')}"
-    Output(as_json=as_json).record(done._asdict(), f"{done.path}: {held}\nforgotten again: {gone}")
+    show(done._asdict(), f"{done.path}: {held}", f"forgotten again: {gone}")
 
 
 COMMANDS = [stats, doctor, index, reindex, keys, rotate_keys]

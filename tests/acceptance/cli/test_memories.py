@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from alcove.cli.memories import changed
 from alcove.cli.output import aligned, shown
-from alcove.cli.timeline import changed
 from alcove.client import connect
 from tests.support.command import Command
 from tests.support.patience import PATIENCE, until
