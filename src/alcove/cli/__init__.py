@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from alcove import __version__
-from alcove.cli import agents, memories, people, serving, upkeep
+from alcove.cli import admin, agents, memories, operating
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
 
@@ -52,16 +52,17 @@ GROUPS = {
     "Memories": memories.COMMANDS,
     "Agents": agents.COMMANDS,
     "What was": memories.TIMELINE,
-    "People": people.COMMANDS,
-    "Moving": upkeep.MOVING,
-    "Upkeep": upkeep.COMMANDS,
-    "Rules": serving.RULES,
-    "Serving": serving.COMMANDS,
+    "People": admin.PEOPLE,
+    "Moving": operating.MOVING,
+    "Upkeep": operating.UPKEEP,
+    "Rules": admin.RULES,
+    "Serving": operating.SERVING,
 }
 
 
 @click.group(
     cls=Explained,
+    commands=[command for commands in GROUPS.values() for command in commands],
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Stores: --at memory.db or --at http://127.0.0.1:8080, or the variable ALCOVE_AT.
@@ -73,8 +74,3 @@ Completion:  eval "$(alcove completion bash)"
 @click.version_option(__version__, prog_name="alcove")
 def main() -> None:
     """Memory for AI agents: private rooms, common rooms, and nobody in a room that is not theirs."""
-
-
-for commands in GROUPS.values():
-    for command in commands:
-        main.add_command(command)

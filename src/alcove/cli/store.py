@@ -248,6 +248,8 @@ PARAMETERS = {
 }  # fmt: skip
 """What a parameter is on the command line, by its name: the same in every command that has it."""
 
+roles_option = click.option("--role", "roles", multiple=True,
+                            help="A role, such as admin; may be repeated.")  # fmt: skip
 _SPECS = click.Option(
     ["--agents", "specs"], envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
     help="The specs, for a store's file; a server has its own.",

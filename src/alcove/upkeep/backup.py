@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Self, TypeVar
@@ -85,8 +85,7 @@ def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp
             if (summary := copy.summary()) != copied.summary:
                 raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.summary}")
             copy.refuse_damaged()
-            unreadable: list[Row] = []
-            yield from _opening(copy, vault.over(copy), summary.versions, unreadable)
+            unreadable = yield from _opening(copy, vault.over(copy), summary.versions)
         for row in unreadable:  # it may be copied as it is, but must not have become so in the copy
             if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
                 raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
@@ -125,10 +124,11 @@ def restore(
             copy.refuse_damaged()
         notes = found or []
         yield from _copying(backup, partial)
-        engine = Engine(partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
-        try:
-            vault, unreadable = Vault(engine, provider), list[Row]()
-            yield from _opening(engine, vault, held.versions, unreadable)
+        with closing(
+            Engine(partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
+        ) as engine:
+            vault = Vault(engine, provider)
+            unreadable = yield from _opening(engine, vault, held.versions)
             yield Progress("forgetting", 0, len(notes))
             users, memories = _forget_again(engine, vault, notes)
             # The audit log's last entries are of the time before the backup.
@@ -138,8 +138,6 @@ def restore(
             engine.erasure.skip(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
             if not engine.erasure.scrub():
                 raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
-        finally:
-            engine.close()
         with Copy(partial.path) as copy:  # the log beside it is empty and gone
             summary = copy.summary()
         Ledger.beside(at).include(notes)
@@ -148,13 +146,14 @@ def restore(
     yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
 
 
-def _opening(
-    contents: Copy | Engine, vault: Vault, total: int, unreadable: list[Row]
-) -> Iterator[Progress[T]]:
-    """Unwraps every data key and opens every value; a key that does not open is an error."""
+def _opening(contents: Copy | Engine, vault: Vault, total: int) -> Generator[Progress[T], None, list[Row]]:
+    """Unwraps every data key, and opens every value: the rows that do not open.
+
+    A key that does not open is an error.
+    """
     for key in contents.data_keys():
         vault.key(key.subject)
-    opener = Opener(vault)
+    opener, unreadable = Opener(vault), []
     for number, row in enumerate(contents.every_version()):
         if number % 1000 == 0:
             yield Progress("verifying", number, total)
@@ -163,15 +162,15 @@ def _opening(
                 opener.value(row)
             except Unreadable:
                 unreadable.append(row)
+    return unreadable
 
 
 def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
-    total, done = source.stat().st_size, 0
+    total = source.stat().st_size
     with source.open("rb") as file:
         while chunk := file.read(_CHUNK):
             partial.write(chunk)
-            done += len(chunk)
-            yield Progress("copying", done, total)
+            yield Progress("copying", file.tell(), total)
     partial.sync()
 
 

@@ -1,18 +1,24 @@
-"""Looking after a store and moving it: figures, health, index, keys; backup, restore, export, import."""
+"""Running a store: figures, health, index, keys; backup, restore, export, import; serving; this command."""
 
 from __future__ import annotations
 
+import json
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import get_completion_class
 
+from alcove import __version__
 from alcove.cli import output
 from alcove.cli.output import count, plain, show, show_table
-from alcove.cli.store import command, is_url
+from alcove.cli.store import command, duration, is_url, roles_option
+from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
+from alcove.server import config as configuration
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -245,5 +251,86 @@ def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool)
     show(done._asdict(), f"{done.path}: {held}", f"forgotten again: {gone}")
 
 
-COMMANDS = [stats, doctor, index, reindex, keys, rotate_keys]
+@click.command()
+@configuration.options
+def serve(**options: Any) -> None:
+    """Serve the REST API.
+
+    \b
+    With no options, on this machine only, over memory.db.
+    Each option is also a variable (ALCOVE_PORT) and a name in a YAML file (port).
+    Seconds and days may also be typed 90s, 15m, 1h or 7d.
+    Example:  alcove serve --port 8080 --at memory.db --auth jwt --jwt-secret "$SECRET"
+    """
+    if is_url(str(options["at"])):
+        raise click.BadParameter(f"{options['at']} is served already; give a file", param_hint="'--at'")
+    with needed_by("alcove serve", extra="server"):
+        from alcove.server.startup import serve as run  # noqa: PLC0415
+
+    run(configuration.ServeConfig(**options))
+
+
+@command()
+@configuration.options
+def config(**options: Any) -> None:
+    """Print what `alcove serve` would use, and why."""
+    sources = configuration.sources(click.get_current_context())
+    rows = []
+    for name, value in options.items():
+        hidden = name in configuration.SECRETS and value is not None
+        rows.append({"name": name, "value": "(set)" if hidden else value, "source": sources[name]})
+    if output.as_json():
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
+        click.echo("\n".join(output.aligned(cells, None)))
+
+
+@command()
+@click.option("--user", required=True, help="Whom the token names.")
+@roles_option
+@click.option("--jwt-secret", envvar="ALCOVE_JWT_SECRET", required=True, help="The server's shared secret.")
+@click.option("--seconds", "--ttl", "seconds", type=duration, default=3600, show_default=True,
+              metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
+def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> None:
+    """Make a token, for trying things out.
+
+    \b
+    For a server in HS256 mode.
+    Example:  alcove token --user alice --role admin --jwt-secret "$SECRET"
+    """
+    if not user:
+        raise click.UsageError("--user names nobody")
+    with needed_by("alcove token", extra="server"):
+        from alcove.server.auth import make_token  # noqa: PLC0415
+
+    made = make_token(jwt_secret, user, list(roles), seconds=seconds)
+    show({"token": made}, made)
+
+
+@command()
+def version() -> None:
+    """Print which Alcove this is."""
+    parts = {"alcove": __version__, "python": platform.python_version()}
+    show(parts, f"alcove {parts['alcove']} (Python {parts['python']})")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands and options.
+
+    \b
+    Examples:
+      eval "$(alcove completion bash)"                     in ~/.bashrc, or zsh in ~/.zshrc
+      alcove completion fish > ~/.config/fish/completions/alcove.fish
+    """
+    maker = get_completion_class(shell)
+    assert maker is not None
+    click.echo(maker(context.find_root().command, {}, "alcove", "_ALCOVE_COMPLETE").source())
+
+
+UPKEEP = [stats, doctor, index, reindex, keys, rotate_keys]
 MOVING = [export, import_memories, backup, restore]
+SERVING = [serve, config, token, version, completion]
