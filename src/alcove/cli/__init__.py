@@ -1,4 +1,4 @@
-"""The `alcove` command: one module for each group of commands.
+"""The `alcove` command: one module for memories, agents, what admins do, and running a store.
 
 Exit codes, for scripts: 0 it is done, 1 it is not there or something was found wrong, 2 the input was wrong
 or refused, 3 the store or the server cannot take it now.

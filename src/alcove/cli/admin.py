@@ -46,14 +46,14 @@ def held(store: Store, user: str) -> int:
 
 
 @command()
-def review(store: Store, user: str, limit: int = 100) -> None:
+def review(store: Store, user: str, limit: int) -> None:
     """Look through the memories of a user; audited.
 
     \b
     What is in their rooms, and what they wrote into rooms of others, in the order it was written.
     Example:  alcove review alice
     """
-    found = by_cursor(partial(store.admin.memories_of, user), "items", limit)
+    found = by_cursor(store.admin.memories_of, user, field="items", limit=limit)
     columns = "id, written=created_at, namespace, key, value"
     show_table(found, columns, empty=f"nothing of {plain(user)} is held")
 

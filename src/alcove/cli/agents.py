@@ -72,7 +72,7 @@ def _rooms(memory: Any) -> str:
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
 def show_agent(
-    agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int = 100
+    agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int
 ) -> None:
     """Show an agent: its spec, its tools, its rooms or its calls.
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 _MISSING = object()
+_SIDES = {"before": ("-", "red"), "after": ("+", "green")}
+"""The two sides of a change, with the sign and the colour of each."""
 
 
 @command(make=True, takes="ttl_seconds, expected_revision, idempotency_key")
@@ -284,19 +287,17 @@ def diff(store: Store, namespace: Namespace, key: str, before: str | None, after
     """
     versions = partial(_versions, store, namespace, key)
     newer = _chosen(versions(), after) if after else next(versions())
-    older = _chosen(versions(), before) if before else next(
-        (each for each in versions() if each.revision < newer.revision), None
-    )  # fmt: skip
-    changes = [*changed((older and older.value) or {}, newer.value or {})]
-    sides = {"from": older and older.revision, "to": newer.revision}
-    lines = [
-        click.style(f"{sign} {plain(path)}: {plain(compact(side))}", fg=colour)
-        for path, *both in changes
-        for sign, side, colour in zip("-+", both, ("red", "green"), strict=True)
-        if side is not _MISSING
-    ]
-    title = f"{plain(key)} in {namespace}: {_title(older)} → {_title(newer)}"
-    show({**sides, "changes": [_change(*each) for each in changes]}, title, *lines)
+    earlier = (each for each in versions() if each.revision < newer.revision)
+    older = _chosen(versions(), before) if before else next(earlier, None)
+    changes = list[dict[str, Any]]()
+    lines = [f"{plain(key)} in {namespace}: {_title(older)} → {_title(newer)}"]
+    for path, *values in changed((older and older.value) or {}, newer.value or {}):
+        sides = {side: each for side, each in zip(_SIDES, values, strict=True) if each is not _MISSING}
+        changes.append({"path": path, **sides})
+        for side, value in sides.items():
+            sign, colour = _SIDES[side]
+            lines.append(click.style(f"{sign} {plain(path)}: {plain(compact(value))}", fg=colour))
+    show({"from": older and older.revision, "to": newer.revision, "changes": changes}, *lines)
     if not changes and not as_json():
         click.echo("no difference", err=True)
 
@@ -317,21 +318,14 @@ def _title(version: Version | None) -> str:
     return f"revision {version.revision} ({shown(version.created_at)}{gone})"
 
 
-def _change(path: str, old: Any, new: Any) -> dict[str, Any]:
-    """As JSON: a side that is not there has no field."""
-    sides = {"before": old, "after": new}
-    return {"path": path, **{name: side for name, side in sides.items() if side is not _MISSING}}
-
-
 def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Where two values differ, place by place: the path, what was there and what is."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*old, *(name for name in new if name not in old)]:
+        for name in old | new:
             below = f"{path}.{name}" if path else name
             yield from changed(old.get(name, _MISSING), new.get(name, _MISSING), below)
     elif isinstance(old, list) and isinstance(new, list):
-        for n in range(max(len(old), len(new))):
-            before, after = (side[n] if n < len(side) else _MISSING for side in (old, new))
+        for n, (before, after) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
             yield from changed(before, after, f"{path}[{n}]")
     elif type(old) is not type(new) or old != new:
         yield path or "value", old, new
@@ -340,7 +334,7 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
 @command()
 @click.option("--user", help="Only what this user did, or what was done about them.")
 @click.option("--action", help="Only this action, such as user.wipe.")
-def audit(store: Store, limit: int = 100, **asked: Any) -> None:
+def audit(store: Store, limit: int, **asked: Any) -> None:
     """Show who operated on what, newest first.
 
     \b
@@ -349,7 +343,7 @@ def audit(store: Store, limit: int = 100, **asked: Any) -> None:
       alcove audit --user alice
       alcove audit --action policies.put --json
     """
-    entries = by_cursor(partial(store.admin.audit, **asked), "entries", limit)
+    entries = by_cursor(store.admin.audit, field="entries", limit=limit, **asked)
     show_table(entries, "when=at, actor, action, subject, details", empty="nothing was noted")
 
 

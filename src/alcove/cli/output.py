@@ -126,21 +126,19 @@ def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[st
         widths[widest] -= 1
     numbers = [all(type(cell) is int for cell in column[1:]) for column in zip(*table, strict=True)]
     for row in rows:
-        cells = [_cut(cell, most) for cell, most in zip(row, widths, strict=True)]
-        filled = [
-            " " * (most - _columns(cell)) + cell if number else cell + " " * (most - _columns(cell))
-            for cell, most, number in zip(cells, widths, numbers, strict=True)
-        ]
-        yield _GAP.join(filled).rstrip()
+        cells = (_fitted(*each) for each in zip(row, widths, numbers, strict=True))
+        yield _GAP.join(cells).rstrip()
 
 
-def _cut(text: str, most: int) -> str:
-    if _columns(text) <= most:
-        return text
-    text = text[: most - 1]
-    while _columns(text) > most - 1:
-        text = text[:-1]
-    return text + "…"
+def _fitted(text: str, width: int, to_the_right: bool) -> str:
+    """A text of this width: filled with spaces, or cut."""
+    if _columns(text) > width:
+        text = text[: width - 1]
+        while _columns(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    spaces = " " * (width - _columns(text))
+    return spaces + text if to_the_right else text + spaces
 
 
 def _columns(text: str) -> int:

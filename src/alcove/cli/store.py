@@ -148,11 +148,11 @@ def by_offset(
         limit, offset = limit - len(found), offset + len(found)
 
 
-def by_cursor(ask: Callable[..., Any], field: str, limit: int) -> Iterator[Any]:
+def by_cursor(ask: Callable[..., Any], *where: object, field: str, limit: int, **asked: Any) -> Iterator[Any]:
     """The same, of an operation that takes a limit and a cursor; `field` of a page has its records."""
     cursor = None
     while limit > 0:
-        page = ask(limit=min(limit, 1000), after_cursor=cursor)
+        page = ask(*where, limit=min(limit, 1000), after_cursor=cursor, **asked)
         records, cursor = getattr(page, field), page.after_cursor
         yield from records
         if not records or cursor is None:
