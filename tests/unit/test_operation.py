@@ -137,7 +137,7 @@ def test_what_is_wrong_is_named_as_each_side_knows_it() -> None:
     with pytest.raises(InvalidRequest) as refused:
         LibraryHandle(CLERK).borrow("none", "a")
     assert refused.value.field == "book"
-    assert asyncio.run(remote(ADMIN).burn("Emma")) is None  # type: ignore[arg-type]
+    assert asyncio.run(remote(ADMIN).burn("Emma")) is None
 
 
 def test_an_operation_is_described_by_its_method_alone() -> None:

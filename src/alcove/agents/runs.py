@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from alcove.agents.rooms import MOST_ID, RUNS
 from alcove.agents.specs import short
@@ -88,7 +88,12 @@ class Runs:
         self._remove(run, present - wanted)
         return self.find(run)
 
-    def list_runs(self, principal: Principal, limit: int = MOST_RUNS, offset: int = 0) -> list[Run]:
+    def list_runs(
+        self,
+        principal: Principal,
+        limit: Annotated[int, Meta(ge=1, le=MOST_RUNS)] = MOST_RUNS,
+        offset: Annotated[int, Meta(ge=0)] = 0,
+    ) -> list[Run]:
         """The runs that the caller owns or is in: at most `limit`, after the first `offset`."""
         user = principal.user_id
         validation.whole(offset, "offset", 0, 2**31)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from alcove.agents.call_log import Calls, ToolCall
 from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
@@ -218,7 +218,9 @@ class Agents(Runs):
             )
             self.calls.note(call, bound)
 
-    def calls_of(self, principal: Principal, agent: str, limit: int = MOST_CALLS) -> list[ToolCall]:
+    def calls_of(
+        self, principal: Principal, agent: str, limit: Annotated[int, Meta(ge=1, le=MOST_CALLS)] = MOST_CALLS
+    ) -> list[ToolCall]:
         """The newest tool calls of an agent, at most `limit`; everybody's for an admin or auditor."""
         everybody = principal.is_admin or principal.is_auditor
         found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)

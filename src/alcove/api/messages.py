@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
-from alcove.api.wire import Segments
+from alcove.agents.tools import Answer
+from alcove.api.wire import converted, fields_of
+from alcove.core import cursor
+from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError
-from alcove.core.records import Delete, Get, Key, Put, Revision, Seconds, Touch
+from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Put, Result, Touch
 from alcove.core.settings import AdjustableSettings
+from alcove.store import validation
 from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
 
@@ -25,7 +29,20 @@ class PolicyTexts(Struct, kw_only=True):
     filter: Text | None = None
 
 
-class PolicyAnswers(Struct, kw_only=True):
+class Told(Struct):
+    """An answer other than what its method gives, and how each is made from the other: of a mapping, here."""
+
+    @classmethod
+    def of(cls, result: Any) -> Self:
+        """The answer that tells of a result."""
+        return cls(**result)
+
+    def meant(self, arguments: Mapping[str, Any]) -> Any:
+        """The result, for who called with these arguments."""
+        return structs.asdict(self)
+
+
+class PolicyAnswers(Told, kw_only=True):
     """What each rule says to an input; null where it is undefined."""
 
     decision: Any
@@ -43,9 +60,10 @@ def _about(name: str) -> Meta:
     return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["about"])
 
 
-SettingsInForce = defstruct(
+SettingsInForce: type[Told] = defstruct(  # type: ignore[assignment]
     "SettingsInForce",
     [(name, Annotated[kind, _about(name)]) for name, kind in _SETTINGS.items()],
+    bases=(Told,),
     namespace={"__doc__": "The settings that can be put while a store runs."},
     kw_only=True,
 )
@@ -57,36 +75,17 @@ SettingsChanges = defstruct(
 )
 
 
-class PutOperation(Put, frozen=True, kw_only=True, tag="put", forbid_unknown_fields=True):
-    namespace: Segments
-    key: Key
-    value: dict[str, Any]
-    index: dict[str, str] | None = None
-    ttl_seconds: Seconds | None = None
-    expected_revision: Revision | None = None
+_OPERATIONS = [
+    defstruct(
+        f"{kind.__name__}Operation", fields_of(kind), bases=(kind,), kw_only=True, forbid_unknown_fields=True
+    )
+    for kind in (Put, Get, Delete, Touch)
+]
+Operations: Any = list[Union[tuple(_OPERATIONS)]]  # type: ignore[misc]  # noqa: UP007  of types made here
+"""Those of a batch: the records of the library, with their fields as JSON has them."""
 
 
-class GetOperation(Get, frozen=True, kw_only=True, tag="get", forbid_unknown_fields=True):
-    namespace: Segments
-    key: Key
-
-
-class DeleteOperation(Delete, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True):
-    namespace: Segments
-    key: Key
-    expected_revision: Revision | None = None
-
-
-class TouchOperation(Touch, frozen=True, kw_only=True, tag="touch", forbid_unknown_fields=True):
-    namespace: Segments
-    key: Key
-    ttl_seconds: Seconds | None = None
-
-
-Operations = list[PutOperation | GetOperation | DeleteOperation | TouchOperation]
-
-
-class BatchAnswer(Struct, omit_defaults=True):
+class BatchAnswer(Told, omit_defaults=True):
     """A put's or touch's entry, a get's memory or null, a delete's outcome, in the order asked.
 
     `after_cursor` is there where gets are left, because they would be too large.
@@ -95,35 +94,69 @@ class BatchAnswer(Struct, omit_defaults=True):
     results: list[dict[str, Any] | None]
     after_cursor: str | None = None
 
+    @classmethod
+    def of(cls, result: Portion[Any]) -> BatchAnswer:
+        return cls([*result], result.after_cursor)
 
-class RotationAnswer(Struct):
+    def meant(self, arguments: Mapping[str, Any]) -> Portion[Result]:
+        after = arguments["after_cursor"]
+        asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
+        found: Portion[Result] = Portion(map(_result, asked, self.results))
+        found.after_cursor = self.after_cursor
+        return found
+
+
+def _result(write: Operation, answer: dict[str, Any] | None) -> Result:
+    """What an operation of a batch answered, as the record that it gives."""
+    if answer is None:
+        return None
+    if isinstance(write, Delete):
+        return converted(answer, Deletion)
+    return converted(answer, Memory) if isinstance(write, Get) else converted(answer, Entry)
+
+
+class RotationAnswer(Told):
     """The active key-encryption key, and how many data keys it wrapped anew."""
 
     active: str
     rotated: int
 
     @classmethod
-    def of(cls, steps: Iterator[Rotation]) -> RotationAnswer:
-        *_, last = steps
-        return cls(last.active, last.rewrapped)
+    def of(cls, result: Iterator[Rotation]) -> RotationAnswer:
+        *_, last = result
+        return cls(*last)
 
-    @property
-    def rotation(self) -> Rotation:
-        return Rotation(self.active, self.rotated)
+    def meant(self, arguments: Mapping[str, Any]) -> Iterator[Rotation]:
+        return iter([Rotation(self.active, self.rotated)])
 
 
-class DoctorAnswer(Struct):
+class DoctorAnswer(Told):
     """Whether nothing is wrong, and what was examined."""
 
     well: bool
     examinations: list[Examination]
 
+    @classmethod
+    def of(cls, result: Iterator[Examination]) -> DoctorAnswer:
+        done = [*result]
+        return cls(not any(each.wrong for each in done), done)
 
-class ToolAnswer(Struct):
+    def meant(self, arguments: Mapping[str, Any]) -> Iterator[Examination]:
+        return iter(self.examinations)
+
+
+class ToolAnswer(Told):
     """What a tool gives: a structured result, and the same in words for the model."""
 
     result: Any
     text: str
+
+    @classmethod
+    def of(cls, result: Answer) -> ToolAnswer:
+        return cls(*result)
+
+    def meant(self, arguments: Mapping[str, Any]) -> Answer:
+        return Answer(self.result, self.text)
 
 
 class HealthAnswer(Struct):

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
-from alcove.agents.runs import MOST_RUNS
-from alcove.agents.service import MOST_CALLS, Agents
-from alcove.agents.tools import READING, Answer
+from alcove.agents.service import Agents
+from alcove.agents.tools import READING
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
-from alcove.api.wire import converted
-from alcove.core import cursor
-from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
-from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Result
 from alcove.core.records import Operation as Write
 from alcove.store import validation
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories
-from alcove.upkeep.doctor import Examination
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
@@ -51,23 +44,6 @@ def _line(position: int, write: Write) -> bytes:
         raise
 
 
-def _results(answer: messages.BatchAnswer, arguments: Mapping[str, Any]) -> Portion[Result]:
-    """What the operations of a batch answered, as the records that each of them gives."""
-    after = arguments["after_cursor"]
-    asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
-    found: Portion[Result] = Portion(map(_result, asked, answer.results))
-    found.after_cursor = answer.after_cursor
-    return found
-
-
-def _result(write: Write, answer: dict[str, Any] | None) -> Result:
-    if answer is None:
-        return None
-    if isinstance(write, Delete):
-        return converted(answer, Deletion)
-    return converted(answer, Memory) if isinstance(write, Get) else converted(answer, Entry)
-
-
 class MemoryOperations:
     """Reading and writing memories."""
 
@@ -77,16 +53,11 @@ class MemoryOperations:
         Memories.put,
         f"PUT {_AT}",
         "Store a memory",
-        errors=(409,),
+        refuses=(409,),
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": {"text": "likes green tea"}},
     )
     get = Operation(
-        Memories.get,
-        f"GET {_AT}",
-        "Read a memory",
-        names=_PLACE,
-        absent="there is no such memory",
-        reads=True,
+        Memories.get, f"GET {_AT}", "Read a memory", names=_PLACE, absent="there is no such memory"
     )
     delete = Operation(
         Memories.delete,
@@ -94,13 +65,13 @@ class MemoryOperations:
         "Delete a memory; absent is fine",
         names=_PLACE,
         quiet=True,
-        errors=(409,),
+        refuses=(409,),
     )
     touch = Operation(
         Memories.touch,
         f"POST {_AT}/touch",
         "Change when a memory expires",
-        errors=(404,),
+        refuses=(404,),
         example={**_EXAMPLE, "ttl_seconds": 3600},
     )
     search = Operation(
@@ -109,7 +80,7 @@ class MemoryOperations:
         "Find memories",
         defaults={"namespace_prefix": msgspec.NODEFAULT},
         within="items",
-        errors=(503,),
+        refuses=(503,),
         reads=True,
         example={"namespace_prefix": ["user", "noop"], "query": "what to drink", "limit": 5},
     )
@@ -127,10 +98,8 @@ class MemoryOperations:
         "Many operations in one transaction: all of them or none",
         types={"operations": messages.Operations},
         sends={"operations": _written},
-        answer=messages.BatchAnswer,
-        told_as=lambda results: messages.BatchAnswer([*results], results.after_cursor),  # type: ignore[list-item]
-        read_as=_results,
-        errors=(404, 409),
+        told_as=messages.BatchAnswer,
+        refuses=(404, 409),
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
     )
     namespaces = Operation(
@@ -138,7 +107,6 @@ class MemoryOperations:
         f"GET {_AT}/namespaces",
         "List the namespaces that hold something",
         within="namespaces",
-        reads=True,
     )
     events = Operation(
         Memories.events,
@@ -146,7 +114,6 @@ class MemoryOperations:
         "Read the timeline",
         names={"prefix": "ns"},
         sends={"kinds": validation.kinds},
-        reads=True,
     )
     history = Operation(
         Memories.history,
@@ -154,7 +121,6 @@ class MemoryOperations:
         "Every retained version of one memory, newest first",
         names=_PLACE,
         within="versions",
-        reads=True,
     )
     follow = Streaming(
         Memories.follow,
@@ -163,7 +129,6 @@ class MemoryOperations:
         streams=EVENTS,
         names={"prefix": "ns"},
         sends={"kinds": validation.kinds},
-        hidden=("after_cursor",),
     )
     export_memories = Streaming(
         Memories.export,
@@ -176,42 +141,25 @@ class MemoryOperations:
 
 _ADMIN = "/v1/admin"
 _USER = f"{_ADMIN}/users/{{user}}"
-_Limit = Annotated[int, Meta(ge=1, le=1000)]
-
-
-def _examined(examinations: Iterator[Examination]) -> messages.DoctorAnswer:
-    done = [*examinations]
-    return messages.DoctorAnswer(not any(each.wrong for each in done), done)
 
 
 class AdminOperations:
     """What operators do. Auditors may call what only reads."""
 
     TAG = "admin"
+    ROLES = "auditor", "admin"
+    """Who may, whatever the policy says: a GET, and anything else; an entry may say otherwise."""
 
-    held = Operation(Admin.held, f"GET {_USER}", "What is held of a user", role="auditor")
-    memories_of = Operation(
-        Admin.memories_of,
-        f"GET {_USER}/memories",
-        "A user's memories, to review",
-        role="auditor",
-        types={"limit": _Limit},
-    )
+    held = Operation(Admin.held, f"GET {_USER}", "What is held of a user")
+    memories_of = Operation(Admin.memories_of, f"GET {_USER}/memories", "A user's memories, to review")
     export = Streaming(
-        Admin.export,
-        f"GET {_USER}/export",
-        "All that is held of a user, one a line",
-        role="auditor",
-        streams=NDJSON,
+        Admin.export, f"GET {_USER}/export", "All that is held of a user, one a line", streams=NDJSON
     )
-    remove = Operation(
-        Admin.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited", role="admin"
-    )
+    remove = Operation(Admin.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited")
     wipe = Operation(
         Admin.wipe,
         f"POST {_USER}/wipe",
         "Erase a user",
-        role="admin",
         defaults={"wait": False},
         unhurried=True,
         example={"dry_run": True},
@@ -224,98 +172,70 @@ class AdminOperations:
         types={"receipt": dict[str, Any]},
         within="verified",
     )
-    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "The policies in force", role="auditor")
+    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "The policies in force")
     put_policies = Operation(
         Admin.put_policies,
         f"PUT {_ADMIN}/policies",
         "Put policies in force in every worker",
-        role="admin",
-        mapping=("texts", messages.PolicyTexts),
+        types={"texts": messages.PolicyTexts},
     )
     test_policies = Operation(
         Admin.test_policies,
         f"POST {_ADMIN}/policies/test",
         "Ask policies without a consequence",
-        role="admin",
         names={"question": "input"},
-        types={"question": dict[str, Any]},
-        mapping=("texts", messages.PolicyTexts),
-        answer=messages.PolicyAnswers,
+        types={"texts": messages.PolicyTexts},
+        told_as=messages.PolicyAnswers,
         example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
-    index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come", role="auditor")
+    index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come")
     trigger_index = Operation(
-        Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index what waits or was parked", role="admin"
+        Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index what waits or was parked"
     )
-    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "The key-encryption keys in use", role="auditor")
+    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "The key-encryption keys in use")
     rotate_keys = Operation(
         Admin.rotate_keys,
         f"POST {_ADMIN}/keys/rotate",
         "Wrap every data key anew",
-        role="admin",
-        answer=messages.RotationAnswer,
-        told_as=messages.RotationAnswer.of,
-        read_as=lambda answer, _: iter((answer.rotation,)),
+        told_as=messages.RotationAnswer,
         unhurried=True,
     )
     settings = Operation(
-        Admin.settings,
-        f"GET {_ADMIN}/settings",
-        "Retention and limits",
-        role="auditor",
-        answer=messages.SettingsInForce,
+        Admin.settings, f"GET {_ADMIN}/settings", "Retention and limits", told_as=messages.SettingsInForce
     )
     put_settings = Operation(
         Admin.put_settings,
         f"PUT {_ADMIN}/settings",
         "Change retention and limits",
-        role="admin",
-        mapping=("changes", messages.SettingsChanges),
-        answer=messages.SettingsInForce,
+        types={"changes": messages.SettingsChanges},
+        told_as=messages.SettingsInForce,
     )
-    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is", role="auditor")
-    audit = Operation(
-        Admin.audit,
-        f"GET {_ADMIN}/audit",
-        "Who operated on what, newest first",
-        role="auditor",
-        types={"limit": _Limit},
-    )
+    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is")
+    audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Who operated on what, newest first")
     doctor = Operation(
         Admin.doctor,
         f"GET {_ADMIN}/doctor",
         "Check the whole store",
-        role="auditor",
-        answer=messages.DoctorAnswer,
-        told_as=_examined,
-        read_as=lambda answer, _: iter(answer.examinations),
+        told_as=messages.DoctorAnswer,
         reads=True,
         unhurried=True,
     )
     list_api_keys = Operation(
-        Admin.list_api_keys,
-        f"GET {_ADMIN}/apikeys",
-        "API keys, without the keys",
-        role="auditor",
-        within="keys",
+        Admin.list_api_keys, f"GET {_ADMIN}/apikeys", "API keys, without the keys", within="keys"
     )
     create_api_key = Operation(
         Admin.create_api_key,
         f"POST {_ADMIN}/apikeys",
         "Make an API key; it is shown once",
-        role="admin",
         within="key",
         example={"client": "phone-app", "user": "alice"},
     )
-    revoke_api_key = Operation(
-        Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}", "Revoke an API key", role="admin"
-    )
+    revoke_api_key = Operation(Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}", "Revoke an API key")
 
 
 _AGENT = "/v1/agents/{agent}"
 _ROOM = f"{_AGENT}/rooms/{{kind}}"
 _RUN = "/v1/runs/{kind}/{id}"
-_Provider = Literal["openai", "anthropic", "mcp"]
 
 
 class AgentOperations:
@@ -336,7 +256,7 @@ class AgentOperations:
         Agents.tools,
         f"GET {_AGENT}/tools",
         "An agent's tools, as a provider takes them",
-        types={"format": _Provider},
+        types={"format": Literal["openai", "anthropic", "mcp"]},
         within="tools",
     )
     call_with = Operation(
@@ -345,17 +265,14 @@ class AgentOperations:
         "Call a tool",
         types={"arguments": dict[str, Any], "instances": dict[str, str]},
         defaults={"arguments": {}, "instances": {}},
-        answer=messages.ToolAnswer,
-        told_as=lambda answer: messages.ToolAnswer(*answer),
-        read_as=lambda answer, _: Answer(answer.result, answer.text),
-        errors=(409,),
+        told_as=messages.ToolAnswer,
+        refuses=(409,),
         reads=lambda arguments: arguments["tool"] in READING,
     )
     calls_of = Operation(
         Agents.calls_of,
         f"GET {_AGENT}/calls",
         "The newest tool calls, without content",
-        types={"limit": Annotated[int, Meta(ge=1, le=MOST_CALLS)]},
         defaults={"limit": 100},
         within="calls",
     )
@@ -365,30 +282,20 @@ class AgentOperations:
     reset_room = Operation(
         Agents.reset_room, f"DELETE {_ROOM}", "Empty a scratch room; its versions start at 1 again"
     )
-    watch_room = Streaming(
-        Agents.watch_room,
-        f"GET {_ROOM}/events",
-        "Watch a scratch room",
-        streams=EVENTS,
-        hidden=("after_cursor",),
-    )
+    watch_room = Streaming(Agents.watch_room, f"GET {_ROOM}/events", "Watch a scratch room", streams=EVENTS)
     list_runs = Operation(
-        Agents.list_runs,
-        "GET /v1/runs",
-        "The runs that the caller owns or is in",
-        types={"limit": Annotated[int, Meta(ge=1, le=MOST_RUNS)], "offset": Annotated[int, Meta(ge=0)]},
-        within="runs",
+        Agents.list_runs, "GET /v1/runs", "The runs that the caller owns or is in", within="runs"
     )
     open_run = Operation(
         Agents.open_run,
         "POST /v1/runs",
         "Open a workflow, swarm or debate for several users",
         types={"kind": Literal["workflow", "swarm", "debate"]},
-        errors=(404, 409),
+        refuses=(404, 409),
         example={"kind": "workflow", "members": ["bob"]},
     )
     change_run = Operation(
-        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", errors=(409,)
+        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", refuses=(409,)
     )
     close_run = Operation(
         Agents.close_run,

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
-from typing import get_type_hints as hints_of
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct, field, structs
+from msgspec import Meta, Struct, field, structs
 
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.namespace import Namespace
@@ -42,16 +41,10 @@ def on_wire(hint: Any) -> Any:
 
 def fields_of(record: type[Struct]) -> list[Any]:
     """The fields of a record, as `defstruct` takes them."""
-    hints = hints_of(record, include_extras=True)
-    found: list[Any] = []
-    for each in structs.fields(record):
-        if each.default is not NODEFAULT:
-            found.append((each.name, hints[each.name], each.default))
-        elif each.default_factory is not NODEFAULT:
-            found.append((each.name, hints[each.name], field(default_factory=each.default_factory)))
-        else:
-            found.append((each.name, hints[each.name]))
-    return found
+    return [
+        (each.name, on_wire(each.type), field(default=each.default, default_factory=each.default_factory))  # type: ignore[call-overload]
+        for each in structs.fields(record)
+    ]
 
 
 def sent(value: Any, hint: Any, name: str) -> object:

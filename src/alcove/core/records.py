@@ -26,6 +26,7 @@ Seconds = Annotated[
 ]
 Revision = Annotated[int, Meta(ge=0, description="The revision that must be there; 0 is nothing.")]
 Query = Annotated[str, Meta(min_length=1, description="What to look for, in words.")]
+Limit = Annotated[int, Meta(ge=1, le=1000)]
 Offset = Annotated[int, Meta(ge=0, description="How many of the first to leave out.")]
 AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
 KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
@@ -177,14 +178,14 @@ class Operation(Struct, frozen=True, tag_field="op"):
     """One operation of a batch."""
 
     namespace: Address
-    key: str
+    key: Key
 
 
 class Put(Operation, frozen=True, tag="put"):
     value: Mapping[str, object]
     index: Mapping[str, str] | None = None
-    ttl_seconds: int | None = None
-    expected_revision: int | None = None
+    ttl_seconds: Seconds | None = None
+    expected_revision: Revision | None = None
     create_only: bool = False
 
 
@@ -216,13 +217,13 @@ class Evict(Get, frozen=True, kw_only=True, tag="evict"):
 
 
 class Delete(Operation, frozen=True, tag="delete"):
-    expected_revision: int | None = None
+    expected_revision: Revision | None = None
 
 
 class Touch(Operation, frozen=True, tag="touch"):
     """Changes when a memory expires, without a version or an event."""
 
-    ttl_seconds: int | None = None
+    ttl_seconds: Seconds | None = None
 
 
 Result = Entry | Memory | Deletion | None

@@ -265,7 +265,7 @@ def _handler(
                 return None
             return None if answer is None else encoded(answer)
 
-        return await (reads if operation.reads(arguments) else changes).settled(done())
+        return await (reads if operation.only_reads(arguments) else changes).settled(done())
 
     return handle
 

@@ -217,7 +217,7 @@ class Admin(People):
         user: str | None = None,
         action: str | None = None,
         after_cursor: str | None = None,
-        limit: int = 100,
+        limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
     ) -> AuditPage:
         """Who operated on what, newest first."""
         principal.require("auditor")

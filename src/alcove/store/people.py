@@ -14,7 +14,7 @@ from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
-from alcove.core.records import HeldNamespace, HeldVersion, Receipt, Shared
+from alcove.core.records import HeldNamespace, HeldVersion, Limit, Receipt, Shared
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import row_decoding, validation
 from alcove.store.admin_records import Held, ReviewPage
@@ -68,7 +68,7 @@ class People(Service):
         )
 
     def memories_of(
-        self, principal: Principal, user: str, *, limit: int = 100, after_cursor: str | None = None
+        self, principal: Principal, user: str, *, limit: Limit = 100, after_cursor: str | None = None
     ) -> ReviewPage:
         """What is live in a user's rooms or was written by them into others', page by page; audited."""
         self._may_read(principal, user)
