@@ -113,7 +113,7 @@ def watched(memory: Alcove, watch: Watch) -> Iterator[None]:
     """Puts the watch around every stage, and takes it off again."""
     places = [(stage, owner, name) for stage, named in STAGES.items() for owner, name in named]
     originals = [getattr(owner, name) for _, owner, name in places]
-    engine: Any = memory._memories._engine
+    engine: Any = memory.memories._engine
     assert isinstance(engine, Engine)
     database: Any = engine._db
     connection = database._writer

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from alcove.agents.rooms import older_room
-from alcove.agents.runs import Runs
-from alcove.agents.service import Agents
 from alcove.api.operation import Operation
-from alcove.client.store import AgentsHandle, Store
-from alcove.core.background import Worker
+from alcove.client.open_store import OpenStore
+from alcove.client.store import Store, Transport
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.core.records import Swept
 from alcove.core.settings import Settings
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
@@ -32,8 +28,6 @@ from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
 from alcove.store.memories import Memories
-from alcove.upkeep.backup import BackedUp, Progress
-from alcove.upkeep.transfer import File, Importer, Imports
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
@@ -41,27 +35,29 @@ if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Operations done by services in this process, as one principal."""
 
-    def __init__(self, services: Mapping[str, object], principal: Principal) -> None:
+    def __init__(self, services: Mapping[str, Any], principal: Principal) -> None:
         """`services`: what does the operations of each table, by the table's tag."""
-        self._services = services
+        self.services = services
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> LocalTransport:
-        return LocalTransport(self._services, principal)
-
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        """The method that does an operation."""
-        return partial(getattr(self._services[operation.tag], operation.does.__name__), self.principal)
+        return partial(operation.does, self.services[operation.tag], self.principal)
 
-    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
-        return self.only_here("backup")(to)  # type: ignore[no-any-return]
+    def user(self, user_id: str, roles: Iterable[str]) -> Principal:
+        if isinstance(roles, str):
+            raise InvalidRequest("roles", "a list of strings")
+        return Principal(user_id, claims={"sub": user_id, "roles": [*roles]})
 
-    def only_here(self, name: str) -> Callable[..., Any]:
-        """A method for operators that is no operation of a table."""
-        return partial(getattr(self._services["admin"], name), self.principal)
+    def agents(self, specs: str | os.PathLike[str] | None) -> Self:
+        other = copy.copy(self)
+        other.services = {**self.services, "agents": self.services["store"].agents(specs)}
+        return other
+
+    def close(self) -> Any:
+        self.services["store"].close()
 
 
 class Alcove(Store):
@@ -86,13 +82,13 @@ class Alcove(Store):
     ) -> None:
         path = _checked_path(at)
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
-        self._settings = settings or Settings()
+        settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or default_keys(path)
         engine = Engine(
             path,
             clock=clock,
-            busy_timeout=self._settings.busy_timeout,
+            busy_timeout=settings.busy_timeout,
             on_create=provider.create,
             observer=observer,
         )
@@ -101,64 +97,17 @@ class Alcove(Store):
         except BaseException:
             engine.close()
             raise
-        self._memories = _road(engine, vault, policy, path, self._settings, clock, model)
-        admin, interval = self._memories.admin, self._settings.sweep_interval
-        self._sweeper = Worker("sweep", self._sweep_due, interval)
-        if interval:
-            self._sweeper.start()
-            admin.wake = self._sweeper.wake
-        admin.rooms_left_alone = Runs(self._memories).left_alone
+        memories = _road(engine, vault, policy, path, settings, clock, model)
+        admin = memories.admin
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
-        self._agents: dict[Path, Agents] = {}
-        self._opening = threading.Lock()
-        self._clock = clock
-        self.transport = LocalTransport({"memories": self._memories, "admin": admin}, DEFAULT_PRINCIPAL)
+        store = OpenStore(memories, settings, clock)
+        services = {"memories": memories, "admin": admin, "store": store}
+        self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)
 
     @property
     def memories(self) -> Memories:
         """The one road, for an edge that has principals of its own."""
-        return self._memories
-
-    def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
-        """The same store, as this user sees it, with these roles."""
-        if isinstance(roles, str):
-            raise InvalidRequest("roles", "a list of strings")
-        return self.as_principal(Principal(user_id, claims={"sub": user_id, "roles": [*roles]}))
-
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
-        """The agents and teams of a spec file or folder, at work on this store for this principal."""
-        from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
-
-        if specs is None:
-            raise InvalidRequest("specs", "the path of a file or folder of agent specs")
-        path = Path(specs).absolute()
-        with self._opening:  # of two, one would be left to itself, with the calls it was to record
-            if path not in self._agents:
-                watched = Watched(path, max_depth=self._settings.max_depth)
-                self._agents[path] = Agents(self._memories, watched, authentication=False)
-        return AgentsHandle(LocalTransport({"agents": self._agents[path]}, self.principal))
-
-    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
-        importer = Importer(self._memories, lambda: self.principal, self._clock)
-        for bundle in importer.lines.all_of(lines):
-            importer.take(bundle)
-            for pause in importer.index_pauses() if wait_for_index else ():
-                time.sleep(pause)
-        return importer.report
-
-    def sweep(self) -> Swept:
-        return self._memories.sweep()
-
-    def _sweep_due(self) -> float:
-        self._memories.sweep()
-        return self._settings.sweep_interval
-
-    def close(self) -> None:
-        """Stops the sweep and closes the file, for every handle over this store."""
-        self._sweeper.stop()
-        for agents in self._agents.values():
-            agents.close()
-        self._memories.close()
+        return self.transport.services["memories"]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"

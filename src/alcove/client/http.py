@@ -104,10 +104,6 @@ class Server:
         )
         return request, arguments
 
-    def meant(self, operation: Operation[..., T], raw: bytes, arguments: Mapping[str, Any]) -> T:
-        """What the method of an operation would have given here."""
-        return operation.meant(self.decode(raw, operation.answer or type(None)), arguments)
-
     def sending(self, who: Principal, asked: HttpRequest) -> dict[str, Any]:
         """What httpx is to send. A principal other than a plain handle's is named, as a trusted key may."""
         named = {} if who is DEFAULT_PRINCIPAL else _raw({"X-User-ID": who.user_id})

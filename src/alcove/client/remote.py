@@ -26,7 +26,8 @@ from alcove.client.http import (
     pieces_sent,
     received,
 )
-from alcove.client.store import AgentsHandle, Store
+from alcove.client.open_store import ONLY_HERE
+from alcove.client.store import Store, Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.upkeep.backup import BackedUp, Partial, Progress
@@ -91,7 +92,7 @@ class BlockingConnections:
         self._client.close()
 
 
-class AsyncHttpTransport:
+class AsyncHttpTransport(Transport):
     """Operations done by a server, as coroutines over connections of either kind."""
 
     def __init__(
@@ -101,30 +102,30 @@ class AsyncHttpTransport:
         self._connections = connections
         self.principal = principal
 
-    def as_principal(self, principal: Principal) -> AsyncHttpTransport:
-        return AsyncHttpTransport(self.server, self._connections, principal)
-
-    def as_user(self, user_id: str, roles: Iterable[str]) -> AsyncHttpTransport:
+    def user(self, user_id: str, roles: Iterable[str]) -> Principal:
         if [*roles]:
             raise InvalidRequest("roles", "none: the server knows them from the API key")
-        return self.as_principal(Principal(user_id))
+        return Principal(user_id)
 
-    def agents(self, specs: str | os.PathLike[str] | None) -> AsyncHttpTransport:
-        """How the operations of the server's agents are done: like all others."""
+    def agents(self, specs: str | os.PathLike[str] | None) -> Self:
         if specs is not None:
             raise InvalidRequest("specs", "none: the server has its own")
         return self
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        """A function that gives what is to be awaited, or iterated over, for the answer of an operation."""
+        if operation.route == ONLY_HERE:
+            return partial(_refused, operation.name)
+        if operation.name in ("backup", "import_memories"):  # they carry a file, and no record
+            return getattr(self, operation.name)  # type: ignore[no-any-return]
         if isinstance(operation, Streaming):
             return partial(self._stream, operation)
         return partial(self._perform, operation)
 
-    async def _perform(self, operation: Operation[..., R], *args: Any, **named: Any) -> R | None:
+    async def _perform(self, operation: Operation[..., R], /, *args: Any, **named: Any) -> R | None:
         asked, arguments = self.server.asked(operation, args, named)
         try:
-            return self.server.meant(operation, await self.call(asked), arguments)
+            answer = self.server.decode(await self.call(asked), operation.answer or type(None))
+            return operation.meant(answer, arguments)
         except NotFound:
             if operation.absent is None:
                 raise
@@ -154,7 +155,7 @@ class AsyncHttpTransport:
     async def _read(self, response: httpx.Response) -> bytes:
         return b"".join([piece async for piece in self._connections.pieces(response)])
 
-    def _stream(self, operation: Streaming[..., R], *args: Any, **named: Any) -> AsyncIterator[R]:
+    def _stream(self, operation: Streaming[..., R], /, *args: Any, **named: Any) -> AsyncIterator[R]:
         asked, arguments = self.server.asked(operation, args, named)
         if operation.streams == EVENTS:
             return self._events(asked, operation.piece, arguments["after_cursor"])
@@ -191,7 +192,9 @@ class AsyncHttpTransport:
                     raise
             await self._connections.sleep(BEFORE_RECONNECTING)
 
-    async def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
+    async def import_memories(
+        self, lines: File | Iterable[bytes], *, wait_for_index: bool = False
+    ) -> Imports:
         asked = pieces_sent(self._connections.body(pieces_of(lines)), wait_for_index=wait_for_index)
         return self.server.decode(await self.call(asked), Imports)
 
@@ -208,12 +211,13 @@ class AsyncHttpTransport:
             whole = await self._connections.run(received, partial, to, done)
             yield Progress("done", 1, 1, whole)
 
-    def only_here(self, name: str) -> NoReturn:
-        """Refuses what only a store in this process does."""
-        raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
+    def close(self) -> Any:
+        return self._connections.close()
 
-    async def close(self) -> None:
-        await self._connections.close()
+
+def _refused(name: str, *_: object, **__: object) -> NoReturn:
+    """Stands for what only a store in this process does."""
+    raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
 
 def _at_once(work: Coroutine[Any, Any, R]) -> R:
@@ -236,35 +240,15 @@ def _in_turn(pieces: AsyncGenerator[R, None]) -> Iterator[R]:
         _at_once(pieces.aclose())
 
 
-class HttpTransport:
+class HttpTransport(AsyncHttpTransport):
     """The same for threads, which are given answers and need not await them."""
 
-    def __init__(self, transport: AsyncHttpTransport) -> None:
-        self._transport = transport
-        self.server, self.principal = transport.server, transport.principal
-        self.only_here = transport.only_here
-
-    def as_principal(self, principal: Principal) -> HttpTransport:
-        return HttpTransport(self._transport.as_principal(principal))
-
-    def as_user(self, user_id: str, roles: Iterable[str]) -> HttpTransport:
-        return HttpTransport(self._transport.as_user(user_id, roles))
-
-    def agents(self, specs: str | os.PathLike[str] | None) -> HttpTransport:
-        return HttpTransport(self._transport.agents(specs))
-
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        begin, finish = self._transport.bound(operation), _in_turn if operation.streams else _at_once
+        begin, finish = super().bound(operation), _in_turn if isinstance(operation, Streaming) else _at_once
         return lambda *args, **named: finish(begin(*args, **named))
 
-    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool) -> Imports:
-        return _at_once(self._transport.import_memories(lines, wait_for_index=wait_for_index))
-
-    def backup(self, to: Path) -> Iterator[Progress[BackedUp]]:
-        return _in_turn(self._transport.backup(to))
-
     def close(self) -> None:
-        _at_once(self._transport.close())
+        _at_once(super().close())
 
 
 class Remote(Store):
@@ -295,25 +279,7 @@ class Remote(Store):
         import httpx  # noqa: PLC0415  an extra, which the server has found there
 
         connections = BlockingConnections(httpx.Client(limits=server.limits))
-        self.transport = HttpTransport(AsyncHttpTransport(server, connections, named(user)))
-
-    def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
-        """The same server for this user, whom only a trusted API key may name; it says which roles."""
-        return self._over(self.transport.as_user(user_id, roles))
-
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
-        """The agents of the server, which has their specs."""
-        return AgentsHandle(self.transport.agents(specs))
-
-    def import_memories(self, lines: File | Iterable[bytes], *, wait_for_index: bool = False) -> Imports:
-        return self.transport.import_memories(lines, wait_for_index=wait_for_index)
-
-    def sweep(self) -> NoReturn:
-        """The server does it at its interval."""
-        self.transport.only_here("sweep")
-
-    def close(self) -> None:
-        self.transport.close()
+        self.transport = HttpTransport(server, connections, named(user))
 
     def __repr__(self) -> str:
         return f"<Remote at {self.transport.server.url}>"

@@ -1,0 +1,103 @@
+"""A store that is open in this process: its sweep, its agents, and what is done with its file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from alcove.agents.runs import Runs
+from alcove.agents.service import Agents
+from alcove.api.operation import Operation, Streaming
+from alcove.core.background import Worker
+from alcove.core.clock import Clock
+from alcove.core.errors import InvalidRequest
+from alcove.core.principal import Principal
+from alcove.core.records import Swept
+from alcove.core.settings import Settings
+from alcove.store.admin import Admin
+from alcove.store.memories import Memories
+from alcove.upkeep.transfer import File, Importer, Imports
+
+
+class OpenStore:
+    """A store for every principal, and what of it has threads or is kept until it is closed."""
+
+    def __init__(self, memories: Memories, settings: Settings, clock: Clock) -> None:
+        self.memories = memories
+        self._settings = settings
+        self._clock = clock
+        self._agents: dict[Path, Agents] = {}
+        self._opening = threading.Lock()
+        memories.admin.rooms_left_alone = Runs(memories).left_alone
+        self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
+        if settings.sweep_interval:
+            self._sweeper.start()
+            memories.admin.wake = self._sweeper.wake
+
+    def agents(self, specs: str | os.PathLike[str] | None) -> Agents:
+        """The agents and teams of a spec file or folder, at work on this store."""
+        from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
+
+        if specs is None:
+            raise InvalidRequest("specs", "the path of a file or folder of agent specs")
+        path = Path(specs).absolute()
+        with self._opening:  # of two, one would be left to itself, with the calls it was to record
+            if path not in self._agents:
+                watched = Watched(path, max_depth=self._settings.max_depth)
+                self._agents[path] = Agents(self.memories, watched, authentication=False)
+            return self._agents[path]
+
+    def import_memories(
+        self, principal: Principal, lines: File | Iterable[bytes], *, wait_for_index: bool = False
+    ) -> Imports:
+        """Writes those of the lines of an export, or of an open file, that differ from what is there.
+
+        With `wait_for_index` it returns when they can be found by meaning, too.
+        """
+        importer = Importer(self.memories, lambda: principal, self._clock)
+        for bundle in importer.lines.all_of(lines):
+            importer.take(bundle)
+            for pause in importer.index_pauses() if wait_for_index else ():
+                time.sleep(pause)
+        return importer.report
+
+    def sweep(self, principal: Principal) -> Swept:
+        """Does now what the background sweep does at its interval; not over a URL."""
+        return self.memories.sweep()
+
+    def _sweep_due(self) -> float:
+        self.memories.sweep()
+        return self._settings.sweep_interval
+
+    def close(self) -> None:
+        """Stops the sweep and closes the file."""
+        self._sweeper.stop()
+        for agents in self._agents.values():
+            agents.close()
+        self.memories.close()
+
+
+ONLY_HERE = "NONE /"
+"""The route of what only a store in this process does."""
+
+
+class StoreOperations:
+    """What is done with a store as a whole, beside the operations on its memories."""
+
+    TAG = "store"
+
+    import_memories = Operation(OpenStore.import_memories, "POST /v1/memories/import", "Import lines")
+    sweep = Operation(OpenStore.sweep, ONLY_HERE, "Sweep now")
+
+
+class FileOperations:
+    """What operators do with the store's file, beside `AdminOperations`."""
+
+    TAG = "admin"
+
+    backup = Streaming(Admin.backup, "GET /v1/admin/backup", "Copy the store into one new file")
+    reindex = Streaming(Admin.reindex, ONLY_HERE, "Embed every text anew")
+    reload_policy = Operation(Admin.reload_policy, ONLY_HERE, "Read the policy folder again")
