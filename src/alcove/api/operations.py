@@ -21,7 +21,8 @@ from alcove.store.memories import Memories
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 _AT = "/v1/memories"
-_PLACE = {"namespace": "ns"}
+_NS = {"namespace": "ns", "prefix": "ns"}
+_KINDS = {"kinds": validation.kinds}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
 
@@ -56,14 +57,12 @@ class MemoryOperations:
         refuses=(409,),
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": {"text": "likes green tea"}},
     )
-    get = Operation(
-        Memories.get, f"GET {_AT}", "Read a memory", names=_PLACE, absent="there is no such memory"
-    )
+    get = Operation(Memories.get, f"GET {_AT}", "Read a memory", names=_NS, absent="there is no such memory")
     delete = Operation(
         Memories.delete,
         f"DELETE {_AT}",
         "Delete a memory; absent is fine",
-        names=_PLACE,
+        names=_NS,
         quiet=True,
         refuses=(409,),
     )
@@ -108,18 +107,12 @@ class MemoryOperations:
         "List the namespaces that hold something",
         within="namespaces",
     )
-    events = Operation(
-        Memories.events,
-        f"GET {_AT}/events",
-        "Read the timeline",
-        names={"prefix": "ns"},
-        sends={"kinds": validation.kinds},
-    )
+    events = Operation(Memories.events, f"GET {_AT}/events", "Read the timeline", names=_NS, sends=_KINDS)
     history = Operation(
         Memories.history,
         f"GET {_AT}/history",
         "Every retained version of one memory, newest first",
-        names=_PLACE,
+        names=_NS,
         within="versions",
     )
     follow = Streaming(
@@ -127,15 +120,15 @@ class MemoryOperations:
         f"GET {_AT}/events/stream",
         "Follow the timeline as server-sent events; resumes with Last-Event-ID",
         streams=EVENTS,
-        names={"prefix": "ns"},
-        sends={"kinds": validation.kinds},
+        names=_NS,
+        sends=_KINDS,
     )
     export_memories = Streaming(
         Memories.export,
         f"GET {_AT}/export",
         "Every memory the caller may see below a namespace, one a line",
         streams=NDJSON,
-        names={"prefix": "ns"},
+        names=_NS,
     )
 
 

@@ -110,9 +110,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Opens the store; the arguments are those of `alcove.connect`."""
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
             server = Server(at, token, api_key, timeout, retries)
-            import httpx  # noqa: PLC0415  an extra, which the server has found there
-
-            connections = AwaitedConnections(httpx.AsyncClient(limits=server.limits))
+            connections = AwaitedConnections(server.httpx.AsyncClient(limits=server.limits))
             self.transport = AsyncHttpTransport(server, connections, named(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder)

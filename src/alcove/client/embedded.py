@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from alcove.agents.rooms import older_room
 from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore
 from alcove.client.store import Store, Transport
@@ -23,16 +22,12 @@ from alcove.engine.engine import Engine
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
-from alcove.store.admin import Admin
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
 from alcove.store.memories import Memories
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
-
-if TYPE_CHECKING:
-    from alcove.search.searcher import Searcher
 
 
 class LocalTransport(Transport):
@@ -97,11 +92,17 @@ class Alcove(Store):
         except BaseException:
             engine.close()
             raise
-        memories = _road(engine, vault, policy, path, settings, clock, model)
-        admin = memories.admin
-        admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
-        store = OpenStore(memories, settings, clock)
-        services = {"memories": memories, "admin": admin, "store": store}
+        audit = Audit(engine.admin, vault, clock)
+        indexer = None
+        if model and settings.indexing_interval:
+            interval, batch = settings.indexing_interval, settings.indexing_batch
+            indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
+            if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
+                indexer.wake()
+        configuration, ledger = Configuration(engine.admin, policy, settings, audit.denied), Ledger.beside(path)
+        parts = Parts(engine, vault, configuration, ledger, audit, model, indexer, clock)
+        store = OpenStore(parts, settings)
+        services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
         self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)
 
     @property
@@ -111,49 +112,6 @@ class Alcove(Store):
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"
-
-
-def _road(
-    engine: Engine,
-    vault: Vault,
-    policy: Policy,
-    path: Path,
-    settings: Settings,
-    clock: Clock,
-    embedder: Embedder | None,
-) -> Memories:
-    """The one road into a store, with everything that stands beside it."""
-    audit = Audit(engine.admin, vault, clock)
-    configuration = Configuration(engine.admin, policy, settings)
-
-    def denied(who: Principal, operation: str) -> None:
-        """Counts who was turned away, unless by rules that others have replaced: then it is decided again."""
-        if configuration.is_newest(configuration.loaded[0]):
-            audit.denied(who, operation)
-
-    policy.on_denied = denied
-    indexer = None
-    if embedder and settings.indexing_interval:
-        indexer = Indexer(
-            engine.index,
-            embedder,
-            clock,
-            interval=settings.indexing_interval,
-            batch=settings.indexing_batch,
-        )
-        if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
-            indexer.wake()
-    parts = Parts(
-        engine, vault, configuration, Ledger.beside(path), audit, embedder,
-        indexer, clock,
-    )  # fmt: skip
-
-    def make_searcher() -> Searcher:
-        from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
-
-        return Searcher(engine.index, embedder, clock, most_bytes=settings.search_memory_mb << 20)
-
-    return Memories(parts, Admin(parts), make_searcher)
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -16,28 +15,17 @@ from msgspec import Struct
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operation import IDEMPOTENCY_KEY, Operation
 from alcove.api.wire import decoder
-from alcove.core.errors import (
-    AlcoveError,
-    Conflict,
-    InvalidRequest,
-    NotFound,
-    PayloadTooLarge,
-    PermissionDenied,
-    PolicyError,
-    RateLimited,
-    StoreError,
-    Unauthenticated,
-    Unavailable,
-    needed_by,
-)
+from alcove.core import errors
+from alcove.core.errors import AlcoveError, InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.engine.file_copy import Copy
 from alcove.store import validation
-from alcove.upkeep.backup import BackedUp, Partial
 
 T = TypeVar("T")
-_PLAIN = {each.code: each for each in (NotFound, Conflict, Unavailable, RateLimited, Unauthenticated)}
-_NARROW = {each.code: each for each in (InvalidRequest, PayloadTooLarge)}
+_PLAIN = {
+    each.code: each
+    for each in (errors.NotFound, errors.Conflict, Unavailable, errors.RateLimited, errors.Unauthenticated)
+}
+_NARROW = {each.code: each for each in (InvalidRequest, errors.PayloadTooLarge)}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -66,10 +54,11 @@ class Server:
         self, url: str, token: str | None, api_key: str | None, timeout: float, retries: int
     ) -> None:
         """`retries`: how often a request that failed on its way is sent again, where that is safe."""
-        with needed_by("a store at a URL", extra="client"):
+        with errors.needed_by("a store at a URL", extra="client"):
             import httpx  # noqa: PLC0415
         self.url = url.rstrip("/")
-        self._httpx = httpx
+        self.httpx = httpx
+        """An extra, which is loaded for who needs it."""
         self._timeout = httpx.Timeout(timeout)
         self.limits = httpx.Limits(max_connections=None)
         """For a client: every stream has a connection, and no other call waits for one of theirs to end."""
@@ -119,7 +108,7 @@ class Server:
     def pause(self, asked: HttpRequest, error: AlcoveError, tries: int) -> float:
         """How long to wait before a request is sent again; raises the error where it is not to be."""
         again = isinstance(error, NotReached) or (
-            asked.repeatable and isinstance(error, Unavailable | RateLimited)
+            asked.repeatable and isinstance(error, Unavailable | errors.RateLimited)
         )
         if not again or tries >= self._retries:
             raise error
@@ -128,7 +117,7 @@ class Server:
     @contextmanager
     def errors_translated(self) -> Iterator[None]:
         """Raises what went wrong on the way as errors of ours."""
-        httpx = self._httpx
+        httpx = self.httpx
         try:
             yield
         except UnicodeEncodeError:
@@ -148,12 +137,6 @@ class Server:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise StoreError(f"what answers at {self.url} is not Alcove, or one of another version") from None
 
-    def line(self, raw: bytes, kind: type[T]) -> T:
-        """A line of an answer; one that ended before its end says so in the last."""
-        if raw.startswith(b'{"code":'):
-            raise self.error(200, raw)
-        return self.decode(raw, kind)
-
     def error(self, status: int, raw: bytes) -> AlcoveError:
         """The exception that the server's error was, or the nearest to it."""
         try:
@@ -166,10 +149,10 @@ class Server:
         if told.code in _NARROW and "field" in details:
             error: AlcoveError = _NARROW[told.code](str(details["field"]), str(details.get("expected")))
         elif told.code == InvalidRequest.code:
-            error = PolicyError(told.error)
-        elif told.code == PermissionDenied.code:
-            error = PermissionDenied(told.reason or told.error.removeprefix("access denied: "))
-        elif told.code == NotFound.code and told.error.startswith("there is nothing at /"):
+            error = errors.PolicyError(told.error)
+        elif told.code == errors.PermissionDenied.code:
+            error = errors.PermissionDenied(told.reason or told.error.removeprefix("access denied: "))
+        elif told.code == errors.NotFound.code and told.error.startswith("there is nothing at /"):
             error = StoreError(f"{told.error} of {self.url}: another service, or another version")
         elif told.code in _PLAIN:
             error = _PLAIN[told.code](told.error)
@@ -177,27 +160,6 @@ class Server:
             error = AlcoveError(f"{told.error} (request {told.request_id})")
         error.details = details
         return error
-
-
-class SentEvents:
-    """Reads server-sent events line by line, and keeps where to resume."""
-
-    def __init__(self, last: str | None) -> None:
-        self.last = last
-        self._special = False
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.last is None else {"Last-Event-ID": self.last}
-
-    def data(self, line: bytes) -> bytes | None:
-        """The event that this line has, if it has one."""
-        name, _, text = line.partition(b": ")
-        if name == b"id":
-            self.last = text.decode()
-        found = text if name == b"data" and not self._special else None
-        self._special = name == b"event"  # about the stream, and not one of its events
-        return found
 
 
 def body(fields: Mapping[str, object]) -> bytes:
@@ -229,29 +191,3 @@ def segment(text: str, field: str) -> str:
 def _raw(headers: Mapping[str, str | None]) -> dict[bytes, bytes]:
     """Headers that are given, in UTF-8: a user id may hold any character."""
     return {name.encode(): value.encode() for name, value in headers.items() if value is not None}
-
-
-def pieces_sent(lines: Iterable[bytes] | AsyncIterable[bytes], *, wait_for_index: bool) -> HttpRequest:
-    """The request for an import."""
-    return HttpRequest(
-        method="POST",
-        path="/v1/memories/import",
-        params={"wait_for_index": "true"} if wait_for_index else {},
-        content=lines,
-        headers={"Content-Type": "application/x-ndjson"},
-        patient=True,
-    )
-
-
-BEFORE_RECONNECTING = 0.5
-BACKUP = HttpRequest(method="GET", path="/v1/admin/backup", patient=True)
-
-
-def received(partial: Partial, to: Path, size: int) -> BackedUp:
-    """A backup that has come whole, once it was looked through and is at its place."""
-    partial.sync()
-    with Copy(partial.path) as copy:
-        copy.refuse_damaged()
-        held = copy.summary()
-    partial.complete()
-    return BackedUp(to, size, held.memories, held.versions, held.last_seq, 0)

@@ -7,35 +7,50 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.api.operation import Operation, Streaming
 from alcove.core.background import Worker
-from alcove.core.clock import Clock
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
 from alcove.store.admin import Admin
+from alcove.store.common import Parts
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import File, Importer, Imports
+
+if TYPE_CHECKING:
+    from alcove.search.searcher import Searcher
 
 
 class OpenStore:
     """A store for every principal, and what of it has threads or is kept until it is closed."""
 
-    def __init__(self, memories: Memories, settings: Settings, clock: Clock) -> None:
-        self.memories = memories
+    def __init__(self, parts: Parts, settings: Settings) -> None:
+        """Makes the one road into the store."""
+        engine, clock = parts.engine, parts.clock
+
+        def make_searcher() -> Searcher:
+            from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
+
+            return Searcher(engine.index, parts.embedder, clock, most_bytes=settings.search_memory_mb << 20)
+
+        admin = Admin(parts)
+        self.memories = Memories(parts, admin, make_searcher)
+        admin.rooms_left_alone = Runs(self.memories).left_alone
+        admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._settings = settings
         self._clock = clock
         self._agents: dict[Path, Agents] = {}
         self._opening = threading.Lock()
-        memories.admin.rooms_left_alone = Runs(memories).left_alone
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         if settings.sweep_interval:
             self._sweeper.start()
-            memories.admin.wake = self._sweeper.wake
+            admin.wake = self._sweeper.wake
 
     def agents(self, specs: str | os.PathLike[str] | None) -> Agents:
         """The agents and teams of a spec file or folder, at work on this store."""

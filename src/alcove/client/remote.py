@@ -15,21 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
+from msgspec import structs
+
 from alcove.api.operation import Operation, Streaming
-from alcove.api.operations import EVENTS
-from alcove.client.http import (
-    BACKUP,
-    BEFORE_RECONNECTING,
-    HttpRequest,
-    SentEvents,
-    Server,
-    pieces_sent,
-    received,
-)
+from alcove.api.operations import EVENTS, NDJSON
+from alcove.client.http import HttpRequest, Server
 from alcove.client.open_store import ONLY_HERE
 from alcove.client.store import Store, Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.engine.file_copy import Copy
 from alcove.upkeep.backup import BackedUp, Partial, Progress
 from alcove.upkeep.transfer import File, Imports, pieces_of
 
@@ -37,6 +32,7 @@ if TYPE_CHECKING:
     import httpx
 
 R = TypeVar("R")
+_BEFORE_RECONNECTING = 0.5
 AT_ONCE = 32
 """Calls at once; others wait for their turn, because a queue in httpx costs the square of its length."""
 
@@ -116,7 +112,8 @@ class AsyncHttpTransport(Transport):
         if operation.route == ONLY_HERE:
             return partial(_refused, operation.name)
         if operation.name in ("backup", "import_memories"):  # they carry a file, and no record
-            return getattr(self, operation.name)  # type: ignore[no-any-return]
+            asked = HttpRequest(method=operation.method, path=operation.path, patient=True)
+            return partial(getattr(self, operation.name), asked)
         if isinstance(operation, Streaming):
             return partial(self._stream, operation)
         return partial(self._perform, operation)
@@ -174,45 +171,63 @@ class AsyncHttpTransport(Transport):
     async def _records(self, asked: HttpRequest, kind: type[R]) -> AsyncIterator[R]:
         async with self._sent(asked) as response:
             async for line in self._lines(response):
-                yield self.server.line(line, kind)
+                if line.startswith(b'{"code":'):  # the answer ended before its end, and says why
+                    raise self.server.error(200, line)
+                yield self.server.decode(line, kind)
 
     async def _events(self, asked: HttpRequest, kind: type[R], last: str | None) -> AsyncIterator[R]:
-        """Server-sent events; once there was a connection, a lost one is made again."""
-        connected, events = False, SentEvents(last)
+        """Server-sent events after the `last`; once there was a connection, a lost one is made again."""
+        connected = special = False
         while True:
-            asked.headers = events.headers
+            asked.headers = {} if last is None else {"Last-Event-ID": last}
             try:
                 async with self._sent(asked) as response:
                     connected = True
                     async for line in self._lines(response):
-                        if found := events.data(line):
-                            yield self.server.decode(found, kind)
+                        name, _, text = line.partition(b": ")
+                        if name == b"id":
+                            last = text.decode()
+                        elif name == b"data" and not special:
+                            yield self.server.decode(text, kind)
+                        special = name == b"event"  # about the stream, and not one of its events
             except Unavailable:
                 if not connected:
                     raise
-            await self._connections.sleep(BEFORE_RECONNECTING)
+            await self._connections.sleep(_BEFORE_RECONNECTING)
 
     async def import_memories(
-        self, lines: File | Iterable[bytes], *, wait_for_index: bool = False
+        self, asked: HttpRequest, lines: File | Iterable[bytes], *, wait_for_index: bool = False
     ) -> Imports:
-        asked = pieces_sent(self._connections.body(pieces_of(lines)), wait_for_index=wait_for_index)
+        params = {"wait_for_index": "true"} if wait_for_index else {}
+        content, headers = self._connections.body(pieces_of(lines)), {"Content-Type": NDJSON}
+        asked = structs.replace(asked, params=params, content=content, headers=headers)
         return self.server.decode(await self.call(asked), Imports)
 
-    async def backup(self, to: Path) -> AsyncGenerator[Progress[BackedUp], None]:
+    async def backup(self, asked: HttpRequest, to: Path) -> AsyncGenerator[Progress[BackedUp], None]:
         """The server verifies the values, which only it can open; what arrived is checked again here."""
         with Partial(to) as partial:
             done = 0
-            async with self._sent(BACKUP) as response:
+            async with self._sent(asked) as response:
                 total = int(response.headers.get("content-length", 0))
                 async for chunk in self._connections.pieces(response):
                     partial.write(chunk)
                     done += len(chunk)
                     yield Progress("copying", done, total)
-            whole = await self._connections.run(received, partial, to, done)
+            whole = await self._connections.run(_received, partial, to, done)
             yield Progress("done", 1, 1, whole)
 
     def close(self) -> Any:
         return self._connections.close()
+
+
+def _received(partial: Partial, to: Path, size: int) -> BackedUp:
+    """A backup that has come whole, once it was looked through and is at its place."""
+    partial.sync()
+    with Copy(partial.path) as copy:
+        copy.refuse_damaged()
+        held = copy.summary()
+    partial.complete()
+    return BackedUp(to, size, held.memories, held.versions, held.last_seq, 0)
 
 
 def _refused(name: str, *_: object, **__: object) -> NoReturn:
@@ -276,9 +291,7 @@ class Remote(Store):
         `timeout`: seconds that an answer may take. `retries`: how often a request is sent again.
         """
         server = Server(url, token, api_key, timeout, retries)
-        import httpx  # noqa: PLC0415  an extra, which the server has found there
-
-        connections = BlockingConnections(httpx.Client(limits=server.limits))
+        connections = BlockingConnections(server.httpx.Client(limits=server.limits))
         self.transport = HttpTransport(server, connections, named(user))
 
     def __repr__(self) -> str:

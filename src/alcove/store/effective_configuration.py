@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import msgspec
 
 from alcove.core.errors import InvalidRequest
+from alcove.core.principal import Principal
 from alcove.core.settings import AdjustableSettings, Settings
 from alcove.engine.administration import Administration
 from alcove.policy import Policy
@@ -25,7 +26,15 @@ class InForce(NamedTuple):
 class Configuration:
     """Asks the store for the version before each call, so that what one worker was told holds for all."""
 
-    def __init__(self, rows: Administration, policy: Policy, settings: Settings) -> None:
+    def __init__(
+        self,
+        rows: Administration,
+        policy: Policy,
+        settings: Settings,
+        on_denied: Callable[[Principal, str], None],
+    ) -> None:
+        """`on_denied`: told whom the policy turned away, and from which operation."""
+        policy.on_denied, self._on_denied = self._denied, on_denied
         self._rows = rows
         self._started_with = settings
         self.loaded = 0, InForce(policy, settings)
@@ -46,6 +55,11 @@ class Configuration:
         """Whether what was loaded with a version still holds; if not, what holds now is loaded."""
         self.current()
         return self.loaded[0] == version
+
+    def _denied(self, principal: Principal, operation: str) -> None:
+        """Tells of who was turned away, unless by rules that others have replaced: then it is decided again."""
+        if self.is_newest(self.loaded[0]):
+            self._on_denied(principal, operation)
 
     def stored(self, kind: str) -> dict[str, Any]:
         """What was put last, as it was put."""
