@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, connect
+from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable, connect
 from alcove.agents.specs import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows import Row
@@ -42,6 +42,21 @@ def test_five_lines_suffice(path: Path, specs: Path) -> None:
             alice.call("staff", "remember", key="k", content="c")
         assert memory.agents(specs).as_user("alice", groups=["staff"]).call("staff", "list_memories")
         assert memory.as_user("alice").get("agent:bot:u:alice", "tea")
+
+
+def test_arguments_of_a_tool_may_have_any_name(path: Path, specs: Path) -> None:
+    names = ("self", "agents", "principal", "agent", "tool", "arguments", "operation", "do")
+    named: dict[str, Any] = dict.fromkeys(names, 1)
+
+    async def awaited() -> object:
+        async with AsyncAlcove(path, settings=QUIET) as memory:
+            return await memory.agents(specs).call("bot", "list_memories", **named)
+
+    with Alcove(path, settings=QUIET) as memory:
+        found = memory.agents(specs).call("bot", "list_memories", **named)
+    assert asyncio.run(awaited()) == found
+    with connect("http://127.0.0.1:1") as nobody, pytest.raises(Unavailable):
+        nobody.agents().call("bot", "list_memories", **named)
 
 
 def test_results_are_plain_json_values(path: Path, tmp_path: Path) -> None:
