@@ -99,8 +99,8 @@ class Alcove(Store):
             indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
-        configuration, ledger = Configuration(engine.admin, policy, settings, audit.denied), Ledger.beside(path)
-        parts = Parts(engine, vault, configuration, ledger, audit, model, indexer, clock)
+        configuration = Configuration(engine.admin, policy, settings, audit.denied)
+        parts = Parts(engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock)
         store = OpenStore(parts, settings)
         services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
         self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)

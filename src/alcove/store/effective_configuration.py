@@ -57,7 +57,7 @@ class Configuration:
         return self.loaded[0] == version
 
     def _denied(self, principal: Principal, operation: str) -> None:
-        """Tells of who was turned away, unless by rules that others have replaced: then it is decided again."""
+        """Tells of who was turned away, unless by rules that others have replaced: it is decided again."""
         if self.is_newest(self.loaded[0]):
             self._on_denied(principal, operation)
 
