@@ -24,7 +24,7 @@ from alcove.server.application import Application
 from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
-from alcove.server.logs import AccessLog
+from alcove.server.monitoring import AccessLog
 from alcove.server.openapi import describe
 from alcove.server.routes import served
 

@@ -17,9 +17,9 @@ from alcove.server.application import Application
 from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
 from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
-from alcove.server.logs import AccessLog
-from alcove.server.routes import Call, Page, Resource
-from alcove.server.streaming import Stream
+from alcove.server.monitoring import AccessLog
+from alcove.server.routes import Page, Request, Resource
+from alcove.server.streams import Stream
 
 
 def greedy(shares: Shares, user: str) -> int:
@@ -232,7 +232,7 @@ async def by_name(headers: Headers) -> Principal:
     return Principal(headers[b"user"].decode())
 
 
-async def large(_: Call) -> Struct:
+async def large(_: Request) -> Struct:
     return Page(bytes(100_000), b"text/plain")
 
 
@@ -240,10 +240,8 @@ async def pieces() -> AsyncIterator[bytes]:
     yield bytes(100_000)
 
 
-async def large_in_pieces(_: Call) -> Struct:
-    async def allowed() -> None: ...
-
-    return Stream(pieces(), b"text/plain", allowed)
+async def large_in_pieces(_: Request) -> Struct:
+    return Stream(pieces(), b"text/plain")
 
 
 class Reader:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
 from alcove.engine.commit import Submission
-from alcove.store.common import Steps, Work
+from alcove.store.common import Work
 
 _MOST_BUCKETS = 100_000
 _TIMES_WHAT_IS_FREE = 4
 
 T = TypeVar("T")
+Step = Submission | float | Work
+"""What is to be waited for, a commit or so many seconds; or that much work follows."""
 current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
 """The user whose request the running task answers; None where nobody has said who they are."""
 
@@ -204,62 +205,39 @@ class ThreadPool:
         self._pool.shutdown(wait=True)
         self._committer.shutdown(wait=True)
 
-    async def settled(self, steps: Steps[T]) -> T:
-        """What steps give in the end, their waiting done here; the loop serves others meanwhile.
+    async def settled(self, steps: Iterator[Step | T]) -> T:
+        """What steps come to in the end, their waiting done here; the loop serves others meanwhile.
 
         What is small is done on the loop, and by a thread from where they say that it is large.
         """
         large = waits = False
         while True:
-            try:
-                if waits:
-                    waits, step = False, await asyncio.wrap_future(self._committer.submit(_next, steps))
-                else:
-                    step = await self(partial(_next, steps)) if large else next(steps)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            if isinstance(step, _Done):
-                return step.value
-            if isinstance(step, Work):
-                large, waits = large or step is Work.LARGE, step is Work.WAITS
+            if waits:
+                step = await asyncio.wrap_future(self._committer.submit(next, steps))
+            else:
+                step = await self(partial(next, steps)) if large else next(steps)
+            large, waits = large or step is Work.LARGE, step is Work.WAITS
+            if isinstance(step, Submission):
+                await self._committed(step)
             elif isinstance(step, float):
                 await asyncio.sleep(step)
-            else:
-                await self._committed(step)
+            elif not isinstance(step, Work):
+                return step
 
     async def _committed(self, pending: Submission) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-
-        def finish() -> None:
-            if not done.done():
-                done.set_result(None)
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def lead() -> None:
             if pending.settle():
-                loop.call_soon_threadsafe(finish)
+                loop.call_soon_threadsafe(done.set)
 
         def signal() -> None:
             """Called from any thread, whenever the commit is done or somebody must lead."""
             if pending.done:
-                loop.call_soon_threadsafe(finish)
+                loop.call_soon_threadsafe(done.set)
             else:
                 self._committer.submit(lead)
 
         pending.attend(signal)
-        await done
-
-
-@dataclass(slots=True)
-class _Done(Generic[T]):
-    """What steps gave in the end; a `StopIteration` would not pass from a thread to a loop."""
-
-    value: T
-
-
-def _next(steps: Steps[T]) -> Submission | float | Work | _Done[T]:
-    try:
-        return next(steps)
-    except StopIteration as done:
-        return _Done(done.value)
+        await done.wait()

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,12 +16,9 @@ from alcove.api.messages import ErrorAnswer
 from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
-from alcove.server.routes import Call, Page, Resource
+from alcove.server.routes import Page, Request, Resource
 
-_ASSETS = {
-    "swagger-ui.css": b"text/css",
-    "swagger-ui-bundle.js": b"text/javascript",
-}
+_ASSETS = {"/docs/swagger-ui.css": b"text/css", "/docs/swagger-ui-bundle.js": b"text/javascript"}
 _TEXT = {"type": "string"}
 _FIELDS: dict[str, str] = tomllib.loads((files("alcove.api") / "fields.toml").read_text(encoding="utf-8"))
 _PAGE = b"""<!doctype html>
@@ -88,33 +85,22 @@ def _of_ours(kind: type) -> dict[str, Any]:
     raise NotImplementedError(kind)
 
 
-class DocsApi:
-    """`/openapi.json`, and `/docs` with assets of our own: it works with no internet."""
+def pages(resources: Sequence[Resource], version: str) -> list[Resource]:
+    """`/openapi.json` for these resources, and `/docs` with assets of our own: it works with no internet."""
+    made = {
+        "/openapi.json": Page(msgspec.json.encode(describe(resources, version))),
+        "/docs": Page(_PAGE, b"text/html; charset=utf-8"),
+    }
 
-    def __init__(self, resources: Sequence[Resource], version: str) -> None:
-        self._document = Page(msgspec.json.encode(describe(resources, version)), b"application/json")
+    async def page(request: Request) -> Struct:
+        if request.route in made:
+            return made[request.route]
+        bundle = files("swagger_ui_bundle") / "vendor" / "swagger-ui-4.15.5"
+        return Page((bundle / request.route.removeprefix("/docs/")).read_bytes(), _ASSETS[request.route])
 
-    def resources(self) -> list[Resource]:
-        async def document(call: Call) -> Struct:
-            return self._document
-
-        async def page(call: Call) -> Struct:
-            return Page(_PAGE, b"text/html; charset=utf-8")
-
-        served = [("/openapi.json", document), ("/docs", page)]
-        served += [(f"/docs/{name}", _asset(name, media_type)) for name, media_type in _ASSETS.items()]
-        return [
-            Resource(name="page", method="GET", path=path, handler=handler, summary="", errors=(), open=True)
-            for path, handler in served
-        ]
-
-
-def _asset(name: str, media_type: bytes) -> Any:
-    async def asset(call: Call) -> Struct:
-        bundle = files("swagger_ui_bundle") / "vendor" / "swagger-ui-4.15.5" / name
-        return Page(bundle.read_bytes(), media_type)
-
-    return asset
+    return [
+        Resource(name="page", path=path, handler=page, errors=(), open=True) for path in (*made, *_ASSETS)
+    ]
 
 
 def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
@@ -123,8 +109,8 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         "tags": [resource.tag],
         "summary": resource.summary,
         "description": inspect.cleandoc(resource.description or "").partition("\n\n")[0],
-        "parameters": [*_in_path(resource.path), *_parameters(resource.query), *_headers(resource)],
-        "responses": {},
+        "parameters": _parameters(resource),
+        "responses": _responses(resource, schema),
     }
     if resource.body:
         content = _json(schema[resource.body])
@@ -133,65 +119,47 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         operation["requestBody"] = {"required": not resource.body_optional, "content": content}
     if resource.takes_lines:
         operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
-    if resource.streams:
-        operation["responses"]["200"] = {
-            "description": "It streams.",
-            "content": {resource.streams: {"schema": _TEXT}},
-        }
-    elif resource.answer:
-        operation["responses"]["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
-        if resource.quiet:
-            operation["responses"]["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
-    elif resource.media_type:
-        text = {resource.media_type: {"schema": {"type": "string"}}}
-        operation["responses"]["200"] = {"description": "Done.", "content": text}
-    else:
-        operation["responses"]["204"] = {"description": "Done."}
-    codes = {status: code for code, status in STATUS.items()}
-    for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
-        answer = resource.answer if resource.open and status == 503 else ErrorAnswer
-        content = _json(schema[answer]) if answer else {}
-        operation["responses"][str(status)] = {"description": codes[status], "content": content}
     if resource.open:
         operation["security"] = []
     return operation
 
 
-def _in_path(path: str) -> list[dict[str, Any]]:
-    schema = {"type": "string", "minLength": 1}
-    return [
-        {"name": name, "in": "path", "required": True, "description": _told("", name), "schema": schema}
-        for name in re.findall(r"\{(\w+)\}", path)
-    ]
+def _parameters(resource: Resource) -> list[dict[str, Any]]:
+    """What stands in the path, in the query, where a list repeats its name, and in a header."""
+
+    def parameter(where: str, name: str, schema: Any, *, required: bool, **more: object) -> dict[str, Any]:
+        about = {"name": name, "in": where, "required": required, "description": _told("", name)}
+        return {**about, "schema": schema, **more}
+
+    some = {"type": "string", "minLength": 1}
+    found = [parameter("path", name, some, required=True) for name in re.findall(r"\{(\w+)\}", resource.path)]
+    for each in msgspec.structs.fields(resource.query):
+        schema = _without_null(msgspec.json.schema(each.type))
+        found.append(
+            parameter("query", each.name, schema, required=each.required, style="form", explode=True)
+        )
+    if resource.idempotent:
+        found.append(parameter("header", "Idempotency-Key", {**some, "maxLength": 255}, required=False))
+    return found
 
 
-def _parameters(query: type[Struct]) -> list[dict[str, Any]]:
-    """A record's fields as query parameters; a list repeats its name."""
-    hints = get_type_hints(query, include_extras=True)
-    required = {field.name for field in msgspec.structs.fields(query) if field.required}
-    return [
-        {
-            "name": name,
-            "in": "query",
-            "required": name in required,
-            "description": _told("", name),
-            "schema": _without_null(msgspec.json.schema(hint)),
-            "style": "form",
-            "explode": True,
-        }
-        for name, hint in hints.items()
-        if name in query.__struct_fields__
-    ]
-
-
-def _headers(resource: Resource) -> list[dict[str, Any]]:
-    if not resource.idempotent:
-        return []
-    schema = {"type": "string", "minLength": 1, "maxLength": 255}
-    name = "Idempotency-Key"
-    return [
-        {"name": name, "in": "header", "required": False, "description": _told("", name), "schema": schema}
-    ]
+def _responses(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if media_type := resource.streams or resource.media_type:
+        about = "It streams." if resource.streams else "Done."
+        found["200"] = {"description": about, "content": {media_type: {"schema": _TEXT}}}
+    elif resource.answer:
+        found["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
+    if resource.quiet:
+        found["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
+    elif not found:
+        found["204"] = {"description": "Done."}
+    codes = {status: code for code, status in STATUS.items()}
+    for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
+        answer = resource.answer if resource.open and status == 503 else ErrorAnswer
+        content = _json(schema[answer]) if answer else {}
+        found[str(status)] = {"description": codes[status], "content": content}
+    return found
 
 
 def _json(schema: Any) -> dict[str, Any]:

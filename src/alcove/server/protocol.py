@@ -11,7 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from alcove.api.messages import ErrorAnswer
-from alcove.server.application import CONNECTION
+from alcove.server.routes import CONNECTION
 
 MOST_HEAD_BYTES = 64 * 1024
 _TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"

@@ -2,82 +2,113 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, unquote_plus
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 
 from alcove.api import wire
 from alcove.api.messages import NoQuery
 from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
-from alcove.core.principal import Principal
-from alcove.server.limits import ThreadPool
-from alcove.store.common import Steps, Work
+from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.server.auth import Authenticator
+from alcove.server.limits import Reservations, Shares, Step, ThreadPool
+from alcove.store.common import Work
+from alcove.store.reading import View
 from alcove.store.validation import refusal
 
 JSON = b"application/json"
+CONNECTION = "alcove.connection"
+"""Where a scope has what tells that a client is gone, if the server has it."""
+CLIENT_GONE = 499
+"""The status in the log of a request whose client went away before it was answered."""
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_PREFERS_TO_BE_TOLD = b"return=representation"
 
 
 class Page(Struct):
     """An answer that is sent whole: a page, a script, or one of our records once it is encoded."""
 
     body: bytes
-    media_type: bytes
+    media_type: bytes = JSON
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-def encoded(answer: object) -> Page:
-    """An answer as it is sent: for a thread that has made one that may be large."""
-    return Page(wire.encoded(answer), JSON)
+NOTHING = Page(b"", status=204)
 
 
-NOTHING = Page(b"", b"", 204)
+class Request:
+    """One request and its answer, for its handler and for who tells of it: log, metrics, traces."""
 
-
-@dataclass(slots=True)
-class Call:
-    """One request, as far as a resource needs to know it."""
-
-    principal: Principal
+    resource: Resource
     asked: Any
     """The record of the parameters: of the body where there is one, and of the query."""
-    headers: Mapping[bytes, bytes]
     path: Mapping[str, str]
     """The parameters in the path."""
-    pieces: Any = None
+    pieces: AsyncIterator[bytes]
     """The body as it comes, for a resource that takes lines."""
     idempotency_key: str | None = None
-    authenticate: Callable[[], Awaitable[Principal]] | None = None
-    large: bool = False
+    large = False
     """Whether the body is so large that nothing with it should be done on the event loop."""
-    hold: Callable[[int], None] = lambda size: None
-    """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
+    principal = DEFAULT_PRINCIPAL
+    user: str | None = None
+    """Who calls; None where nobody has to say so."""
+    view: View | None = None
+    """What must still be seen for the answer to go on; it raises where that is no longer allowed."""
+    status = CLIENT_GONE
+
+    def __init__(
+        self, scope: dict[str, Any], route: str, authenticate: Authenticator, bodies: Shares
+    ) -> None:
+        """A request at a path that is declared as `route`.
+
+        `authenticate` says who calls, and `bodies` are the bytes that all bodies together may have.
+        """
+        self.scope, self.route = scope, route
+        self.started = time.perf_counter()
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.method: str = scope["method"]
+        self.connection = scope.get(CONNECTION)
+        given = self.headers.get(b"x-request-id", b"")
+        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
+        self.held = Reservations()
+        self._authenticate, self._bodies = authenticate, bodies
 
     async def ask_again(self) -> None:
         """Finds out who calls once more, for what stays open; raises where that no longer holds."""
-        if self.authenticate:
-            self.principal = await self.authenticate()
+        self.principal = await self._authenticate(self.headers)
+        if self.resource.role:
+            self.principal.require(self.resource.role)
+        if self.view:
+            self.view()
+
+    def hold(self, size: int) -> None:
+        """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
+        self.held.take(self._bodies, self.user, size)
 
 
-@dataclass(frozen=True, kw_only=True)
+Handler = Callable[[Request], Awaitable[Struct]]
+
+
+@dataclass(kw_only=True)
 class Resource:
     """What is at a method and a path."""
 
     name: str
-    method: str
+    method: str = "GET"
     path: str
-    summary: str
+    summary: str = ""
     tag: str = "service"
     description: str | None = None
-    handler: Callable[[Call], Awaitable[Struct | None]]
+    handler: Handler
     query: type[Struct] = NoQuery
     body: type[Struct] | None = None
     answer: type[Struct] | None = None
@@ -103,40 +134,26 @@ class Resource:
     media_type: str | None = None
     """What the answer is where it is text and not one of our records."""
 
-    @cached_property
-    def lasts(self) -> bool:
+    def __post_init__(self) -> None:
+        self.lasts = bool(self.streams) or self.takes_lines
         """Whether it stays open for as long as there is something to send or to take."""
-        return bool(self.streams) or self.takes_lines
-
-    @cached_property
-    def body_optional(self) -> bool:
+        required = self.body is None or any(field.required for field in msgspec.structs.fields(self.body))
+        self.body_optional = self.method == "POST" and not required
         """Whether nothing need be sent, because nothing in the body is required."""
-        required = self.body is None or any(field.required for field in fields(self.body))
-        return self.method == "POST" and not required
-
-    @cached_property
-    def _decode(self) -> Callable[[bytes | bytearray], Struct]:
-        return msgspec.json.Decoder(self.body or NoQuery).decode
-
-    @cached_property
-    def _lists(self) -> set[str]:
-        """The parameters of the query that may be repeated."""
-        return {name for name, hint in get_type_hints(self.query).items() if _has(list, hint)}
-
-    @cached_property
-    def _numbers(self) -> set[str]:
-        """Those that are whole numbers."""
-        return {name for name, hint in get_type_hints(self.query).items() if _has(int, hint)}
+        self._decode = msgspec.json.Decoder(self.body or NoQuery).decode
+        hints = get_type_hints(self.query)
+        self._lists, self._numbers = (
+            {name for name, hint in hints.items() if _has(kind, hint)} for kind in (list, int)
+        )
 
     def parse_query(self, raw: bytes) -> Struct:
         """The query parameters as a record; an unknown one, or one given twice, is an error."""
         given: dict[str, Any] = {}
         try:  # `urllib.parse.parse_qsl` takes three times as long
-            for part in raw.decode("ascii").split("&") if raw else ():
+            for part in raw.decode("ascii").split("&"):
+                name, _, value = part.partition("=")
                 if "%" in part or "+" in part:
-                    name, value = (unquote_plus(each, errors="strict") for each in part.partition("=")[::2])
-                else:
-                    name, _, value = part.partition("=")
+                    name, value = (unquote_plus(each, errors="strict") for each in (name, value))
                 if part:
                     self._take(given, name, value)
         except UnicodeDecodeError:
@@ -212,33 +229,27 @@ def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> 
     return found
 
 
-Handler = Callable[[Call], Awaitable[Struct | None]]
-_PREFERS_TO_BE_TOLD = b"return=representation"
-_SHARED = (
-    "name", "tag", "method", "path", "summary", "answer", "errors", "role", "streams", "idempotent", "quiet",
-    "unhurried", "example",
-)  # fmt: skip
-"""What a resource has from its operation as it is."""
-
-
 def served(
     table: type,
     service: object,
     *,
     reads: ThreadPool,
     changes: ThreadPool,
-    handlers: Mapping[str, Handler] | None = None,
+    streams: object = None,
 ) -> list[Resource]:
     """What is at the routes of a table's operations, done by the methods of a service.
 
-    `reads` and `changes` have the threads for operations that only read, and for the others. `handlers` are
-    there for those that stream.
+    `reads` and `changes` have the threads for operations that only read, and for the others. `streams` has a
+    handler for each that streams, by its name.
     """
-    more = handlers or {}
-    return [
-        _resource(each, more.get(each.name) or _handler(each, service, reads, changes))
-        for each in operations(table)
-    ]
+    resources = []
+    for each in operations(table):
+        handler = getattr(streams, each.name) if each.streams else _handler(each, service, reads, changes)
+        asked = {"query" if each.in_query else "body": each.request} if each.request else {}
+        same = {field.name for field in fields(Resource) if hasattr(each, field.name)}
+        told: dict[str, Any] = {name: getattr(each, name) for name in same} | asked
+        resources.append(Resource(**told, description=each.__doc__, handler=handler))
+    return resources
 
 
 def _handler(
@@ -247,32 +258,23 @@ def _handler(
     method = getattr(service, operation.does.__name__)
     steps = operation.steps and operation.steps.__get__(service)
 
-    async def handle(call: Call) -> Page | None:
-        arguments = operation.arguments(call)
+    async def handle(request: Request) -> Page:
+        arguments = operation.arguments(request)
 
-        def done() -> Steps[Page | None]:
-            if steps is None or call.large:
+        def done() -> Iterator[Step | Page]:
+            if steps is None or request.large:
                 yield Work.LARGE
             try:
                 if steps:
-                    result = yield from steps(call.principal, **arguments)
+                    result = yield from steps(request.principal, **arguments)
                 else:
-                    result = method(call.principal, **arguments)
+                    result = method(request.principal, **arguments)
             except InvalidRequest as error:
                 raise operation.named(error) from None
             answer = operation.told(result)
-            if operation.quiet and call.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD:
-                return None
-            return None if answer is None else encoded(answer)
+            quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
+            yield NOTHING if quiet or answer is None else Page(wire.encoded(answer))
 
         return await (reads if operation.only_reads(arguments) else changes).settled(done())
 
     return handle
-
-
-def _resource(operation: Operation[..., Any], handler: Handler) -> Resource:
-    body = None if operation.in_query else operation.request
-    query = operation.request if operation.in_query else None
-    told: dict[str, Any] = {name: getattr(operation, name) for name in _SHARED}
-    query = query or NoQuery
-    return Resource(**told, description=operation.__doc__, handler=handler, query=query, body=body)

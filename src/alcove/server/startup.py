@@ -33,16 +33,14 @@ from alcove.core.principal import Principal
 from alcove.engine.commit import Observer
 from alcove.search.embedders import embedder_for
 from alcove.server import logs, worker_processes
-from alcove.server.application import METHODS, Application, Exchange
+from alcove.server.application import METHODS, Application
 from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.config import ServeConfig
 from alcove.server.limits import ThreadPool
-from alcove.server.openapi import DocsApi
+from alcove.server.openapi import pages
 from alcove.server.protocol import Protocol
-from alcove.server.routes import Resource, served
-from alcove.server.stream_routes import Streams
-from alcove.server.streaming import Tail
-from alcove.store.memories import Memories
+from alcove.server.routes import Request, served
+from alcove.server.streams import Streams, Tail
 
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
@@ -94,7 +92,7 @@ def worker() -> ASGIApp:
 
 def build(config: ServeConfig) -> ASGIApp:
     """The application over the store that the configuration names."""
-    from alcove.server.monitoring import HealthApi, Metrics  # noqa: PLC0415  not before the folder is there
+    from alcove.server.monitoring import AccessLog, HealthApi, Metrics  # noqa: PLC0415  once there is the folder
 
     logs.configure(config.log_level, config.log_file)
     metrics = Metrics()
@@ -102,7 +100,7 @@ def build(config: ServeConfig) -> ASGIApp:
     memories = store.memories
     authenticate = authenticator(config, memories.admin.find_api_key)
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
-    access = logs.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
+    access = AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event)
     memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
@@ -112,11 +110,11 @@ def build(config: ServeConfig) -> ASGIApp:
     async def authenticate_with_grants(headers: Headers) -> Principal:
         return agents.direct(await authenticate(headers))
 
-    def denied(exchange: Exchange) -> None:
+    def denied(request: Request) -> None:
         """Tells the audit log who called without the role; the policy tells it of its own denials."""
-        if exchange.principal and exchange.path.startswith("/v1/admin"):
+        if request.user and request.route.startswith("/v1/admin"):
             with suppress(AlcoveError):  # a store that cannot take it now has still refused them
-                memories.admin.denied(exchange.principal, f"{exchange.method} {exchange.path}")
+                memories.admin.denied(request.principal, f"{request.method} {request.route}")
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -135,12 +133,17 @@ def build(config: ServeConfig) -> ASGIApp:
         if tracing:
             tracing.close()
 
+    streams = Streams(memories, agents, reads, changes, tail)
+    serve = partial(served, reads=reads, changes=changes, streams=streams)
     resources = [
-        *_operations(Streams(memories, agents, reads, changes, tail), memories, agents, reads, changes),
+        *serve(MemoryOperations, memories, changes=reads),
+        *serve(AdminOperations, memories.admin),
+        *serve(AgentOperations, agents),
+        *streams.resources(),
         *HealthApi({**memories.readiness(), "agents": agents.check}, reads).resources(),
         *metrics.resources(),
     ]
-    resources += DocsApi(resources, __version__).resources()
+    resources += pages(resources, __version__)
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     application = Application(
@@ -163,19 +166,6 @@ def build(config: ServeConfig) -> ASGIApp:
         allow_headers=["*"],
         expose_headers=["x-request-id", "retry-after"],
     )
-
-
-def _operations(
-    streams: Streams, memories: Memories, agents: Agents, reads: ThreadPool, changes: ThreadPool
-) -> list[Resource]:
-    """Every operation of the tables, and what streams beside them."""
-    serve = partial(served, reads=reads, changes=changes, handlers=streams.handlers())
-    return [
-        *serve(MemoryOperations, memories, changes=reads),
-        *serve(AdminOperations, memories.admin),
-        *serve(AgentOperations, agents),
-        *streams.resources(),
-    ]
 
 
 def _try(config: ServeConfig) -> None:

@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from alcove.server.application import METHODS, UNKNOWN, Exchange
+from alcove.server.application import METHODS, UNKNOWN
+from alcove.server.routes import Request
 
 _HEADERS = ("traceparent", "tracestate")
 _SERVER_ERRORS = 500
@@ -35,19 +36,19 @@ class Tracing:
         self._tracer = self._provider.get_tracer("alcove.http")
         self._continued = TraceContextTextMapPropagator()
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, request: Request) -> None:
         """Tells of a request whose answer is ready, as a span that began with the request."""
-        method, name = exchange.method, exchange.method
+        method, name = request.method, request.method
         if method not in METHODS:
             method, name = "_OTHER", "HTTP"
         attributes: dict[str, str | int] = {"http.request.method": method}
-        if exchange.path != UNKNOWN:
-            attributes["http.route"] = exchange.path
-            name = f"{name} {exchange.path}"
-        attributes["http.response.status_code"] = exchange.status
-        if failed := exchange.status >= _SERVER_ERRORS:
-            attributes["error.type"] = str(exchange.status)
-        given = {name: exchange.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
+        if request.route != UNKNOWN:
+            attributes["http.route"] = request.route
+            name = f"{name} {request.route}"
+        attributes["http.response.status_code"] = request.status
+        if failed := request.status >= _SERVER_ERRORS:
+            attributes["error.type"] = str(request.status)
+        given = {name: request.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
         caller = self._continued.extract(given, Context())  # a header that is no trace begins a new one
         now = time.time_ns()
         span = self._tracer.start_span(
@@ -55,7 +56,7 @@ class Tracing:
             caller,
             kind=SpanKind.SERVER,
             attributes=attributes,
-            start_time=now - int((time.perf_counter() - exchange.started) * 1e9),
+            start_time=now - int((time.perf_counter() - request.started) * 1e9),
         )
         if failed:
             span.set_status(StatusCode.ERROR)

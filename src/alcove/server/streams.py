@@ -1,0 +1,294 @@
+"""What has no end that can be known beforehand: events as they happen, exports, imports, backups."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from alcove.agents.service import Agents
+from alcove.api import wire
+from alcove.api.operations import EVENTS, NDJSON
+from alcove.core import cursor
+from alcove.core.clock import system_clock
+from alcove.core.errors import AlcoveError
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import Event, EventPage, Kind
+from alcove.server.limits import ThreadPool
+from alcove.server.routes import Request, Resource
+from alcove.store.memories import Memories
+from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
+
+HEARTBEAT_SECONDS = 15.0
+ASK_AGAIN_SECONDS = 2.0
+"""How long something open goes on before it is asked again whether it may."""
+_POLL_SECONDS = 0.05
+PART_BYTES = 64 * 1024
+"""What a connection takes without waiting for its reader."""
+_PAGE = 100
+_BACKUP_PIECE_BYTES = 256 * 1024
+Page = tuple[EventPage, list[bytes]]
+"""A page without its events, and what is sent of those."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Stream(Struct):
+    """An answer that is sent piece by piece, as long as it is allowed."""
+
+    pieces: AsyncIterator[bytes]
+    media_type: bytes
+    last_words: bytes | None = None
+    """What is sent, around the error, before an answer ends that is no longer allowed; None breaks it off."""
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ((b"cache-control", b"no-store"),)
+
+
+class Tail:
+    """The end of the log, as every reader in this process waits for it to move.
+
+    It is asked for rather than told, because another process may have written; once for all readers.
+    """
+
+    def __init__(self, last: Callable[[], int]) -> None:
+        self._last = last
+        self._end = 0
+        self._asked = 0.0
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Ends every stream, so that a server that is told to stop can."""
+        self.stopping = True
+
+    def end(self) -> int:
+        """The highest sequence number, as it was a moment ago at most."""
+        now = time.monotonic()
+        if now - self._asked >= _POLL_SECONDS:
+            self._end, self._asked = self._last(), now
+        return self._end
+
+    async def beyond(self, position: int, seconds: float) -> bool:
+        """Waits until the log goes beyond a position; False where it did not within that time."""
+        deadline = time.monotonic() + seconds
+        while not self.stopping and time.monotonic() < deadline:
+            if self.end() > position:
+                return True
+            await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+
+class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    wait_for_index: Literal["true", "false"] = "false"
+
+
+@dataclass
+class Streams:
+    """Answers and bodies that come in pieces: a handler for each operation that streams, by its name."""
+
+    memories: Memories
+    agents: Agents
+    reads: ThreadPool
+    changes: ThreadPool
+    tail: Tail
+
+    def resources(self) -> list[Resource]:
+        """What streams and stands in no table."""
+        return [
+            Resource(
+                name="import_memories", tag="memories", method="POST", path="/v1/memories/import",
+                handler=self.import_memories, summary="Import lines of an export", query=_ImportQuery,
+                takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
+            ),
+            Resource(
+                name="backup", tag="admin", path="/v1/admin/backup", handler=self.backup,
+                summary="The whole store as one file, verified", role="admin", unhurried=True,
+                streams="application/octet-stream",
+            ),
+        ]  # fmt: skip
+
+    async def follow(self, request: Request) -> Struct:
+        namespace = Namespace.checked(request.asked.ns, "ns")
+        return await self._follow(request, lambda: request.principal, namespace, request.asked.kinds)
+
+    async def watch_room(self, request: Request) -> Struct:
+        where = request.path["agent"], request.path["kind"], request.asked.instance
+        room = partial(self.agents.scratch_room, request.principal, *where)
+        namespace = (await self.changes(room)).at
+        return await self._follow(request, lambda: room().who, namespace, None)
+
+    async def _follow(
+        self,
+        request: Request,
+        who: Callable[[], Principal],
+        namespace: Namespace,
+        kinds: Sequence[Kind] | None,
+    ) -> Struct:
+        """The events of a namespace from where the caller left off; `who` says each time who may see them."""
+        resumed = request.headers.get(b"last-event-id")
+        seen = self.tail.end()
+        after = self.memories.end_of_events() if resumed is None else resumed.decode("latin-1")
+
+        def read(position: str) -> Page:
+            page = self.memories.event_page(
+                who(),
+                namespace,
+                kinds=kinds,
+                after_cursor=position,
+                limit=_PAGE,
+                most_bytes=cursor.PIECE_BYTES,
+            )
+            return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
+
+        request.view = self.memories.view(who, namespace)
+        first = await self.reads(partial(read, after))  # refused here, with a status
+        events = self._events(read, after, first, seen)
+        return Stream(events, EVENTS.encode(), b": ended %s\n\n")
+
+    async def _events(
+        self, read: Callable[[str], Page], after: str, found: Page, seen: int
+    ) -> AsyncIterator[bytes]:
+        """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
+        page, pieces = found
+        yield b"retry: 1000\nid: %s\n\n" % after.encode()  # who is cut off before an event resumes here
+        if page.truncated_before:
+            yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
+        heard = time.monotonic()
+        while not self.tail.stopping:
+            for piece in pieces:
+                yield piece
+                heard = time.monotonic()
+            position = cursor.decode(page.after_cursor)
+            if not page.more:
+                position = max(position, seen)  # what came before it was not for this reader
+                await self.tail.beyond(position, heard + HEARTBEAT_SECONDS - time.monotonic())
+            if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                yield b": still here\n\n"
+                heard = time.monotonic()
+            seen = self.tail.end()
+            page, pieces = await self.reads(partial(read, cursor.encode(position)))
+
+    async def export_memories(self, request: Request) -> Struct:
+        request.hold(MOST_BYTES)  # of what is read and not yet taken
+        view = self.memories.view(lambda: request.principal, Namespace.checked(request.asked.ns, "ns"))
+        request.view = view
+        return self._lines(self.memories.seen(view))
+
+    async def export(self, request: Request) -> Struct:
+        export = partial(self.memories.admin.export, request.principal, request.path["user"])
+        return self._lines(await self.changes(export))
+
+    async def backup(self, request: Request) -> Struct:
+        folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
+        admin, to = self.memories.admin, Path(folder.name) / "backup.db"
+        await self.reads(lambda: [*admin.backup(request.principal, to)])
+
+        async def pieces() -> AsyncIterator[bytes]:
+            with folder, to.open("rb") as file:
+                while piece := await self.reads(partial(file.read, _BACKUP_PIECE_BYTES)):
+                    yield piece
+
+        return Stream(pieces(), b"application/octet-stream")
+
+    def _lines(self, found: Iterator[Struct]) -> Stream:
+        """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
+        lines = gathered(wire.encoded(each) + b"\n" for each in found)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await self.reads(lambda: next(lines, None)):
+                yield piece
+
+        return Stream(pieces(), NDJSON.encode(), b"%s\n")
+
+    async def import_memories(self, request: Request) -> Struct:
+        importer = Importer(self.memories, lambda: request.principal, system_clock)
+        lines, room = importer.lines, MOST_BYTES
+        request.hold(room)
+        try:
+            async for piece in while_allowed(request.pieces, request):
+                if lines.begun > room:
+                    room = lines.most
+                    request.hold(room)
+                for bundle in lines.bundles(piece):
+                    await self._take(importer, bundle, request)
+            await self._take(importer, lines.rest(), request)
+        except AlcoveError as error:
+            error.details |= importer.report.counts
+            raise
+        return importer.report
+
+    async def _take(self, importer: Importer, bundle: Sequence[bytes], request: Request) -> None:
+        await self.changes(partial(importer.take, bundle))
+        for pause in importer.index_pauses() if request.asked.wait_for_index == "true" else ():
+            await asyncio.sleep(min(pause, ASK_AGAIN_SECONDS))
+            await request.ask_again()
+
+
+async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, patience: float) -> None:
+    """Sends every piece, unless the client goes away.
+
+    A reader that does not take a part of one in time is cut off and may resume. Nothing is read ahead for it,
+    and a piece is let go of once all but its last part was taken.
+    """
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        async for piece in pieces:
+            for at in range(0, len(piece), PART_BYTES):
+                async with asyncio.timeout(patience):
+                    part = piece[at : at + PART_BYTES]
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                if gone.done():
+                    return
+        async with asyncio.timeout(patience):
+            await send({"type": "http.response.body", "body": b""})
+    finally:
+        gone.cancel()
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
+    """The same pieces; whether the request is still allowed is asked before each, and every few seconds."""
+    coming: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(pieces, None))
+            while not coming.done():
+                await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
+                await request.ask_again()
+            piece = await coming
+            if piece is None:
+                return
+            yield piece
+    finally:
+        if coming:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def _disconnected(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Small parts together and large ones alone: what a reader does not take is held for as long."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        if len(piece) >= PART_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _told(event: Event) -> bytes:
+    return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))
