@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import ipaddress
 import json
 import logging
@@ -12,6 +11,7 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache, partial
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,36 +47,32 @@ _BELIEVED_SECONDS = 3600
 Authenticator = Callable[[Headers], Awaitable[Principal]]
 """Says who calls, from the headers of a request and nothing else."""
 
-KeyFinder = Callable[[str], ApiKey | None]
 
-
-def authenticator(config: ServeConfig, find_key: KeyFinder) -> Authenticator:
+def authenticator(config: ServeConfig, find_key: Callable[[str], ApiKey | None]) -> Authenticator:
     """Who says who calls, as it is configured; `find_key` finds an API key of the store by its text."""
     if config.auth == "jwt":
         return Tokens(config)
-    return KeyHolders(find_key) if config.auth == "apikey" else Noop(anywhere=config.insecure)
+    if config.auth == "apikey":
+        return partial(_key_holder, find_key=find_key)
+    return partial(_anybody, anywhere=config.insecure)
 
 
-class Noop:
+async def _anybody(headers: Headers, *, anywhere: bool) -> Principal:
     """Everybody is `noop`, an admin; safe only where nobody else can reach the server.
 
-    A page of another origin, or a name that was made to point here, must not use a browser to get in.
+    A page of another origin, or a name that was made to point here, must not use a browser to get in, unless
+    `anywhere` says that it may.
     """
-
-    def __init__(self, *, anywhere: bool = False) -> None:
-        self._anywhere = anywhere
-
-    async def __call__(self, headers: Headers) -> Principal:
-        if b"x-user-id" in headers:
-            raise PermissionDenied(_NO_NAMES)
-        if not self._anywhere:
-            host = headers.get(b"host")
-            if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
-                raise PermissionDenied("without authentication, only a loopback Host is served")
-            origin = headers.get(b"origin")
-            if origin is not None and not _is_loopback(origin.decode("latin-1")):
-                raise PermissionDenied("without authentication, no other Origin is served")
-        return DEFAULT_PRINCIPAL
+    if b"x-user-id" in headers:
+        raise PermissionDenied(_NO_NAMES)
+    if not anywhere:
+        host = headers.get(b"host")
+        if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
+            raise PermissionDenied("without authentication, only a loopback Host is served")
+        origin = headers.get(b"origin")
+        if origin is not None and not _is_loopback(origin.decode("latin-1")):
+            raise PermissionDenied("without authentication, no other Origin is served")
+    return DEFAULT_PRINCIPAL
 
 
 class Tokens:
@@ -89,7 +85,7 @@ class Tokens:
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._secret = config.jwt_secret
-        self._published = PublishedKeys(jwks_url=config.jwks_url, issuer=config.oidc_issuer)
+        self._published = PublishedKeys(config)
         if self._secret is not None and len(self._secret.encode()) < _SAFE_SECRET_BYTES:
             log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
         self._verified: dict[bytes, tuple[float, Principal]] = {}
@@ -147,9 +143,8 @@ class PublishedKeys:
     who makes key ids up. A known key needs no fetch to succeed until the set is too old to be believed.
     """
 
-    def __init__(self, *, jwks_url: str | None = None, issuer: str | None = None) -> None:
-        self._url = jwks_url
-        self._issuer = issuer
+    def __init__(self, config: ServeConfig) -> None:
+        self._url, self._issuer = config.jwks_url, config.oidc_issuer
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched = self._tried = -math.inf
         self._trouble = ""
@@ -192,27 +187,22 @@ class PublishedKeys:
         return jwt.PyJWKSet.from_dict(_json_at(url))
 
 
-class KeyHolders:
-    """API keys; only a trusted one may name the user it acts for."""
-
-    def __init__(self, find_key: KeyFinder) -> None:
-        self._find_key = find_key
-
-    async def __call__(self, headers: Headers) -> Principal:
-        key = self._find_key(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
-        if key is None:
-            raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
-        named = headers.get(b"x-user-id")
-        if named is not None and not key.trusted:
-            raise PermissionDenied("only a trusted key may name the user with X-User-ID")
-        try:
-            user = named.decode() if named is not None else key.user
-        except UnicodeDecodeError:
-            raise Unauthenticated("X-User-ID: expected UTF-8") from None
-        if not user:
-            raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
-        checked_user(user, "X-User-ID")
-        return Principal(user, key.client, {"roles": list(key.roles)})
+async def _key_holder(headers: Headers, *, find_key: Callable[[str], ApiKey | None]) -> Principal:
+    """Whom an API key acts for; only a trusted one may name the user."""
+    key = find_key(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
+    if key is None:
+        raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
+    named = headers.get(b"x-user-id")
+    if named is not None and not key.trusted:
+        raise PermissionDenied("only a trusted key may name the user with X-User-ID")
+    try:
+        user = named.decode() if named is not None else key.user
+    except UnicodeDecodeError:
+        raise Unauthenticated("X-User-ID: expected UTF-8") from None
+    if not user:
+        raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
+    checked_user(user, "X-User-ID")
+    return Principal(user, key.client, {"roles": list(key.roles)})
 
 
 def make_token(secret: str, user: str, roles: list[str], *, seconds: int) -> str:
@@ -235,7 +225,7 @@ def on_this_machine(address: str, headers: Headers) -> bool:
     return _is_loopback(f"//{host.decode('latin-1')}") and _is_loopback(origin.decode("latin-1"))
 
 
-@functools.lru_cache(16)  # each as long as a head may be
+@lru_cache(16)  # each as long as a head may be
 def _is_loopback(url: str) -> bool:
     try:
         return urlsplit(url).hostname in LOOPBACK

@@ -145,15 +145,20 @@ class ThreadPool:
     async def __call__(self, call: Callable[[], T]) -> T:
         user = current_user.get()
         await self._turn(user)
-        work = Cancellation()
+        work, loop = Cancellation(), asyncio.get_running_loop()
+
+        def ended(_: Future[T]) -> None:
+            """Gives the thread to the next, which may be later than its caller left."""
+            with suppress(RuntimeError):  # the server has stopped meanwhile
+                loop.call_soon_threadsafe(self._give, user)
+
         running = self._pool.submit(work.run, call)
+        running.add_done_callback(ended)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
             work.cancelled = self._stops
             raise
-        finally:
-            self._leave(user, running)
 
     async def _turn(self, user: str | None) -> None:
         """Waits until this user may have a thread."""
@@ -172,19 +177,6 @@ class ThreadPool:
                 del self._waiting[user]
             self._pass_on()
             raise
-
-    def _leave(self, user: str | None, running: Future[T]) -> None:
-        """Gives the thread to the next when it is free, which may be later than its caller left."""
-        if running.done():
-            self._give(user)
-        else:
-            loop = asyncio.get_running_loop()
-
-            def ended(_: Future[T]) -> None:
-                with suppress(RuntimeError):  # the server has stopped meanwhile
-                    loop.call_soon_threadsafe(self._give, user)
-
-            running.add_done_callback(ended)
 
     def _give(self, user: str | None) -> None:
         self._threads.give(user)

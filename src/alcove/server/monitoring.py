@@ -33,7 +33,6 @@ WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BETWEEN_SAMPLES = 0.5
 _PIPE_TAKES = 4096
 _FLUSH_SECONDS = 0.05
-_FORBIDDEN = 403
 
 
 class AccessLog:
@@ -44,8 +43,7 @@ class AccessLog:
 
     def __init__(self, pseudonym: Callable[[str], str] | None = None) -> None:
         self._pseudonym = pseudonym
-        self._lines: list[bytes] = []
-        self._size = 0
+        self._noted = bytearray()
 
     def __call__(self, request: Request) -> None:
         """Notes a request that has ended: no content, the path as it is declared, and no query.
@@ -66,20 +64,18 @@ class AccessLog:
             "client": hidden(client) if hidden and client else client,
         }
         encoded = json.encode(line) + b"\n"
-        if self._size + len(encoded) > _PIPE_TAKES:
+        if len(self._noted) + len(encoded) > _PIPE_TAKES:
             self.flush()
-        if not self._lines:
+        if not self._noted:
             asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
-        self._lines.append(encoded)
-        self._size += len(encoded)
+        self._noted += encoded
 
     def flush(self) -> None:
         """Writes what was noted."""
-        if self._lines:
-            sys.stdout.buffer.write(b"".join(self._lines))
+        if self._noted:
+            sys.stdout.buffer.write(self._noted)
             sys.stdout.flush()
-            self._lines.clear()
-            self._size = 0
+            self._noted.clear()
 
 
 class Metrics(Observer):
@@ -88,10 +84,8 @@ class Metrics(Observer):
     def __init__(self) -> None:
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         own = self._registry = prometheus.CollectorRegistry()
-        counter, histogram = (
-            partial(prometheus.Counter, registry=own),
-            partial(prometheus.Histogram, registry=own),
-        )
+        counter = partial(prometheus.Counter, registry=own)
+        histogram = partial(prometheus.Histogram, registry=own)
         summed = partial(prometheus.Gauge, multiprocess_mode="livesum", registry=own)
         latest = partial(prometheus.Gauge, multiprocess_mode="livemostrecent", registry=own)
         self._seconds = histogram(
@@ -138,7 +132,7 @@ class Metrics(Observer):
         if known is None:
             known = self._answered[key] = self._seconds.labels(*key)
         known.observe(seconds)
-        if request.status == _FORBIDDEN:
+        if request.status == 403:
             self._denials.labels(request.route, method).inc()
 
     # Of the store, on any thread

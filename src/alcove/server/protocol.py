@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import ClassVar
 
 import msgspec
@@ -58,6 +59,7 @@ class Protocol(HttpToolsProtocol):
 
     head_seconds: ClassVar[float] = 10.0
     most_waiting: ClassVar[int] = 1000
+    when_stopping: ClassVar[Callable[[], None]] = lambda: None
     _waiting: ClassVar = Waiting()
     _looking: ClassVar[asyncio.AbstractEventLoop | None] = None
 
@@ -147,6 +149,11 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if not (more or self.lost):
             self._wait()
+
+    def shutdown(self) -> None:
+        """Called when the server is told to stop, before it waits for its requests to end."""
+        Protocol.when_stopping()
+        super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         id = f"{random.getrandbits(64):016x}"

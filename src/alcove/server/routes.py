@@ -201,11 +201,7 @@ def expect(content_type: bytes, media_type: bytes) -> None:
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
     """What an undecoded path looks like, each `{parameter}` being one segment of it."""
-    parts = re.split(r"\{(\w+)\}", path)
-    escaped = [
-        f"(?P<{part}>[^/]+)" if position % 2 else re.escape(part) for position, part in enumerate(parts)
-    ]
-    return re.compile("".join(escaped).encode())
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)).encode())
 
 
 def path_parameter(name: str, raw: bytes) -> str:

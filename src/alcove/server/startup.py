@@ -122,7 +122,6 @@ def build(config: ServeConfig) -> ASGIApp:
         beside += [worker_processes.stop_with_parent()] if config.workers > 1 else []
         beside += [_follow(specs)] if specs else []
         tasks = [asyncio.create_task(each) for each in beside]
-        worker_processes.when_stopping(tail.stop)
         worker_processes.when_hung_up(partial(_reload, config, specs, store))
         yield
         for each in tasks:
@@ -146,6 +145,7 @@ def build(config: ServeConfig) -> ASGIApp:
     resources += pages(resources, __version__)
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
+    Protocol.when_stopping = tail.stop
     application = Application(
         resources,
         authenticate_with_grants if specs else authenticate,

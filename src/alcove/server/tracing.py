@@ -21,7 +21,6 @@ from alcove.server.application import METHODS, UNKNOWN
 from alcove.server.routes import Request
 
 _HEADERS = ("traceparent", "tracestate")
-_SERVER_ERRORS = 500
 _LAST_SECONDS = 2.0
 
 
@@ -46,7 +45,7 @@ class Tracing:
             attributes["http.route"] = request.route
             name = f"{name} {request.route}"
         attributes["http.response.status_code"] = request.status
-        if failed := request.status >= _SERVER_ERRORS:
+        if failed := request.status >= 500:
             attributes["error.type"] = str(request.status)
         given = {name: request.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
         caller = self._continued.extract(given, Context())  # a header that is no trace begins a new one

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -73,19 +72,6 @@ async def stop_with_parent() -> None:
     while os.getppid() == parent:
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def when_stopping(call: Callable[[], None]) -> None:
-    """Calls when this process is told to stop, before the server waits for its requests to end."""
-    for sig in (signal.SIGINT, signal.SIGTERM):
-        then = signal.getsignal(sig)
-
-        def handle(sig: int, frame: FrameType | None, then: Any = then) -> None:
-            call()
-            if callable(then):
-                then(sig, frame)
-
-        signal.signal(sig, handle)
 
 
 def when_hung_up(call: Callable[[], None]) -> None:
