@@ -175,20 +175,12 @@ class Metrics(Observer):
             MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
         return prometheus.generate_latest(registry)
 
-    def resources(self) -> list[Resource]:
-        return [
-            Resource(
-                name="metrics", path="/metrics", handler=self.metrics, local=True, role="auditor",
-                summary="Counts, as Prometheus reads them", media_type=CONTENT_TYPE_PLAIN_0_0_4,
-            )
-        ]  # fmt: skip
-
     async def metrics(self, _: Request) -> Struct:
         text = await asyncio.to_thread(self.text)  # of many workers, it is some milliseconds of reading files
         return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
-class HealthApi:
+class Health:
     """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody.
 
     A check that raises holds everything up; one that answers with a text has something to say.
@@ -198,18 +190,6 @@ class HealthApi:
         self._checks = checks
         self._threads = threads
         self._checking: asyncio.Task[Struct] | None = None
-
-    def resources(self) -> list[Resource]:
-        return [
-            Resource(
-                name="alive", path="/healthz", handler=self.alive, summary="Whether the process is alive",
-                answer=HealthAnswer, errors=(400,), open=True,
-            ),
-            Resource(
-                name="ready", path="/readyz", handler=self.ready, summary="Whether it can do its work",
-                answer=HealthAnswer, errors=(400, 503), open=True,
-            ),
-        ]  # fmt: skip
 
     async def alive(self, _: Request) -> Struct:
         return HealthAnswer("ok")
@@ -231,3 +211,22 @@ class HealthApi:
         if ready:
             return HealthAnswer("ok", checks)
         return Page(json.encode(HealthAnswer("unavailable", checks)), status=503)
+
+
+def resources(metrics: Metrics, health: Health) -> list[Resource]:
+    """What is there for who looks after the service."""
+    checked = partial(Resource, answer=HealthAnswer, open=True)
+    return [
+        checked(
+            name="alive", path="/healthz", handler=health.alive, summary="Whether the process is alive",
+            errors=(400,),
+        ),
+        checked(
+            name="ready", path="/readyz", handler=health.ready, summary="Whether it can do its work",
+            errors=(400, 503),
+        ),
+        Resource(
+            name="metrics", path="/metrics", handler=metrics.metrics, local=True, role="auditor",
+            summary="Counts, as Prometheus reads them", media_type=CONTENT_TYPE_PLAIN_0_0_4,
+        ),
+    ]  # fmt: skip

@@ -226,12 +226,7 @@ def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> 
 
 
 def served(
-    table: type,
-    service: object,
-    *,
-    reads: ThreadPool,
-    changes: ThreadPool,
-    streams: object = None,
+    table: type, service: object, *, reads: ThreadPool, changes: ThreadPool, streams: object = None
 ) -> list[Resource]:
     """What is at the routes of a table's operations, done by the methods of a service.
 

@@ -92,15 +92,15 @@ def worker() -> ASGIApp:
 
 def build(config: ServeConfig) -> ASGIApp:
     """The application over the store that the configuration names."""
-    from alcove.server.monitoring import AccessLog, HealthApi, Metrics  # noqa: PLC0415  once there is the folder
+    from alcove.server import monitoring  # noqa: PLC0415  not before the folder is there
 
     logs.configure(config.log_level, config.log_file)
-    metrics = Metrics()
+    metrics = monitoring.Metrics()
     store = _store(config, metrics)
     memories = store.memories
     authenticate = authenticator(config, memories.admin.find_api_key)
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
-    access = AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
+    access = monitoring.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event)
     memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
@@ -132,6 +132,7 @@ def build(config: ServeConfig) -> ASGIApp:
         if tracing:
             tracing.close()
 
+    health = monitoring.Health({**memories.readiness(), "agents": agents.check}, reads)
     streams = Streams(memories, agents, reads, changes, tail)
     serve = partial(served, reads=reads, changes=changes, streams=streams)
     resources = [
@@ -139,8 +140,7 @@ def build(config: ServeConfig) -> ASGIApp:
         *serve(AdminOperations, memories.admin),
         *serve(AgentOperations, agents),
         *streams.resources(),
-        *HealthApi({**memories.readiness(), "agents": agents.check}, reads).resources(),
-        *metrics.resources(),
+        *monitoring.resources(metrics, health),
     ]
     resources += pages(resources, __version__)
     at_once = worker_processes.requests_at_once(config.most_in_flight)
