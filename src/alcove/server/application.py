@@ -171,8 +171,8 @@ class Application:
     async def _call(self, request: Request, resource: Resource, receive: Any) -> Struct:
         """Finds out who calls, parses what they sent and has the resource answer it."""
         scope, headers, held = request.scope, request.headers, request.held
-        client, *_ = scope.get("client") or [""]
-        if not (resource.open or (resource.local and on_this_machine(client, headers))):
+        here = resource.local and scope["client"] and on_this_machine(scope["client"][0], headers)
+        if not (resource.open or here):
             held.take(self._requests, None)
             principal = request.principal = await self._authenticate(headers)
             held.give_back()

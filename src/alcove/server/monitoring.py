@@ -1,4 +1,4 @@
-"""What looks after the service asks it: whether it lives, whether it can work, and what it has counted.
+"""For who looks after the service: its requests a line each, whether it lives and can work, what it counted.
 
 prometheus-client decides when it is imported whether counts are kept in memory or, for several workers, in
 files of a folder that they share; so this module is imported only by who has seen to that
