@@ -36,7 +36,7 @@ _REWRAP_BATCH = 500
 def subject_of(namespace: Namespace) -> str:
     """Whose data key seals a namespace: its owner's, or the one of its root where nobody owns it."""
     owner = namespace.owner
-    return f"room:{namespace[0]}" if owner is None else user_subject(owner)
+    return f"room:{namespace[0]}" if owner is None else f"user:{owner}"
 
 
 def user_subject(user: str) -> str:

@@ -228,10 +228,6 @@ class Operation(Generic[P, R]):
         """Whether a request that may have been done already can be sent again."""
         return self.method == "GET" or self.reads is True or self.idempotent
 
-    def only_reads(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether it `reads`, called with these arguments."""
-        return self.reads if isinstance(self.reads, bool) else self.reads(arguments)
-
     # What it answers
 
     @cached_property

@@ -78,11 +78,6 @@ class Submission:
                 signal()
         self._queue.pass_on()
 
-    @property
-    def done(self) -> bool:
-        """Whether it is committed or refused."""
-        return self.outcome is not None
-
     def settle(self) -> bool:
         """Leads where nobody does; whether this submission is committed or refused."""
         return self.outcome is not None or self._queue.lead(self)

@@ -105,7 +105,8 @@ class Database:
     def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
         with self._turn:
-            self._refuse_if_closed()
+            if self._closed:
+                raise self._no_longer_open()
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
@@ -169,7 +170,8 @@ class Database:
         return int(self.fetch("mark", name)[0][0])
 
     def _new_reader(self) -> apsw.Connection:
-        self._refuse_if_closed()
+        if self._closed:
+            raise self._no_longer_open()
         with explained(self.path):
             reader = self._connect()
             reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
@@ -182,7 +184,8 @@ class Database:
         where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
         """
         with self._turn, explained(self.path):
-            self._refuse_if_closed()
+            if self._closed:
+                raise self._no_longer_open()
             self._writer.execute("VACUUM")
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy
@@ -196,9 +199,8 @@ class Database:
                 idle.pop().close()
             self._writer.close()
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise Unavailable(f"{self.path} has been closed")
+    def _no_longer_open(self) -> Unavailable:
+        return Unavailable(f"{self.path} has been closed")
 
     def _connect(self) -> apsw.Connection:
         """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""

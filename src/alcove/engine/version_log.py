@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apsw
@@ -48,6 +49,7 @@ class Newest(NamedTuple):
     data_key_exists: bool
 
 
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """The operations of one submission, all at one moment; it reads its own writes.
 
@@ -55,9 +57,8 @@ class Transaction:
     operation checks everything before it writes, so only several of them need a savepoint.
     """
 
-    def __init__(self, db: apsw.Connection, at: int) -> None:
-        self._db = db
-        self.at = at
+    _db: apsw.Connection
+    at: int
 
     @classmethod
     def now(cls, db: apsw.Connection, clock: Clock) -> Transaction:

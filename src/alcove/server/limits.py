@@ -226,7 +226,7 @@ class ThreadPool:
 
         def signal() -> None:
             """Called from any thread, whenever the commit is done or somebody must lead."""
-            if pending.done:
+            if pending.outcome is not None:
                 loop.call_soon_threadsafe(done.set)
             else:
                 self._committer.submit(lead)

@@ -184,7 +184,8 @@ class Resource:
         assert self.body is not None
         if not raw and self.body_optional:
             return self.body()
-        expect(content_type, b"application/json")
+        if content_type != JSON:
+            expect(content_type, JSON)
         try:
             return self._decode(raw)
         except msgspec.ValidationError as error:
@@ -248,6 +249,7 @@ def _handler(
 ) -> Handler:
     method = getattr(service, operation.does.__name__)
     steps = operation.steps and operation.steps.__get__(service)
+    threads = {True: reads, False: changes}
 
     async def handle(request: Request) -> Page:
         arguments = operation.arguments(request)
@@ -266,6 +268,7 @@ def _handler(
             quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
             yield NOTHING if quiet or answer is None else Page(wire.encoded(answer))
 
-        return await (reads if operation.only_reads(arguments) else changes).settled(done())
+        reading = operation.reads if isinstance(operation.reads, bool) else operation.reads(arguments)
+        return await threads[reading].settled(done())
 
     return handle

@@ -161,9 +161,7 @@ def index(given: object, settings: Settings) -> bytes | None:
 
 
 def ttl(seconds: object) -> int | None:
-    """A time to live in microseconds; None where the memory never expires."""
-    if seconds is None:
-        return None
+    """A time to live in microseconds; None for 0, with which a memory never expires."""
     return whole(seconds, "ttl_seconds", 0, MAX_TTL_SECONDS) * SECOND or None
 
 

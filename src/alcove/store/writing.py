@@ -23,7 +23,6 @@ from alcove.engine.version_log import new_id
 from alcove.policy import Policy
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
-from alcove.store.effective_configuration import InForce
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")
@@ -37,15 +36,8 @@ class _Write(NamedTuple):
     policy: Policy
     settings: Settings
     principal: Principal
-    writer: Writer
     missing: set[str]
     """Subjects that have no data key yet."""
-
-    @classmethod
-    def begun(cls, principal: Principal, in_force: InForce) -> _Write:
-        return cls(
-            *in_force, principal, Writer(principal.user_id, principal.client_id, principal.agent), set()
-        )
 
 
 class Writing(Service):
@@ -53,7 +45,7 @@ class Writing(Service):
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
-        self._prepare(_Write.begun(principal, self._configuration.current()), operation)
+        self._prepare(_Write(*self._configuration.current(), principal, set()), operation)
 
     def _write_one(
         self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
@@ -79,7 +71,7 @@ class Writing(Service):
             operations, idempotency_key = operations[done:], None
         for _ in range(_MOST_ATTEMPTS):
             version, in_force = self._configuration.loaded
-            write, once = _Write.begun(principal, in_force), None
+            write, once = _Write(*in_force, principal, set()), None
             try:
                 prepared = self._prepared(write, operations)
             except AlcoveError:
@@ -150,11 +142,12 @@ class Writing(Service):
 
         None where there is no data key to seal it with; its subject is then `missing`.
         """
-        policy, settings, principal, writer, _ = write
+        policy, settings, principal, _ = write
+        writer = Writer(principal.user_id, principal.client_id, principal.agent)
         place = validation.location(operation.namespace, operation.key, settings)
         match operation:
             case Put():
-                return self._prepare_put(write, operation, place)
+                return self._prepare_put(write, operation, place, writer)
             case records.Evict():
                 policy.authorise(principal, "delete", place.namespace, "*")
                 return rows.EvictRow(place.ns, place.key, writer, operation.most)
@@ -166,17 +159,19 @@ class Writing(Service):
                 policy.authorise(principal, "delete", place.namespace, operation.key)
                 return rows.DeleteRow(place.ns, place.key, writer, expected)
             case records.Touch():
-                ttl = validation.ttl(operation.ttl_seconds)
+                ttl = None if operation.ttl_seconds is None else validation.ttl(operation.ttl_seconds)
                 policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
                 return rows.TouchRow(place.ns, place.key, ttl)
             case _:
                 raise InvalidRequest("op", "put, get, delete or touch")
 
-    def _prepare_put(self, write: _Write, put: Put, place: validation.Location) -> rows.PutRow | None:
-        policy, settings, principal, writer, missing = write
+    def _prepare_put(
+        self, write: _Write, put: Put, place: validation.Location, writer: Writer
+    ) -> rows.PutRow | None:
+        policy, settings, principal, missing = write
         value = validation.value(put.value, settings)
         index = validation.index(put.index, settings)
-        ttl = validation.ttl(put.ttl_seconds)
+        ttl = None if put.ttl_seconds is None else validation.ttl(put.ttl_seconds)
         expected = validation.revision(put.expected_revision, create_only=put.create_only)
         asked: Literal["write", "import"] = "import" if isinstance(put, records.Imported) else "write"
         policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
