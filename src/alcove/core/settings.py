@@ -1,7 +1,7 @@
 """What can be set, each declared once: its default, its bounds, what it means.
 
 Whoever lets people set something reads the declarations: the command line with its environment and file
-(`server/config.py`), and REST with its OpenAPI document (`api/forms.py`).
+(`server/config.py`), and REST with its OpenAPI document (`api/messages.py`).
 """
 
 from __future__ import annotations
