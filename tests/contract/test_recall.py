@@ -20,7 +20,8 @@ from alcove.search.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking import rank
 from alcove.search.searcher import MOST_WINDOWS
-from alcove.search.terms import Item, Question, term_counts
+from alcove.search.terms import Item, Question
+from alcove.search.words import term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock

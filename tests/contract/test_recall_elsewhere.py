@@ -98,8 +98,15 @@ def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory:
 
     def found(*writers: str | None, filter: Filter = Filter()) -> set[str]:  # noqa: B008 - frozen
         scope = Scope(low, high, written_by=writers or None, filter=filter)
-        best = memory.memories._searcher.search(
-            scope, "tea", mode="keyword", limit=9, offset=0, explain=False, fits=lambda _: True
+        searcher = memory.memories._searcher
+        best = searcher.search(
+            scope,
+            searcher.question("tea", "keyword"),
+            mode="keyword",
+            limit=9,
+            offset=0,
+            explain=False,
+            fits=lambda _: True,
         )
         return {row.key.decode() for row, _ in best.hits}
 

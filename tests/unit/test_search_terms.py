@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.search import terms
-from alcove.search.terms import MAX_QUERY_TERMS, asks, question_words, speaker, term, term_counts, words
+from alcove.search import words as terms
+from alcove.search.words import MAX_QUERY_TERMS, asks, question_words, speaker, term, term_counts, words
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from alcove.core.errors import AlcoveError
 
 log = logging.getLogger("alcove")
+AT_EXIT_SECONDS = 5.0
+"""How long the end of a process waits for work that nobody stopped."""
 
 
 class Worker:
@@ -33,6 +36,7 @@ class Worker:
             if self._thread is None and not self.stopping:
                 self._thread = threading.Thread(target=self._run, name=f"alcove-{self._name}", daemon=True)
                 self._thread.start()
+                atexit.register(self.stop, AT_EXIT_SECONDS)  # a policy's engine must go with its own thread
 
     def wake(self) -> None:
         """Has the work done now rather than after the pause; starts the thread if it has to."""
@@ -43,6 +47,7 @@ class Worker:
         """Waits for work that is under way, at most so many seconds, and starts no other."""
         with self._starting:
             self.stopping = True
+        atexit.unregister(self.stop)
         self._woken.set()
         if self._thread:
             self._thread.join(seconds)

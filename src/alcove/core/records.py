@@ -67,6 +67,8 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     written_by: Author
     score: float | None
     """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
+    relevance: float | None = None
+    """How likely it is to answer the question, from 0 to 1; None where that was not asked for."""
     explain: dict[str, Signal] | None = None
 
 

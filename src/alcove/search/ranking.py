@@ -65,6 +65,8 @@ class Hit:
     score: float | None
     """max(0, cosine), None while the item is not embedded."""
     fused: float
+    relevance: float | None = None
+    """How likely it is to answer the question, from 0 to 1, if that was asked for."""
     signals: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
@@ -100,7 +102,7 @@ class _Scorer:
     def best(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
         cosines = self._corpus.vectors.cosines(self._question.vector)
         if mode == "semantic":
-            order = _best(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
+            order = best_rows(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
             return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
         words, holding = self._words()
         signals = {"words": _scaled(words)}
@@ -197,7 +199,7 @@ class _Scorer:
 
         Again and again the row that is best after what it loses for being like one already chosen.
         """
-        order = _best(fused, max(limit, POOL))
+        order = best_rows(fused, max(limit, POOL))
         pool, rest = order[:POOL], order[POOL:]
         left, vectors = fused[pool], self._corpus.vectors.first(pool)
         worst = np.zeros(len(pool), dtype=np.float32)
@@ -245,7 +247,7 @@ def _newness(at: NDArray[np.float64]) -> Matrix:
     return (place / max(len(moments) - 1, 1)).astype(np.float32)
 
 
-def _best(values: Matrix, limit: int) -> Rows:
+def best_rows(values: Matrix, limit: int) -> Rows:
     """The rows of the highest values, those of minus infinity left out; earlier rows first among equals."""
     limit = min(limit, int(np.count_nonzero(values > -np.inf)))
     if limit <= 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
+from alcove.search.calibration import Calibration, most_relevant
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import cut, embedded, opened
@@ -55,6 +56,8 @@ class How(TypedDict):
     """How many of the best hits to leave out."""
     explain: bool
     """Whether each hit says what each signal added to its rank."""
+    calibrated: NotRequired[bool]
+    """Whether what most likely answers the question comes first, with how likely that is."""
 
 
 class Searcher:
@@ -72,12 +75,11 @@ class Searcher:
         self._subtrees = Subtrees(index, most_bytes=most_bytes)
         self._lexicon: Lexicon | None = None
 
-    def search(self, scope: Scope, query: str, *, fits: Fits, **how: Unpack[How]) -> SearchResult:
+    def search(self, scope: Scope, question: Question, *, fits: Fits, **how: Unpack[How]) -> SearchResult:
         """The best of what is live in a scope.
 
         `fits` decides on rows on which the store cannot decide whether the scope's filter lets them pass.
         """
-        question = self._question(query, how["mode"])
         for _ in range(MOST_ATTEMPTS):
             parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
             corpora, mask = [corpus for corpus, _ in parts], np.concatenate([mask for _, mask in parts])
@@ -88,13 +90,12 @@ class Searcher:
         return result
 
     def search_past(
-        self, scope: Scope, rows: Iterable[Row], query: str, *, at: int, **how: Unpack[How]
+        self, scope: Scope, rows: Iterable[Row], question: Question, *, at: int, **how: Unpack[How]
     ) -> SearchResult:
         """The best of some versions, `rows`, that were current at a moment, `at`.
 
         A few of them that have no vectors get them here.
         """
-        question = self._question(query, how["mode"])
         with_text = (row for row in rows if row.index_text is not None)
         texts = {row.seq: text_of(row) for row in islice(with_text, MOST_PAST + 1)}
         if len(texts) > MOST_PAST:
@@ -130,7 +131,10 @@ class Searcher:
                 raise EmbedderUnavailable(told)
             question = replace(question, vector=None, degraded=question.degraded or told)
         limit, explain = offset + how["limit"], how["explain"]
-        best = rank(corpus, question, limit=limit, mask=mask, mode=mode, explain=explain)
+        if how.get("calibrated") and self._embedder:
+            best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
+        else:
+            best = rank(corpus, question, limit=limit, mask=mask, mode=mode, explain=explain)
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
         found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
@@ -142,7 +146,7 @@ class Searcher:
     def _name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def _question(self, query: str, mode: Mode) -> Question:
+    def question(self, query: str, mode: Mode) -> Question:
         """The question with its vector, or why it has none; by meaning alone that is an error."""
         now = self._clock() / SECOND
         try:

@@ -182,6 +182,14 @@ class Memories(Writing, Reading):
         policy.authorise(principal, "delete", place.namespace, "*")
         return self._engine.erasure.clear(place.ns)
 
+    def erase(self, principal: Principal, namespace: Address, key: str) -> bool:
+        """Takes what is at a key away with every version, in restored backups too; whether it was there."""
+        policy, settings = self._configuration.current()
+        place = validation.location(namespace, key, settings)
+        policy.authorise(principal, "delete", place.namespace, key)
+        row = self._engine.get(place.ns, place.key, now=self._clock())
+        return row is not None and self.admin.cleaned(principal, row) > 0
+
     def sweep(self) -> Swept:
         """Records what has expired, drops what retention no longer keeps, finishes scrubs."""
         now, engine, batch = self._clock(), self._engine, _SWEEP_BATCH

@@ -98,13 +98,12 @@ class People(Service):
         person = self._person(user)
         found = self._rows.of_person(person, live=True, id=_id(id))
         row = next(self._read(seq for seq, _ in found), None)
-        if row is None or not self._cleaned(principal, row):
+        if row is None or not self.cleaned(principal, row):
             raise NotFound("this user has no such memory")
         self._audit.record(principal, "memory.remove", user=user, memory=id)
-        self.wake()
 
-    def _cleaned(self, principal: Principal, row: Row) -> int:
-        """How many versions were taken away of the key that this one was the newest of."""
+    def cleaned(self, principal: Principal, row: Row) -> int:
+        """Takes away every version of the key that this one was the newest of; how many that were."""
 
         def note(moment: int) -> None:
             place, id = self._vault.pseudonym(row_decoding.place(row)), row_decoding.uuid(row.id)
@@ -115,9 +114,11 @@ class People(Service):
         attributes = self._configuration.current().policy.attributes(
             principal, Namespace.decode(row.ns), row.key.decode(), b"null", None
         )
-        return self._engine.erasure.clean(
+        removed = self._engine.erasure.clean(
             row.ns, row.key, until=row.seq, attributes=attributes.decode(), note=note
         )
+        self.wake()
+        return removed
 
     def wipe(
         self,

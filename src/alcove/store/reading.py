@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, Unpack, get_args
 
 from msgspec import Meta
 
@@ -37,7 +37,8 @@ from alcove.store.filters import Filter
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
-    from alcove.search.searcher import Searcher
+    from alcove.search.searcher import How, Searcher
+    from alcove.search.terms import Question
 
 T = TypeVar("T")
 
@@ -177,20 +178,50 @@ class Reading(Timeline):
         if query is not None:
             validation.query(query)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-        how: dict[str, Any] = {"mode": mode, "limit": limit, "offset": offset, "explain": explain}
+        if query is not None:
+            question = self._searcher.question(query, mode)
+            return self._best(scope, question, at, mode=mode, limit=limit, offset=offset, explain=explain)
 
         def find() -> FoundMemories:
-            if query is None:
-                matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
-                found = FoundMemories(map(self._opener.memory, matching))
-                found.next_offset = offset + len(found) if more and len(found) < limit else None
+            matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
+            found = FoundMemories(map(self._opener.memory, matching))
+            found.next_offset = offset + len(found) if more and len(found) < limit else None
+            self._refuse_forgotten(at)
+            return found
+
+        return row_decoding.undisturbed(find)
+
+    def question(self, query: str) -> Question:
+        """Reads and embeds a question once, for several searches that ask it."""
+        validation.query(query)
+        return self._searcher.question(query, "hybrid")
+
+    def answers(
+        self,
+        principal: Principal,
+        prefix: Address,
+        question: Question,
+        *,
+        limit: int,
+        filter: Mapping[str, object] | None = None,
+        exact: bool = False,
+        calibrated: bool = False,
+    ) -> FoundMemories:
+        """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
+        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
+        how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
+        return self._best(scope, question, None, **how)
+
+    def _best(self, scope: Scope, question: Question, at: int | None, **how: Unpack[How]) -> FoundMemories:
+        """The memories of a scope that answer a question best, now or at a moment."""
+
+        def find() -> FoundMemories:
+            if at is None:
+                best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
             else:
-                if at is None:
-                    best = self._searcher.search(scope, query, fits=partial(self._fits, scope.filter), **how)
-                else:
-                    best = self._searcher.search_past(scope, self._scanned(scope, at), query, at=at, **how)
-                found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
-                found.degraded, found.next_offset = best.degraded, best.next_offset
+                best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
+            found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
+            found.degraded, found.next_offset = best.degraded, best.next_offset
             self._refuse_forgotten(at)
             return found
 

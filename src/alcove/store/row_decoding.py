@@ -98,7 +98,8 @@ class Opener:
     def hit(self, row: Row, hit: Hit) -> Memory:
         """A memory that a search found, with its score and why."""
         explain = {name: Signal(*why) for name, why in hit.signals.items()} or None
-        return structs.replace(self.memory(row), score=hit.score, explain=explain)
+        memory = self.memory(row)
+        return structs.replace(memory, score=hit.score, relevance=hit.relevance, explain=explain)
 
     def version(self, row: Row) -> Version:
         """An entry of one memory's history."""

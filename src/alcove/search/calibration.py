@@ -1,0 +1,137 @@
+"""How relevant a passage is to a question, from 0 to 1 and the same for every embedder.
+
+What a cosine means depends on the model: two texts that have nothing to do with each other are at 0.04 for
+one and at 0.46 for another. So a cosine is first placed between the model's own mean for such texts and its
+mean for a question and the passage that answers it. To that is added how many of the question's words the
+passage holds: the cosine alone takes what is of the same subject for an answer.
+
+The sum becomes a probability, by a curve that was fitted once, to questions of which half have no answer
+(`bench/knowledge`): at 0.7, a passage was about twice as likely to answer the question as not.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import tomllib
+from collections import OrderedDict
+from importlib.resources import files
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alcove.search.corpus import AnyCorpus, Mask
+from alcove.search.embedders import Embedder
+from alcove.search.minilm import NAME
+from alcove.search.postings import Postings
+from alcove.search.ranking import RELATED, Hit, best_rows
+from alcove.search.terms import LABEL, Question
+
+Numbers = NDArray[np.float64]
+
+WORDS = 0.5
+"""What holding all of the question's words adds, where 1 lies between unrelated and answering."""
+MIDDLE, STEEPNESS = 0.81, 6.0
+"""The sum at which relevant and not are equally likely, and how fast that changes."""
+LEAST_SPREAD = 0.05
+"""Between unrelated and answering at least, for a model that can hardly tell them apart."""
+DIGITS = 4
+"""Of a score, so that what is compared with a threshold is what is reported."""
+REMEMBERED = 16
+"""Embedders whose calibration is kept."""
+
+
+class Calibration(NamedTuple):
+    """Where the cosines of one embedder lie."""
+
+    unrelated: float
+    """The mean cosine of a question and a passage that has nothing to do with it."""
+    answering: float
+    """The mean cosine of a question and the passage that answers it."""
+
+    @classmethod
+    def of(cls, embedder: Embedder) -> Calibration:
+        """That of an embedder: known, or measured on first use and remembered by the embedder's name.
+
+        Measuring embeds forty short texts in one call. Where that raises `EmbedderUnavailable`, the next one
+        to ask tries again.
+        """
+        name = embedder.name
+        if name in SHIPPED:
+            return SHIPPED[name]
+        with _measuring:
+            if name not in _measured:
+                _measured[name] = cls.measured(embedder)
+                while len(_measured) > REMEMBERED:
+                    _measured.popitem(last=False)
+            return _measured[name]
+
+    @classmethod
+    def measured(cls, embedder: Embedder) -> Calibration:
+        """From the probes: questions, each with one passage that answers it and others that do not."""
+        probes = tomllib.loads((files("alcove.search") / "probes.toml").read_text(encoding="utf-8"))["probe"]
+        texts = [probe[part] for part in ("question", "answer") for probe in probes]
+        questions, answers = np.split(embedder.embed(texts).astype(np.float64), 2)
+        cosines, own = questions @ answers.T, np.eye(len(probes), dtype=bool)
+        return cls(float(cosines[~own].mean()), float(cosines[own].mean()))
+
+    def scores(self, cosines: ArrayLike, covered: ArrayLike) -> Numbers:
+        """How relevant passages are, from 0 to 1; NaN where a cosine is, which is above no threshold.
+
+        `covered` is the share of the question's words that each passage holds (`coverage`). More of either
+        never gives less. A passage that is the question itself gets 1.
+        """
+        found, whole = self._probability(cosines, covered), self._probability(1, 1)
+        return np.round(found / whole, DIGITS)
+
+    def _probability(self, cosines: ArrayLike, covered: ArrayLike) -> Numbers:
+        near = np.clip(np.asarray(cosines, dtype=np.float64), -1, 1) - self.unrelated
+        total = near / max(self.answering - self.unrelated, LEAST_SPREAD) + WORDS * np.clip(covered, 0, 1)
+        probability: Numbers = 1 / (1 + np.exp(-STEEPNESS * (total - MIDDLE)))
+        return probability
+
+
+SHIPPED = {NAME: Calibration(unrelated=0.043, answering=0.618)}
+"""As measured, for the embedded model: its first search waits for nothing."""
+_measured: OrderedDict[str, Calibration] = OrderedDict()
+"""By the embedder's name; nothing in it comes from anybody's texts."""
+_measuring = threading.Lock()
+
+
+def coverage(question: Question, postings: Postings) -> Numbers:
+    """For each row, the share of the question's words that it holds, from 0 to 1; a rare word counts more.
+
+    A word like one of the question's counts as much as it is like it.
+    """
+    total, weights = np.zeros(len(postings.lengths)), 0.0
+    for word, related in question.words.items():
+        held = np.zeros_like(total)
+        present = islice((each for each in related if each[0] in postings), RELATED)
+        for other, like in reversed([*present]):  # the likest last, so that it counts
+            held[postings.held(other)[0]] = like
+        own = np.union1d(postings.held(word)[0], postings.held((LABEL, word))[0])
+        held[own] = 1
+        rarity = math.log(1 + (postings.documents - len(own) + 0.5) / (len(own) + 0.5))
+        total += rarity * held
+        weights += rarity
+    return total / weights if weights else total
+
+
+def most_relevant(
+    corpus: AnyCorpus, question: Question, calibration: Calibration, *, limit: int, mask: Mask
+) -> list[Hit]:
+    """The items of those the mask lets pass that most likely answer a question, best first."""
+    cosines = corpus.vectors.cosines(question.vector)
+    scores = calibration.scores(cosines, coverage(question, corpus.postings))
+    passing = corpus.columns.live & mask & ~np.isnan(scores)
+    return [
+        Hit(
+            id=corpus.columns.id[row],
+            score=max(0.0, float(cosines[row])),
+            fused=float(scores[row]),
+            relevance=float(scores[row]),
+        )
+        for row in best_rows(np.where(passing, scores, -np.inf).astype(np.float32), limit).tolist()
+    ]
