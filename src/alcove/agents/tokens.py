@@ -1,0 +1,95 @@
+"""Counting tokens with no service asked: as the family of a model counts them, or a little too high."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from alcove.core.errors import InvalidRequest
+
+NO_TOKENIZER_MARGIN = 1.6
+"""Of families without a public tokenizer, on what o200k counts. Claude's documentation says that its newer
+models count about 30 % more than the older ones, which are reported to count about 20 % more than o200k."""
+
+ESTIMATE_MARGIN = 1.35
+"""Of the estimate without `splintr`. Of 6,900 texts (chats, Markdown, code, JSON, German, Chinese, seven more
+languages, emoji, hexadecimal, numbers; most of 40 to 1,500 characters), at least 99.4 % have no more tokens
+than that in any family that has a vocabulary; on average, English has half as many, Chinese 0.4 to 0.9."""
+
+FAMILIES = {
+    "o200k": ("o200k_base", 1.0),
+    "cl100k": ("cl100k_base", 1.0),
+    "llama3": ("llama3", 1.0),
+    "mistral": ("mistral_v3", 1.0),
+    "deepseek": ("deepseek_v3", 1.0),
+    "gemma": ("gemma3", 1.0),
+    "gemini": ("gemma3", 1.0),  # Google's own counter of Gemini's tokens takes Gemma's vocabulary
+    "qwen": ("qwen3", 1.0),
+    "glm": ("glm4", 1.0),
+    "kimi": ("kimi_k2", 1.0),
+    "phi": ("phi4", 1.0),
+    "claude": ("o200k_base", NO_TOKENIZER_MARGIN),
+    "other": ("o200k_base", NO_TOKENIZER_MARGIN),
+}
+"""The vocabulary that counts for each family, and what its count is multiplied with."""
+
+PIECE = 8192
+"""Characters that are counted at once: meanwhile, no other thread runs, and 1 MB may take half a second."""
+
+_ESTIMATED = re.compile(
+    rb"[A-Z]{1,2}(?![a-z])|[A-Za-z][a-z]{0,4}|[0-9]"  # words in fives, capitals in pairs, each digit
+    rb"|[\xc2-\xef][\x80-\xbf]{1,2}"  # a character of another script
+    rb"|[\xf0-\xf4]|[\x80-\xbf]{1,2}"  # three for one beyond the basic plane: most emoji
+    rb"| (?=[0-9])| {2,16}|\n{1,4}|[^ ]"  # the space between two words is free
+)
+
+
+@dataclass(frozen=True)
+class TokenCounter:
+    """Counts the tokens of a text; threads may share it. `name` says what counts, for receipts."""
+
+    name: str
+    margin: float
+    count: Callable[[str], int]
+
+    def __call__(self, text: str) -> int:
+        return math.ceil(self.margin * sum(self.count(piece) for piece in _pieces(text)))
+
+
+@cache
+def token_counter(family: str = "o200k") -> TokenCounter:
+    """What counts the tokens of a family of models, one of `FAMILIES`; the first time, loads its vocabulary.
+
+    With the extra `tokens`, the family's own vocabulary counts; without, the kinds of characters are counted.
+    Special tokens that a text spells out (`<|endoftext|>`) count as the text that they are.
+    """
+    if family not in FAMILIES:
+        raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
+    vocabulary, margin = FAMILIES[family]
+    try:
+        from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 38 MB
+    except ModuleNotFoundError:
+        name = f"kinds of characters × {ESTIMATE_MARGIN} (estimate)"
+        return TokenCounter(name, ESTIMATE_MARGIN, _estimated)
+    encode = Tokenizer.from_pretrained(vocabulary).encode_ordinary
+    name = vocabulary if margin == 1 else f"{vocabulary} × {margin} (estimate)"
+    return TokenCounter(name, margin, lambda text: len(encode(text)))
+
+
+def _estimated(text: str) -> int:
+    return len(_ESTIMATED.findall(text.encode()))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in stretches of at most `PIECE` characters, cut before a space where there is one."""
+    text = text.encode(errors="replace").decode()  # a lone surrogate has no tokens
+    start = 0
+    while len(text) - start > PIECE:
+        end = text.rfind(" ", start + PIECE // 2, start + PIECE)
+        end = end if end > 0 else start + PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:]
