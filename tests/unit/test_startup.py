@@ -21,7 +21,12 @@ HEAVY = {
     "apsw", "cryptography", "httptools", "httpx", "jwt", "numpy", "onnxruntime", "opentelemetry",
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
-OWN_EXTRA = {"server/tracing.py": "tracing", "search/remote_embedders.py": "fastembed"}
+OWN_EXTRA = {
+    "agents/document_reading.py": "knowledge",
+    "agents/tokens.py": "tokens",
+    "search/remote_embedders.py": "fastembed",
+    "server/tracing.py": "tracing",
+}
 COMMAND = "from alcove.cli import main\nmain({!r}, prog_name='alcove')"
 
 

@@ -68,7 +68,7 @@ class Rooms:
             return None
         template, values = private_template(self.agent), {"user_id": self.user}
         if template.needs("session_id"):
-            values["session_id"] = self._session()
+            values["session_id"] = self.session()
         return Namespace.checked((*template.checked(values), "u", self.user), "user_id")
 
     @property
@@ -119,7 +119,7 @@ class Rooms:
         if kind == "global":
             return Namespace(("global",))
         if kind == "session":
-            return Namespace.checked(("session", self._session(), "u", self.user), "session_id")
+            return Namespace.checked(("session", self.session(), "u", self.user), "session_id")
         name = "workflow" if kind == "agent" else kind
         run, where = self.instances.get(name), f"instances.{name}"
         if run == "":
@@ -131,12 +131,21 @@ class Rooms:
             raise InvalidRequest(where, f"the id of this {kind}: it has a room of its own")
         return Namespace.checked((kind, run), where)
 
+    @functools.cached_property
+    def knowledge(self) -> Mapping[str, Namespace]:
+        """The sources that the agent looks things up in, by name; empty where that is off."""
+        spec = self.agent.memory.knowledge
+        return {name: Namespace(("knowledge", name)) for name in spec.sources} if spec.enabled else {}
+
     def grant(self, room: Namespace) -> Grant:
         """What opens one of these rooms; nobody deletes in a shared one, where others may have written."""
+        if room in self.knowledge.values():
+            return Grant(room, ("read",))
         shared = room == self.team or room in self.pools.values()
         return Grant(room, ("read", "write")) if shared else Grant(room)
 
-    def _session(self) -> str:
+    def session(self) -> str:
+        """The id of this session; an error where the call names none."""
         if not self.session_id:
             raise InvalidRequest("session_id", "the id of this session: this room has one for each")
         if self.session_id == "u":

@@ -58,7 +58,7 @@ class Runs:
     """Opens, changes and closes runs, and says who is in them."""
 
     def __init__(self, memories: Memories) -> None:
-        self._memories = memories
+        self._memories = self.memories = memories
 
     def open_run(
         self, principal: Principal, kind: str, id: str | None = None, members: Iterable[str] = ()

@@ -16,11 +16,14 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.call_log import Calls, ToolCall
+from alcove.agents.knowledge import Knowledge
 from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
+from alcove.agents.sessions import Sessions
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
+from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READING, Answer, Turn, toolset
-from alcove.agents.tools.base import Room, rendered
+from alcove.agents.tools.base import RecallBudget, Room, rendered
 from alcove.agents.tools.private_pool_team import left_behind
 from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
@@ -62,7 +65,16 @@ class RoomStats(Struct, frozen=True, kw_only=True):
 class Agents(Runs):
     """Agents, teams, their rooms and runs, for whoever may use them."""
 
-    def __init__(self, memories: Memories, watched: Watched | None, *, authentication: bool) -> None:
+    def __init__(
+        self,
+        memories: Memories,
+        watched: Watched | None,
+        *,
+        authentication: bool,
+        tokenizer: str = "o200k",
+        follows: bool = True,
+    ) -> None:
+        """`tokenizer`: the family of models whose tokens are counted. `follows`: whether files are."""
         super().__init__(memories)
         self._watched = watched
         self._authentication = authentication
@@ -72,6 +84,9 @@ class Agents(Runs):
         self.calls = Calls(memories)
         self._older: set[str] = set()
         self._keep_older(self.catalogue.agents.values())
+        self._recalls, counter = RecallBudget(), partial(token_counter, tokenizer)
+        self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
+        self.sessions = Sessions(self, self.knowledge, counter)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -125,7 +140,7 @@ class Agents(Runs):
 
     def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, and the older ones in which they left something."""
-        turn = self._turn(principal, self.agent(principal, agent))
+        turn = self.turn(principal, self.agent(principal, agent))
         summaries = []
         for kind, room in self._visible(turn):
             # A room that is one namespace is counted without what lies below it.
@@ -169,7 +184,7 @@ class Agents(Runs):
         `agent`: its name. `format`: `openai`, `anthropic` or `mcp`.
         `team`: the team in which the agent works, whose room then has tools, too.
         """
-        turn = self._turn(principal, self.agent(principal, agent), team=team or None)
+        turn = self.turn(principal, self.agent(principal, agent), team=team or None)
         return [rendered(tool, format) for tool in turn.tools.values()]
 
     def call(
@@ -192,7 +207,7 @@ class Agents(Runs):
         started, bound = time.perf_counter(), self._memories.bound(principal.user_id)
         outcome, room, known, turn = "ok", None, None, None
         try:
-            turn = self._turn(principal, spec, session_id, team, instances or {})
+            turn = self.turn(principal, spec, session_id, team, instances or {})
             known = turn.tools.get(tool)
             if known is None:
                 raise NotFound(f"{spec.name} has no tool {short(tool)}")
@@ -298,13 +313,13 @@ class Agents(Runs):
         instances: dict[str, str] = {run: instance} if run in RUNS and instance is not None else {}
         session = instance if kind == "session" else None
         try:
-            turn = self._turn(principal, self.agent(principal, agent), session, instances=instances)
+            turn = self.turn(principal, self.agent(principal, agent), session, instances=instances)
             return turn.room(enter(turn, kind))
         except InvalidRequest as error:
             field = "kind" if error.field == "namespace" else "instance"
             raise InvalidRequest(field, error.expected) from None
 
-    def _turn(
+    def turn(
         self,
         principal: Principal,
         agent: Agent,
@@ -324,8 +339,9 @@ class Agents(Runs):
         if len(known) >= _KEPT:
             known.clear()
         tools = toolset(agent, rooms.team is not None)
-        turn = known[key] = Turn(self._memories, self, rooms, principal, tools)
+        turn = known[key] = Turn(self._memories, self, rooms, principal, tools, self._recalls)
         return turn
 
     def close(self) -> None:
-        self.calls.close()
+        for part in (self.sessions, self.knowledge, self.calls):
+            part.close()

@@ -46,8 +46,8 @@ class Conversation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The turns before the new message."""
 
     enabled: bool = True
-    window_size: Count = 20
-    max_tokens: Count | None = None
+    window_size: Count = 10
+    max_tokens: Count | None = 4000
     summarize: bool = False
 
 
@@ -64,7 +64,7 @@ class KnowledgeUse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     enabled: bool = True
     sources: tuple[Name, ...] = ()
     retrieval_limit: Annotated[int, Meta(ge=1, le=100)] = 5
-    similarity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    similarity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.7
 
 
 class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,12 +206,17 @@ def may_use(spec: Agent | Team, principal: Principal) -> bool:
     """Whether `shared_with` admits this caller, which changes nothing about whose memory is whose."""
     if admitted(spec) is None or principal.user_id == spec.owner != SYSTEM:
         return True
+    return names_caller(spec.shared_with or (), principal)
+
+
+def names_caller(names: Sequence[str], principal: Principal) -> bool:
+    """Whether a caller is one of these users, or in one of these groups (`group:<name>`)."""
     groups = principal.claims.get("groups")
     if not isinstance(groups, list) or not all(isinstance(each, str) for each in groups):
         groups = []
     return any(
         each.removeprefix(GROUP) in groups if each.startswith(GROUP) else each == principal.user_id
-        for each in spec.shared_with or ()
+        for each in names
     )
 
 

@@ -97,6 +97,8 @@ class Operation(Generic[P, R]):
     any GET may."""
     unhurried: bool = False
     """Whether it may take as long as the store is large."""
+    raw: str | None = None
+    """The parameter that a body of any other media type than JSON is as a whole."""
     streams: str | None = None
     """The media type of an answer that comes piece by piece."""
     example: Mapping[str, object] | None = None

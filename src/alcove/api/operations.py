@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from alcove.agents.knowledge import Knowledge, as_text
 from alcove.agents.service import Agents
+from alcove.agents.sessions import Sessions
 from alcove.agents.tools import READING
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
@@ -294,4 +296,92 @@ class AgentOperations:
         Agents.close_run,
         f"DELETE {_RUN}",
         "Close a run and take its rooms away; its owner, or members left without one",
+    )
+
+
+_SESSIONS = f"{_AGENT}/sessions"
+_SESSION = f"{_SESSIONS}/{{session}}"
+
+
+class SessionOperations:
+    """Conversations with agents: what was said, its summaries, and the context of the next message."""
+
+    TAG = "sessions"
+
+    context = Operation(
+        Sessions.context,
+        f"POST {_AGENT}/context",
+        "What a model is to be sent for a message, with a receipt",
+        example={"session_id": "monday", "message": "What did we decide?", "budget_tokens": 4000},
+    )
+    add_turns = Operation(
+        Sessions.add_turns,
+        f"POST {_SESSION}/turns",
+        "Keep messages of a conversation",
+        refuses=(409,),
+        example={"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
+    )
+    sessions = Operation(
+        Sessions.sessions,
+        f"GET {_SESSIONS}",
+        "The caller's conversations, last active first",
+        within="sessions",
+    )
+    session = Operation(Sessions.session, f"GET {_SESSION}", "One conversation with its last messages")
+    end_session = Operation(
+        Sessions.end_session,
+        f"POST {_SESSION}/end",
+        "End a conversation, so that it is summarised",
+        refuses=(409,),
+    )
+    delete_session = Operation(Sessions.delete_session, f"DELETE {_SESSION}", "Delete a conversation")
+    keep_sessions = Operation(
+        Sessions.keep_sessions, f"DELETE {_SESSIONS}", "Delete all conversations but the last active ones"
+    )
+    summary = Operation(
+        Sessions.summary, f"GET {_AGENT}/summary", "The summary of the caller's conversations that have ended"
+    )
+    forget_summary = Operation(
+        Sessions.forget_summary, f"DELETE {_AGENT}/summary", "Take that summary away, with all it ever said"
+    )
+
+
+_SOURCE = "/v1/knowledge/{source}"
+_DOCUMENT = f"{_SOURCE}/documents/{{name}}"
+
+
+class KnowledgeOperations:
+    """Documents that agents look things up in; for admins and a source's writers."""
+
+    TAG = "knowledge"
+
+    sources = Operation(
+        Knowledge.sources, "GET /v1/knowledge", "The sources the caller may manage", within="sources"
+    )
+    sync_source = Operation(
+        Knowledge.sync_source, f"POST {_SOURCE}/sync", "Bring a source in step with its files", unhurried=True
+    )
+    documents = Operation(
+        Knowledge.documents, f"GET {_SOURCE}/documents", "The documents of a source", within="documents"
+    )
+    document = Operation(Knowledge.document, f"GET {_DOCUMENT}", "One document with its pieces")
+    put_document = Operation(
+        Knowledge.put_document,
+        f"PUT {_DOCUMENT}",
+        "Put a document into a source; the body is the document, or JSON with its text",
+        types={"content": str},
+        sends={"content": as_text},
+        raw="content",
+        refuses=(409,),
+    )
+    delete_document = Operation(
+        Knowledge.delete_document, f"DELETE {_DOCUMENT}", "Take a document that was put away", refuses=(409,)
+    )
+    search_knowledge = Operation(
+        Knowledge.search_knowledge,
+        f"POST {_SOURCE}/search",
+        "What agents would be given on a question",
+        within="items",
+        reads=True,
+        example={"query": "How is it cleaned?"},
     )

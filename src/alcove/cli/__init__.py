@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from alcove import __version__
-from alcove.cli import admin, agents, memories, operating
+from alcove.cli import admin, agents, context, memories, operating
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
 
@@ -51,6 +51,7 @@ def exit_code(error: AlcoveError) -> int:
 GROUPS = {
     "Memories": memories.COMMANDS,
     "Agents": agents.COMMANDS,
+    "What reaches a prompt": context.COMMANDS,
     "What was": memories.TIMELINE,
     "People": admin.PEOPLE,
     "Moving": operating.MOVING,

@@ -48,7 +48,9 @@ class LocalTransport(Transport):
 
     def agents(self, specs: str | os.PathLike[str] | None) -> Self:
         other = copy.copy(self)
-        other.services = {**self.services, "agents": self.services["store"].agents(specs)}
+        agents = self.services["store"].agents(specs)
+        of_agents = {"agents": agents, "sessions": agents.sessions, "knowledge": agents.knowledge}
+        other.services = {**self.services, **of_agents}
         return other
 
     def close(self) -> Any:

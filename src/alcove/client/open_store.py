@@ -6,9 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alcove.agents.knowledge import uploaded_by
 from alcove.agents.rooms import older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
@@ -41,7 +43,8 @@ class OpenStore:
 
         admin = Admin(parts)
         self.memories = Memories(parts, admin, make_searcher)
-        admin.rooms_left_alone = Runs(self.memories).left_alone
+        left_alone = Runs(self.memories).left_alone
+        admin.rooms_left_alone = lambda user: chain(left_alone(user), uploaded_by(self.memories, user))
         admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
         self._settings = settings
         self._clock = clock
@@ -62,7 +65,8 @@ class OpenStore:
         with self._opening:  # of two, one would be left to itself, with the calls it was to record
             if path not in self._agents:
                 watched = Watched(path, max_depth=self._settings.max_depth)
-                self._agents[path] = Agents(self.memories, watched, authentication=False)
+                follows = self._settings.sweep_interval > 0
+                self._agents[path] = Agents(self.memories, watched, authentication=False, follows=follows)
             return self._agents[path]
 
     def import_memories(

@@ -13,7 +13,13 @@ from alcove.agents.service import Agents
 from alcove.agents.tools import Answer
 from alcove.api.messages import ToolAnswer
 from alcove.api.operation import Handle, Operation
-from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
+from alcove.api.operations import (
+    AdminOperations,
+    AgentOperations,
+    KnowledgeOperations,
+    MemoryOperations,
+    SessionOperations,
+)
 from alcove.client.open_store import FileOperations, StoreOperations
 from alcove.core.principal import Principal
 from alcove.upkeep.backup import BackedUp, Progress
@@ -95,7 +101,7 @@ def _call(
     )
 
 
-class OverAgents(AgentOperations, OverTransport):
+class OverAgents(AgentOperations, SessionOperations, KnowledgeOperations, OverTransport):
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
     call = Operation(_call, AgentOperations.call_with.route, "Call a tool", told_as=ToolAnswer)

@@ -17,6 +17,9 @@ from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.admin_records import ApiKey, Root
 
+TURNS = Namespace(("turns",)).encode()
+"""With what the rooms of conversations begin, whose messages a wipe also counts by themselves."""
+
 
 class Administration:
     """What a store holds beside memories, and what it holds of whom."""
@@ -224,7 +227,7 @@ class _Wipe:
         self._until = until
         self.now = clock()
         self.transaction = Transaction.now(db, clock)
-        self.removed = dict.fromkeys(("memories", "versions", "vectors", "replays", "api_keys"), 0)
+        self.removed = dict.fromkeys(("memories", "turns", "versions", "vectors", "replays", "api_keys"), 0)
 
     def take_rooms(self, rooms: Iterable[bytes]) -> list[bytes]:
         """Empties whole rooms; which of them held anything."""
@@ -234,6 +237,9 @@ class _Wipe:
             ((vectors,),) = self._db.execute(SQL["count_vectors"], (ns,))
             if self._took(live, vectors, "wipe_namespace", ns):
                 found.append(ns)
+                self.removed["turns"] += (
+                    live if ns.startswith(TURNS) and len(Namespace.decode(ns)) == 5 else 0
+                )
         return found
 
     def take_older(self) -> list[bytes]:

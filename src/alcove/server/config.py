@@ -46,6 +46,9 @@ class ServeConfig(Settings):
     jwt_require_exp: bool = setting(True, "Refuse tokens that never expire.")
     policy_dir: str | None = setting(None, "Folder of Rego files; the built-in ones without it.")
     agents: str | None = setting(None, "File or folder of agent and team specs.")
+    tokenizer: str = setting(
+        "o200k", "Family of the models whose tokens are counted, such as llama3 or claude."
+    )
     rate_limit: float = setting(
         0.0, "Requests a second for each principal; 0 for any number.", least=0, most=10**9
     )

@@ -116,6 +116,8 @@ def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         content = _json(schema[resource.body])
         if resource.example is not None:
             content["application/json"]["example"] = resource.example
+        if resource.raw:
+            content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         operation["requestBody"] = {"required": not resource.body_optional, "content": content}
     if resource.takes_lines:
         operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}

@@ -115,6 +115,8 @@ class Resource:
     errors: tuple[int, ...] = (400, 401, 403)
     role: Literal["admin", "auditor"] | None = None
     """Who may call it, whatever the policy says; what an auditor may, an admin may too."""
+    raw: str | None = None
+    """The field that a body of any other media type than JSON is as a whole."""
     streams: str | None = None
     """The media type of an answer that is sent piece by piece."""
     takes_lines: bool = False
@@ -184,6 +186,8 @@ class Resource:
         assert self.body is not None
         if not raw and self.body_optional:
             return self.body()
+        if self.raw and not content_type.lower().startswith(JSON):
+            return self.body(**{self.raw: bytes(raw)})
         if content_type != JSON:
             expect(content_type, JSON)
         try:

@@ -26,7 +26,14 @@ import alcove.search.searcher  # noqa: F401  before the first request, not durin
 from alcove import __version__
 from alcove.agents.service import Agents
 from alcove.agents.spec_loading import Watched
-from alcove.api.operations import AdminOperations, AgentOperations, MemoryOperations
+from alcove.agents.tokens import FAMILIES
+from alcove.api.operations import (
+    AdminOperations,
+    AgentOperations,
+    KnowledgeOperations,
+    MemoryOperations,
+    SessionOperations,
+)
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
@@ -104,7 +111,7 @@ def build(config: ServeConfig) -> ASGIApp:
     tail = Tail(memories.last_event)
     memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
-    agents = Agents(memories, specs, authentication=config.auth != "noop")
+    agents = Agents(memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer)
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
 
     async def authenticate_with_grants(headers: Headers) -> Principal:
@@ -139,6 +146,8 @@ def build(config: ServeConfig) -> ASGIApp:
         *serve(MemoryOperations, memories, changes=reads),
         *serve(AdminOperations, memories.admin),
         *serve(AgentOperations, agents),
+        *serve(SessionOperations, agents.sessions),
+        *serve(KnowledgeOperations, agents.knowledge),
         *streams.resources(),
         *monitoring.resources(metrics, health),
     ]
@@ -230,6 +239,8 @@ def check(config: ServeConfig) -> None:
     for origin in [] if config.cors_origins is None else config.cors_origins.split(","):
         if origin.strip() != "*" and not re.fullmatch(r"https?://[^/\s]+", origin.strip()):
             raise InvalidRequest("cors-origins", "origins such as https://app.example.org, or *")
+    if config.tokenizer not in FAMILIES:
+        raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
     if config.jwt_secret == "":
         raise InvalidRequest("jwt-secret", "a secret that is not empty")
     if config.tracing:

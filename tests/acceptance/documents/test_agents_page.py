@@ -1,4 +1,4 @@
-"""What docs/agents.md shows is what happens; `ALCOVE_RECORD=1` writes its output anew."""
+"""What docs/agents.md and docs/context.md show happens; `ALCOVE_RECORD=1` writes their output anew."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from alcove import Alcove
 from alcove.agents.spec_loading import load
 from tests.support.crowd import QUIET
 from tests.support.service import COMMAND, environment
 
-PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "agents.md"
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
 EXAMPLE = re.compile(r"(```python\n(.*?)```\n\n```\n)(.*?)(```)", re.DOTALL)
 
 
-def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["agents.md", "context.md"])
+def test_the_example_prints_what_the_page_says(tmp_path: Path, name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
     found = EXAMPLE.search(page)
     assert found
     done = subprocess.run(
@@ -27,9 +32,9 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
         check=True,
     )  # fmt: skip
     if os.environ.get("ALCOVE_RECORD"):
-        PAGE.write_text(page.replace(found[0], found[1] + done.stdout + found[4]), encoding="utf-8")
+        (DOCS / name).write_text(page.replace(found[0], found[1] + done.stdout + found[4]), encoding="utf-8")
         return
-    assert done.stdout == found[3]
+    assert DATE.sub("DATE", done.stdout) == DATE.sub("DATE", found[3])
 
 
 def test_the_recipe_moves_a_shared_room_into_rooms_of_the_agents_own(tmp_path: Path) -> None:

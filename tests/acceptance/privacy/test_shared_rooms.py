@@ -185,7 +185,9 @@ def test_a_dry_run_says_what_a_wipe_then_does_and_does_none_of_it(
     assert al.get(("user", USER), "private") is not None
     real = memory.wipe(USER, shared="remove")
     assert structs.replace(real, wiped_at=None, scrubbed=False) == dry
-    assert dry.removed == {"memories": 1, "versions": 2, "vectors": 0, "replays": 1, "api_keys": 0}
+    assert dry.removed == {
+        "memories": 1, "turns": 0, "versions": 2, "vectors": 0, "replays": 1, "api_keys": 0
+    }  # fmt: skip
 
 
 def test_a_tombstone_keeps_no_attributes_of_what_was_removed(path: Path, tmp_path: Path) -> None:

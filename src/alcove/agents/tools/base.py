@@ -10,11 +10,14 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import threading
 import unicodedata
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, NamedTuple, get_type_hints
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Struct, defstruct, structs
@@ -29,6 +32,9 @@ from alcove.core.records import Author, Entry, FoundMemories, Memory
 from alcove.store.memories import Memories
 from alcove.store.validation import refusal
 
+if TYPE_CHECKING:
+    from alcove.search.terms import Question
+
 log = logging.getLogger("alcove")
 SCHEMA_FIELD = {"openai": "parameters", "anthropic": "input_schema", "mcp": "inputSchema"}
 """The providers, and what each calls the schema of a tool's arguments."""
@@ -36,6 +42,9 @@ LISTED = 1_000
 """Characters shown of each content in a list or a search."""
 READ = 20_000
 """Characters shown of a content that is read by its key."""
+MOST_TURNS = 10_000
+_PAGE = 1000
+SPENT = "you have recalled as much as one turn allows: go on with what you have"
 _WORD = re.compile(r"[\w./@+-]+")
 _HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
 """Categories of characters that end a line, or that a reader does not see."""
@@ -73,8 +82,61 @@ class Room(NamedTuple):
 
     def search(self, **asked: Any) -> FoundMemories:
         """What `Memories.search` finds in this room; `asked` are its arguments."""
-        alone = self.at.owner is not None  # a key in a user's room says nothing of what lies below
-        return self.memories.search(self.who, self.at, **asked, exact=alone)
+        return self.memories.search(self.who, self.at, **asked, exact=self._alone)
+
+    def entries(self) -> Iterator[Entry]:
+        """All that is in this room, without the values."""
+        for offset in count(0, _PAGE):
+            page = self.memories.list(self.who, self.at, limit=_PAGE, offset=offset, exact=self._alone)
+            yield from page
+            if len(page) < _PAGE:
+                return
+
+    def answers(self, question: Question, **asked: Any) -> FoundMemories:
+        """What `Memories.answers` finds in this room; `asked` are its arguments."""
+        return self.memories.answers(self.who, self.at, question, **asked, exact=self._alone)
+
+    @property
+    def _alone(self) -> bool:
+        return self.at.owner is not None  # a key in a user's room says nothing of what lies below
+
+
+class RecallBudget:
+    """How many memories may still be recalled in the turn of each session; a context begins a new turn.
+
+    It holds numbers only, for the last `MOST_TURNS` sessions of this process.
+    """
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def begin(self, rooms: Rooms, left: int) -> None:
+        """Begins a turn in which so many may still be recalled."""
+        with self._mutex:
+            self._left[rooms.agent.name, rooms.user, rooms.session_id] = left
+            if len(self._left) > MOST_TURNS:
+                self._left.popitem(last=False)
+
+    def spend(self, rooms: Rooms, limit: int, find: Callable[[int], FoundMemories]) -> FoundMemories:
+        """What `find` finds, told how many it may: at most `limit`, and what is left of the turn's budget."""
+        key, budget = (
+            (rooms.agent.name, rooms.user, rooms.session_id),
+            rooms.agent.memory.long_term.recall_budget,
+        )
+        with self._mutex:
+            allowed = min(limit, self._left.get(key, budget))
+            if key in self._left:
+                self._left[key] -= allowed
+        found = FoundMemories()
+        found.degraded = SPENT
+        try:
+            found = find(allowed) if allowed else found
+        finally:
+            with self._mutex:
+                if key in self._left:
+                    self._left[key] += allowed - len(found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -87,6 +149,7 @@ class Turn:
     caller: Principal
     """The user, for whom the agent acts."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    recalls: RecallBudget = field(default_factory=RecallBudget)
     _within: dict[Namespace | Grant, Principal] = field(default_factory=dict)
 
     def within(self, room: Namespace | Grant) -> Principal:
@@ -195,8 +258,10 @@ def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def several(found: Sequence[Memory], reader: str | None = None, next_offset: int | None = None) -> Answer:
     """Some memories, a line each; `reader` is the tool that shows a long content whole."""
-    text = listed([line(each, reader=reader) for each in found], next_offset)
-    return Answer(page(found, next_offset), text)
+    told = page(found, next_offset)
+    if told.get("degraded") == SPENT:
+        return Answer(told, SPENT)
+    return Answer(told, listed([line(each, reader=reader) for each in found], next_offset))
 
 
 def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:

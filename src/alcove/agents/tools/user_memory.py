@@ -15,10 +15,22 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.base import Answer, Room, Tool, Turn, line, listed, name, quoted, scored, several
+from alcove.agents.tools.base import (
+    SPENT,
+    Answer,
+    Room,
+    Tool,
+    Turn,
+    line,
+    listed,
+    name,
+    quoted,
+    scored,
+    several,
+)
 from alcove.agents.tools.private_pool_team import Content, Key, Limit, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
-from alcove.core.records import Entry, Evict, Memory, Put
+from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
 from alcove.store import validation
 
 _AT_ONCE = 10
@@ -75,7 +87,8 @@ def _key(room: Room, content: str) -> str:
 
 
 def recall_facts(turn: Turn, query: Query, limit: Limit = 5) -> Answer:
-    return several(turn.room(turn.rooms.facts).search(query=query, limit=limit))
+    room = turn.room(turn.rooms.facts)
+    return several(turn.recalls.spend(turn.rooms, limit, lambda most: room.search(query=query, limit=most)))
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
@@ -123,14 +136,21 @@ def memory_recall(
     conditions: dict[str, object] = {"type": type} if type else {}
     if tags:
         conditions["tags"] = {"in": _tags(tags)}
-    found: list[Memory] = []
-    degraded = None
-    for at in turn.rooms.long_term.values():
-        some = turn.room(at).search(query=query, filter=conditions or None, limit=limit)
-        found, degraded = [*found, *some], degraded or some.degraded
-    best = sorted(found, key=lambda memory: memory.score or 0.0, reverse=True)[:limit]
+
+    def find(most: int) -> FoundMemories:
+        found, degraded = list[Memory](), None
+        for at in turn.rooms.long_term.values():
+            some = turn.room(at).search(query=query, filter=conditions or None, limit=most)
+            found, degraded = [*found, *some], degraded or some.degraded
+        best = FoundMemories(sorted(found, key=lambda memory: memory.score or 0.0, reverse=True)[:most])
+        best.degraded = degraded
+        return best
+
+    best = turn.recalls.spend(turn.rooms, limit, find)
     result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
-    return Answer({**result, "degraded": degraded} if degraded else result, listed(map(_line, best)))
+    if best.degraded:
+        result["degraded"] = best.degraded
+    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best)))
 
 
 def memory_forget(turn: Turn, memory_id: Id) -> Answer:

@@ -1,0 +1,248 @@
+"""Conversations: what was said in a session, message by message, and what fell out of its window in summary.
+
+A message is a memory of its user (`turns:<agent>:u:<user>:<session>`), and so is what is known of the session
+(`summary:<agent>:u:<user>:<session>`), so that policy, sealing, retention, export and erasure hold for both.
+Keys count down, so that the newest message comes first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+
+from alcove.agents.messages import Message
+from alcove.agents.rooms import Rooms
+from alcove.agents.specs import Conversation
+from alcove.agents.summariser import Point, extended
+from alcove.core.errors import Conflict, InvalidRequest
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.core.records import Memory, Operation, Put
+from alcove.store import validation
+from alcove.store.memories import Memories
+
+T = TypeVar("T")
+MOST_MESSAGES = 200
+"""Messages that can be added at once."""
+RUNNING_TOKENS = 400
+"""What the summary of the messages that fell out of a window may have."""
+MESSAGE_TOKENS = 4
+"""What a chat API adds to each message, about."""
+_ROLES = ("user", "assistant", "tool")
+_LAST = 10**12
+_FIRST_PAGES, _PAGE = (1, 20), 100
+"""Messages that are read at a time: most who ask want one of them, or a window."""
+_ATTEMPTS = 20
+_STATE = "state"
+
+
+class Said(NamedTuple):
+    """A message that is kept: its number in its session, counted from 1, the memory's id, and the message."""
+
+    number: int
+    id: str
+    message: Message
+
+
+class SessionState(Struct, frozen=True, omit_defaults=True):
+    """What is known of a session beside its messages; numbers are those of its messages, 0 for none."""
+
+    ended: int = 0
+    """The last one when it was ended."""
+    merged: int = 0
+    """The last one that is in the summary of the user's conversations."""
+    covered: int = 0
+    """The last one that is in `running`."""
+    running: list[Point] = []
+    """The summary of what fell out of the window."""
+
+
+def turns_room(agent: str, user: str, *session: str) -> Namespace:
+    """Where the messages of a session are, or those of all sessions are below."""
+    return Namespace.checked(("turns", agent, "u", user, *session), "session_id")
+
+
+def summary_room(agent: str, user: str, *session: str) -> Namespace:
+    """Where the summary of a user's conversations is, or the state of a session."""
+    return Namespace.checked(("summary", agent, "u", user, *session), "session_id")
+
+
+@functools.lru_cache(4096)
+def keeper(user: str, client: str | None, agent: str) -> Principal:
+    """The agent acting for a user, with grants for their conversations and for nothing else."""
+    rooms = turns_room(agent, user), summary_room(agent, user)
+    return Principal(user, client, agent=agent, grants=tuple(map(Grant, rooms)))
+
+
+class Log:
+    """The messages of one session, and its state."""
+
+    def __init__(self, memories: Memories, rooms: Rooms, who: Principal, count: Callable[[str], int]) -> None:
+        """`rooms`: whose session it is. `who`: as whom to read and write. `count`: the tokens of a text."""
+        self._memories, self.who, self._count = memories, who, count
+        self.agent, self.session = rooms.agent, rooms.session()
+        self.actor = f"{rooms.agent.name}:u:{rooms.user}" if rooms.authentication else rooms.agent.name
+        self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
+        self._summary = summary_room(rooms.agent.name, rooms.user, self.session)
+
+    def newest_first(self) -> Iterator[Said]:
+        """Every message, the last one first; what is no message, as a user may write here, is passed over."""
+        offset = 0
+        for limit in chain(_FIRST_PAGES, repeat(_PAGE)):
+            page = self._memories.search(self.who, self.turns, limit=limit, offset=offset, exact=True)
+            yield from filter(None, map(_said, page))
+            offset += len(page)
+            if len(page) < limit and page.next_offset is None:
+                return
+
+    def last(self) -> int:
+        """The number of the last message; 0 where there is none."""
+        return next((said.number for said in self.newest_first()), 0)
+
+    def state(self) -> tuple[SessionState, int]:
+        """What is known of it, and the revision of that."""
+        found = self._memories.get(self.who, self._summary, _STATE)
+        return (
+            (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
+        )
+
+    def put_state(self, state: SessionState, revision: int) -> Put:
+        """The operation that changes what is known of it, unless somebody else has since that revision."""
+        value = msgspec.to_builtins(state)
+        return Put(namespace=self._summary, key=_STATE, value=value, expected_revision=revision)
+
+    def add(self, messages: Sequence[Message], beside: Callable[[], Sequence[Operation]]) -> int:
+        """Keeps messages after those that are there, with what else is to be written; how many there were.
+
+        Of two who add at once, one waits for the other. What falls out of the window is summarised in the
+        same transaction, each message once.
+        """
+        for _ in range(_ATTEMPTS):
+            last, summarised = self.last(), list[Operation]()
+            if self.agent.memory.conversation.enabled and self.agent.memory.conversation.summarize:
+                summarised = self._summarised(messages, last)
+            puts = [
+                Put(namespace=self.turns, key=_key(last + n), value=_value(each), create_only=True)
+                for n, each in enumerate(messages, 1)
+            ]
+            try:
+                self._memories.batch(self.who, [*puts, *summarised, *beside()])
+            except Conflict:
+                continue
+            return last
+        raise Conflict("too many add to this session at once")
+
+    def _summarised(self, messages: Sequence[Message], last: int) -> list[Operation]:
+        """The change of the summary that messages make because they push others out of the window."""
+        state, revision = self.state()
+        new = [Said(last + n, "", each) for n, each in enumerate(messages, 1)]
+        left = [*reversed(new)]
+        for said in self.newest_first():
+            if said.number <= state.covered:
+                break
+            left.append(said)
+        _, fallen = windowed(units(left[::-1]), self.agent.memory.conversation, self._count)
+        if not fallen:
+            return []
+        points = extended(
+            state.running, [said.message for said in fallen], most_tokens=RUNNING_TOKENS, count=self._count
+        )
+        changed = structs.replace(state, covered=fallen[-1].number, running=points)
+        return [self.put_state(changed, revision)]
+
+    def clear(self) -> int:
+        """Takes the session away and leaves no trace of it; how many messages it had."""
+        count = self._memories.count(self.who, self.turns, exact=True)
+        self._memories.clear(self.who, self.turns)
+        self._memories.clear(self.who, self._summary)
+        return count
+
+
+def checked(messages: Sequence[Message]) -> Sequence[Message]:
+    """Messages that can be kept; an error names the first that cannot."""
+    if not 1 <= len(messages) <= MOST_MESSAGES:
+        raise InvalidRequest("messages", f"1 to {MOST_MESSAGES} messages")
+    for place, each in enumerate(messages):
+        where = f"messages[{place}]"
+        if each.role not in _ROLES:
+            raise InvalidRequest(f"{where}.role", f"one of {', '.join(_ROLES)}: instructions are the spec's")
+        if each.content is None and not each.tool_calls:
+            raise InvalidRequest(f"{where}.content", "a text, unless there are tool calls")
+        if each.tool_calls and each.role != "assistant":
+            raise InvalidRequest(f"{where}.tool_calls", "none but of the assistant")
+        if any(not isinstance(call.get("id"), str) for call in each.tool_calls):
+            raise InvalidRequest(f"{where}.tool_calls", "calls with an id, as OpenAI's chat API has them")
+        if (each.tool_call_id is None) is (each.role == "tool"):
+            raise InvalidRequest(f"{where}.tool_call_id", "the call that a message of the role tool answers")
+    return messages
+
+
+def units(messages: Sequence[Said]) -> list[list[Said]]:
+    """Messages in their order, each with those it must not be parted from: a call and its results."""
+    found: list[list[Said]] = []
+    waiting: set[str] = set()
+    for said in messages:
+        if said.message.role == "tool" and said.message.tool_call_id in waiting:
+            found[-1].append(said)
+            waiting.discard(said.message.tool_call_id)
+        else:
+            found.append([said])
+            waiting = {call["id"] for call in said.message.tool_calls}
+    return found
+
+
+def is_whole(unit: Sequence[Said]) -> bool:
+    """Whether every call has its result and every result its call, as chat APIs want it."""
+    first, *rest = (said.message for said in unit)
+    return first.role != "tool" and len(rest) == len({call["id"] for call in first.tool_calls})
+
+
+def windowed(
+    units: Sequence[list[Said]], spec: Conversation, count: Callable[[str], int]
+) -> tuple[list[list[Said]], list[Said]]:
+    """The last units that a window holds, and the messages that are older."""
+    kept, messages, tokens = len(units), 0, 0
+    for unit in reversed(units):
+        messages, tokens = messages + len(unit), tokens + sum(size(said.message, count) for said in unit)
+        if messages > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens):
+            break
+        kept -= 1
+    return [*units[kept:]], [said for unit in units[:kept] for said in unit]
+
+
+def size(message: Message, count: Callable[[str], int]) -> int:
+    """How many tokens a message takes."""
+    calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else ""
+    return MESSAGE_TOKENS + count(message.content or "") + (count(calls) if calls else 0)
+
+
+def decoded(memory: Memory, kind: type[T]) -> T | None:
+    """A memory's value as a record; None for what a user, whose room it is, wrote there otherwise."""
+    try:
+        return msgspec.convert(memory.value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return None
+
+
+def _said(memory: Memory) -> Said | None:
+    message = decoded(memory, Message) if memory.key.isdigit() else None
+    if message is None or message.role not in _ROLES:
+        return None
+    at: datetime = message.at or memory.created_at
+    return Said(_LAST - int(memory.key), memory.id, structs.replace(message, at=at))
+
+
+def _key(number: int) -> str:
+    return f"{_LAST - number:012d}"
+
+
+def _value(message: Message) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(message)
+    validation.json(value, "messages")
+    return value

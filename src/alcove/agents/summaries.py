@@ -1,0 +1,176 @@
+"""One summary a user and agent, of all conversations that have ended: each is merged in the background.
+
+Whoever adds to a session leaves a mark (`turns:<agent>:u:<user>`, the session's id as its key) that says when
+and whether it was ended. A merge changes the summary, what is known of the session and the mark in one
+transaction, bound to the revisions it has read: so two that end together both count, and a crash loses and
+repeats nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from alcove.agents.conversations import Log, decoded, keeper, summary_room, turns_room
+from alcove.agents.rooms import Rooms
+from alcove.agents.specs import Agent
+from alcove.agents.summariser import Point, extended
+from alcove.core.background import Worker
+from alcove.core.errors import Conflict, KeyDestroyed
+from alcove.core.principal import Principal
+from alcove.core.records import Deferred, Delete, Memory, Put
+from alcove.store.memories import Memories
+
+ROLLING_TOKENS = 600
+"""What the summary of a user's conversations may have."""
+MOST_EXPECTED = 100_000
+_ROLLING = "rolling"
+_ATTEMPTS = 20
+_LONGEST_PAUSE = 60.0
+
+
+class Mark(Struct, frozen=True):
+    """That a session has messages which are not in the summary yet."""
+
+    ended: bool = False
+
+
+class Rolling(Struct, frozen=True, kw_only=True):
+    """The summary of a user's conversations with an agent."""
+
+    points: list[Point] = []
+    conversations: int = 0
+    """How many were merged into it, each time it had something new."""
+    updated_at: datetime | None = None
+
+
+class Summaries:
+    """Merges conversations that have ended, or that nobody went on with, and reads what came of it."""
+
+    def __init__(self, memories: Memories, count: Callable[[str], int]) -> None:
+        """`count`: how many tokens a text has."""
+        self._memories, self._count = memories, count
+        self._due: dict[tuple[str, str], tuple[float, Agent]] = {}
+        """When to look at a user's conversations with an agent."""
+        self._mutex = threading.Lock()
+        self._worker = Worker("summaries", self._merge_due, _LONGEST_PAUSE)
+
+    def of(self, agent: str, user: str) -> Rolling:
+        """The summary as it is; empty where nothing was merged yet."""
+        found = self._memories.get(keeper(user, None, agent), summary_room(agent, user), _ROLLING)
+        return (decoded(found, Rolling) if found else None) or Rolling()
+
+    def forget(self, agent: str, user: str) -> bool:
+        """Takes the summary away with all it ever said; whether there was one."""
+        return self._memories.erase(keeper(user, None, agent), summary_room(agent, user), _ROLLING)
+
+    def mark(self, rooms: Rooms, *, ended: bool) -> list[Put]:
+        """What to write with messages that are added to a session, or at its end, so that it is merged."""
+        if not rooms.agent.memory.session_memory.enabled:
+            return []
+        room = turns_room(rooms.agent.name, rooms.user)
+        return [Put(namespace=room, key=rooms.session(), value=msgspec.to_builtins(Mark(ended)))]
+
+    def expect(self, rooms: Rooms, *, ended: bool) -> None:
+        """Has a session merged in the background: now if it ended, otherwise once nobody has gone on with it.
+
+        Beyond `MOST_EXPECTED` that wait, it is merged when its user comes back.
+        """
+        if rooms.agent.memory.session_memory.enabled:
+            self._look(
+                rooms.agent, rooms.user, 0.0 if ended else rooms.agent.memory.session_memory.idle_seconds
+            )
+            self._worker.wake()
+
+    def _look(self, agent: Agent, user: str, after: float) -> None:
+        """Has somebody's conversations looked at after some seconds, or sooner if that was to be."""
+        at, key = time.monotonic() + after, (agent.name, user)
+        with self._mutex:
+            if key in self._due or len(self._due) < MOST_EXPECTED:
+                self._due[key] = min(at, self._due.get(key, (at, agent))[0]), agent
+
+    def catch_up(self, agent: Agent, user: str) -> None:
+        """Merges what is due of a user's conversations, so that a new one starts with it."""
+        spec = agent.memory.session_memory
+        for session, memory in self.pending(agent.name, user) if spec.enabled else ():
+            mark, idle = decoded(memory, Mark), (datetime.now(UTC) - memory.created_at).total_seconds()
+            if mark and (mark.ended or idle >= spec.idle_seconds):
+                self.merge(agent, user, session)
+            elif mark:
+                self._look(agent, user, spec.idle_seconds - idle)
+
+    def pending(self, agent: str, user: str) -> Iterator[tuple[str, Memory]]:
+        """The sessions with something that is not in the summary yet, each with its mark."""
+        room = turns_room(agent, user)
+        for memory in self._memories.everything(keeper(user, None, agent), room, exact=True):
+            yield memory.key, memory
+
+    def merge(self, agent: Agent, user: str, session: str) -> None:
+        """Takes what is new in a session into the summary; nothing where somebody else has done so."""
+        rooms, who = Rooms(agent, user, session), keeper(user, None, agent.name)
+        for _ in range(_ATTEMPTS):
+            data_key, wipes = self._memories.bound(user)
+            mark = self._memories.get(who, turns_room(agent.name, user), session)
+            if mark is None:
+                return
+            try:
+                self._memories.batch(who, [*self._merged(rooms, who, data_key, wipes), _done(mark)])
+            except Conflict:
+                continue  # somebody has added to it, or merged another
+            except KeyDestroyed:
+                pass  # the user was wiped meanwhile
+            return
+
+    def _merged(self, rooms: Rooms, who: Principal, data_key: int | None, wipes: int) -> Iterator[Deferred]:
+        """The changes of the summary and of what is known of the session; none where nothing was said."""
+        log = Log(self._memories, rooms, who, self._count)
+        state, revision = log.state()
+        new = []
+        for said in log.newest_first():
+            if said.number <= state.merged:
+                break
+            new.append(said)
+        if not any(said.message.content for said in new):
+            return
+        room = summary_room(rooms.agent.name, rooms.user)
+        found = self._memories.get(who, room, _ROLLING)
+        before = (decoded(found, Rolling) if found else None) or Rolling()
+        messages = [said.message for said in reversed(new)]
+        rolling = Rolling(
+            points=extended(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
+            conversations=before.conversations + 1,
+            updated_at=datetime.now(UTC),
+        )
+        put = Put(
+            room, _ROLLING, msgspec.to_builtins(rolling), expected_revision=found.revision if found else 0
+        )
+        merged = log.put_state(structs.replace(state, merged=new[0].number), revision)
+        for each in (put, merged):
+            fields: dict[str, Any] = structs.asdict(each)
+            yield Deferred(**fields, data_key=data_key, wipes=wipes)
+
+    def _merge_due(self) -> float:
+        """Merges what is due, and says how long to pause: until the next may be."""
+        now = time.monotonic()
+        with self._mutex:
+            due = [key for key, (at, _) in self._due.items() if at <= now]
+            looked_at = [(self._due.pop(key)[1], key[1]) for key in due]
+        for agent, user in looked_at:
+            self.catch_up(agent, user)
+        with self._mutex:
+            ahead = min((at for at, _ in self._due.values()), default=now + _LONGEST_PAUSE) - time.monotonic()
+        return min(max(ahead, 0.05), _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        """Waits for a merge that is under way; what is still due is merged when its user comes back."""
+        self._worker.stop()
+
+
+def _done(mark: Memory) -> Delete:
+    return Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
