@@ -9,6 +9,8 @@ from itertools import chain, islice
 from pathlib import PurePath
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from alcove.agents.document_reading import PARSERS, BadDocument, Outline, Section, read_apart
 
 SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
@@ -18,7 +20,7 @@ MAX_CHUNKS = 20_000
 """Of one document: at 512 tokens, some 40 MB of text."""
 
 
-class Chunk(NamedTuple):
+class Chunk(Struct, frozen=True):
     """A stretch of a document, and where it stands."""
 
     text: str

@@ -1,0 +1,180 @@
+"""The documents of knowledge sources, as they are kept: cut into chunks, and in step with their files.
+
+A document is a namespace of its own (`knowledge:<source>:<document>`). Its chunks lie there under keys that
+say what is in them, so that of a document that changed only what changed is written and embedded. What is
+known of the document lies beside them and is written last, so that one that was broken off is taken up again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from alcove.agents.conversations import decoded
+from alcove.agents.document_reading import BadDocument
+from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
+from alcove.agents.runs import ALCOVE, acting_for
+from alcove.agents.specs import Knowledge as Source
+from alcove.agents.tokens import TokenCounter
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant, Principal
+from alcove.core.records import Delete, Operation, Put
+from alcove.store.memories import Memories
+
+CUT = b"1"
+"""Changes whenever documents are to be cut anew although they are the same."""
+_ROOT = "knowledge"
+_ABOUT = "document"
+_AT_ONCE = 200
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A document of a source, and what became of it."""
+
+    name: str
+    chunks: int = 0
+    bytes: int = 0
+    digest: str = ""
+    uploaded: bool = False
+    """Whether it was put here, and does not come from the source's files."""
+    error: str | None = None
+    """Why it could not be read."""
+    updated_at: datetime | None = None
+
+
+class DocumentText(Document, frozen=True, kw_only=True):
+    """A document with its pieces, in order."""
+
+    pieces: list[Chunk]
+
+
+class _About(Document, frozen=True, kw_only=True):
+    """What is kept of a document beside its chunks."""
+
+    order: list[str] = []
+    """The keys of its chunks, in order."""
+
+
+class Library:
+    """Keeps documents; who may have them kept is decided by who calls."""
+
+    def __init__(self, memories: Memories, counter: Callable[[], TokenCounter]) -> None:
+        """`counter`: what counts tokens."""
+        self._memories, self._counter = memories, counter
+
+    def documents(self, source: str) -> Iterator[Document]:
+        """Every document of a source."""
+        who = keeper(source)
+        for room in self._memories.namespaces(who, place(source)):
+            memory = self._memories.get(who, room, _ABOUT) if len(room) == 3 else None
+            if memory and (document := decoded(memory, Document)):
+                yield structs.replace(document, updated_at=memory.created_at)
+
+    def document(self, source: str, name: str) -> DocumentText | None:
+        """A document with its pieces, if it is there."""
+        kept = self._memories.everything(keeper(source), place(source, name), exact=True)
+        memories = {each.key: each for each in kept}
+        about = decoded(memories[_ABOUT], _About) if _ABOUT in memories else None
+        if about is None:
+            return None
+        told = {field: getattr(about, field) for field in Document.__struct_fields__}
+        pieces = [decoded(memories[key], Chunk) for key in about.order if key in memories]
+        return DocumentText(**told, pieces=[*filter(None, pieces)])
+
+    def take(self, source: str, known: Document, content: bytes, who: Principal | None = None) -> Document:
+        """Cuts a document and keeps what is new of it, unless it is as it was; raises `BadDocument`.
+
+        `known`: what is known of it, at least its name and whether it is uploaded; `who`: its author, if any.
+        """
+        digest, who = hashlib.sha256(CUT + content).hexdigest(), who or keeper(source)
+        if known.digest == digest and not known.error:
+            return known
+        pieces = {_key(chunk): chunk for chunk in chunks(known.name, content, count=self._counter())}
+        room, size = place(source, known.name), len(content)
+        there = {each.key for each in self._memories.everything(who, room, exact=True)} - {_ABOUT}
+        operations: list[Operation] = [
+            Put(room, key, msgspec.to_builtins(chunk), {"text": f"{chunk.heading}\n{chunk.text}".lstrip()})
+            for key, chunk in pieces.items()
+            if key not in there
+        ]
+        operations += [Delete(room, key) for key in sorted(there - pieces.keys())]
+        about = _About(
+            name=known.name, chunks=len(pieces), bytes=size, digest=digest, uploaded=known.uploaded,
+            order=[*pieces],
+        )  # fmt: skip
+        operations.append(Put(room, _ABOUT, msgspec.to_builtins(about)))
+        for start in range(0, len(operations), _AT_ONCE):
+            self._memories.batch(who, operations[start : start + _AT_ONCE])
+        return about
+
+    def clear(self, source: str, name: str) -> None:
+        """Takes a document away, without a trace."""
+        self._memories.clear(keeper(source), place(source, name))
+
+    def sync(self, source: Source) -> None:
+        """Brings a source in step with its files; what was put into it stays."""
+        known = {each.name: each for each in self.documents(source.name)}
+        there = files(source)
+        for name, path in there.items():
+            before = known.get(name, Document(name=name))
+            if before.uploaded:
+                continue
+            try:
+                with path.open("rb") as file:
+                    self.take(source.name, before, file.read(MAX_BYTES + 1))
+            except BadDocument as bad:
+                self._report(source.name, before, bad.message)
+            except OSError as error:
+                self._report(source.name, before, f"cannot be read: {error.strerror}")
+        for name in known.keys() - there.keys():
+            if not known[name].uploaded:
+                self.clear(source.name, name)
+
+    def _report(self, source: str, known: Document, error: str) -> None:
+        """Notes that a file cannot be read; what was read of it before stays."""
+        if known.error != error:
+            who, room = keeper(source), place(source, known.name)
+            found = self._memories.get(who, room, _ABOUT)
+            about = (decoded(found, _About) if found else None) or _About(name=known.name)
+            self._memories.put(who, room, _ABOUT, msgspec.to_builtins(structs.replace(about, error=error)))
+
+
+def uploaded_by(memories: Memories, user: str) -> Iterator[Namespace]:
+    """The documents that somebody put into sources, which go when they are wiped."""
+    grant = Grant(Namespace((_ROOT,)), ("read",), (user,))
+    for memory in memories.everything(Principal(user, agent=ALCOVE, grants=(grant,)), (_ROOT,), unowned=True):
+        if memory.key == _ABOUT and memory.value.get("uploaded") is True:
+            yield memory.namespace
+
+
+def files(source: Source) -> dict[str, Path]:
+    """The documents in a folder and below it, by name, or the one file; none that only leads elsewhere."""
+    root = Path(source.path)
+    if root.is_file():
+        return {root.name: root}
+    found = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    inside = (path for path in found if path.resolve().is_relative_to(root.resolve()))
+    named = {path.relative_to(root).as_posix(): path for path in inside}
+    return {name: named[name] for name in sorted(named) if not re.search(r"(^|/)\.", name)}
+
+
+def place(source: str, *document: str) -> Namespace:
+    """Where the documents of a source are, or one of them."""
+    return Namespace.checked((_ROOT, source, *document), "name")
+
+
+def keeper(source: str) -> Principal:
+    """The service as it reads and writes a source."""
+    return acting_for(ALCOVE, place(source))
+
+
+def _key(chunk: Chunk) -> str:
+    """What is in it, so that the same piece keeps its key, wherever in the document it moves."""
+    content = msgspec.json.encode([chunk.heading, chunk.page, chunk.text])
+    return hashlib.sha256(content).hexdigest()[:24]
