@@ -57,7 +57,8 @@ class Process:
 
     def signal(self, number: int) -> None:
         if self.running:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
         """Waits for its end: the exit code, minus a signal's number; None if it still runs after all."""

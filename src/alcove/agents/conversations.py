@@ -8,7 +8,7 @@ Keys count down, so that the newest message comes first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -164,10 +164,11 @@ class Log:
         return count
 
 
-def checked(messages: Sequence[Message]) -> Sequence[Message]:
-    """Messages that can be kept; an error names the first that cannot."""
-    if not 1 <= len(messages) <= MOST_MESSAGES:
+def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    """Messages that can be kept, as records; an error names the first that cannot."""
+    if not 1 <= len(given) <= MOST_MESSAGES:
         raise InvalidRequest("messages", f"1 to {MOST_MESSAGES} messages")
+    messages = [_record(each, f"messages[{place}]") for place, each in enumerate(given)]
     for place, each in enumerate(messages):
         where = f"messages[{place}]"
         if each.role not in _ROLES:
@@ -181,6 +182,14 @@ def checked(messages: Sequence[Message]) -> Sequence[Message]:
         if (each.tool_call_id is None) is (each.role == "tool"):
             raise InvalidRequest(f"{where}.tool_call_id", "the call that a message of the role tool answers")
     return messages
+
+
+def _record(given: Message | Mapping[str, Any], where: str) -> Message:
+    try:
+        return given if isinstance(given, Message) else msgspec.convert(given, Message)
+    except msgspec.ValidationError as error:
+        refused = validation.refusal(error, Message, "role")
+        raise InvalidRequest(f"{where}.{refused.field}", refused.expected) from None
 
 
 def units(messages: Sequence[Said]) -> list[list[Said]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
@@ -94,7 +94,13 @@ class Sessions:
 
     # What was said
 
-    def add_turns(self, principal: Principal, agent: str, session: str, messages: Sequence[Message]) -> Added:
+    def add_turns(
+        self,
+        principal: Principal,
+        agent: str,
+        session: str,
+        messages: Sequence[Message | Mapping[str, Any]],
+    ) -> Added:
         """Keeps messages after those that the session has, in one transaction.
 
         `messages`: of user, assistant and tool, with `tool_calls` and `tool_call_id` as chat APIs have them.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from alcove.agents.knowledge import Knowledge, as_text
+from alcove.agents.messages import Message
 from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
 from alcove.agents.tools import READING
@@ -318,6 +319,7 @@ class SessionOperations:
         Sessions.add_turns,
         f"POST {_SESSION}/turns",
         "Keep messages of a conversation",
+        types={"messages": list[Message]},
         refuses=(409,),
         example={"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
     )

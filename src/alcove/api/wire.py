@@ -59,7 +59,9 @@ def sent(value: Any, hint: Any, name: str) -> object:
         return [*Namespace.checked(value, name)]
     if isinstance(value, Struct):
         return msgspec.json.decode(_encode(value))
-    return [*value] if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value
+    if not isinstance(value, Iterable) or isinstance(value, str | Mapping):
+        return value
+    return [msgspec.json.decode(_encode(each)) if isinstance(each, Struct) else each for each in value]
 
 
 def _is_moment(parts: Sequence[Any]) -> bool:
