@@ -158,25 +158,33 @@ def test_the_next_conversation_does_not_answer_the_question_that_ended_the_last(
     )
 
 
+def test_sentences_that_differ_in_their_numbers_stay_unless_one_says_that_it_has_changed() -> None:
+    paid = [f"I paid {30 + k} euros to the bank on {k + 1} May." for k in range(6)]
+    assert told(*(f"user: {each}" for each in paid)) == paid
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ("My flight to Oslo leaves on 5 May.", "Sorry, my flight to Oslo leaves on 7 May."),
         ("I live in Paris.", "I live in Berlin now."),
-        ("The budget is 300 euros.", "The budget is 450 euros."),
+        ("The budget is 300 euros.", "Correction: the budget is 450 euros."),
         ("My favourite tea is oolong.", "My favourite tea is oolong!"),
     ],
 )
 def test_the_newer_wins_where_a_speaker_says_the_same_anew(before: str, after: str) -> None:
     assert told(f"user: {before}", f"user: {after}") == [after]
+
     summary = step_by_step(said(f"user: {before}", "user: Momo is a cat.", f"user: {after}"), 200)
     assert texts(summary) == ["Momo is a cat.", after]
 
 
 def test_a_correction_tells_as_much_as_what_it_corrects() -> None:
     [first] = extended([], said("Anna: My flight to Oslo leaves on 5 May 2026."), most_tokens=50, count=count)
-    [second] = extended([first], said("Anna: The flight to oslo leaves later."), most_tokens=50, count=count)
-    assert second.text == "The flight to oslo leaves later."
+    [second] = extended(
+        [first], said("Anna: The flight to oslo leaves later now."), most_tokens=50, count=count
+    )
+    assert second.text == "The flight to oslo leaves later now."
     assert second.weight >= first.weight
 
 

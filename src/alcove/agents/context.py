@@ -110,14 +110,17 @@ class Context(Struct, frozen=True, kw_only=True):
 class Assembly:
     """One context in the making: tiers offer pieces, and `done` chooses among them."""
 
-    def __init__(self, instructions: str, message: str, budget: int, count: TokenCounter) -> None:
-        """`budget`: tokens in all; `count`: how many a text has."""
+    def __init__(
+        self, instructions: str, message: str, budget: int, count: TokenCounter, *, recalls: bool
+    ) -> None:
+        """`budget`: tokens in all; `count`: how many a text has; `recalls`: whether to say what that is."""
         self._count, self._budget = count, budget
-        self._instructions, self._message = f"{instructions}\n\n{RULE}".lstrip(), message
+        self._instructions = "\n\n".join(filter(None, (instructions, RULE if recalls else "")))
+        self._message = message
         self._offered: dict[str, list[Piece]] = {}
         self._left_out: list[LeftOut] = []
         self._timings: dict[str, float] = {}
-        fixed = self._sized(self._instructions) + self._sized(message)
+        fixed = (self._sized(self._instructions) if self._instructions else 0) + self._sized(message)
         if fixed > budget:
             raise InvalidRequest(
                 "budget_tokens", f"at least {fixed}: so many are the instructions and this message"
@@ -145,8 +148,9 @@ class Assembly:
         with self.stage("assembly"):
             taken = self._chosen()
             messages, tiers = [], {}
+            system = [Message(role="system", content=self._instructions)] if self._instructions else []
             for tier, texts in (
-                ("instructions", [Message(role="system", content=self._instructions)]),
+                ("instructions", system),
                 *((tier, self._laid_out(tier, pieces)) for tier, pieces in taken.items()),
                 ("message", [Message(role="user", content=self._message)]),
             ):

@@ -7,9 +7,10 @@ Keys count down, so that the newest message comes first.
 
 from __future__ import annotations
 
-import functools
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,14 +21,16 @@ from alcove.agents.messages import Message
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Conversation
 from alcove.agents.summariser import Point, extended
-from alcove.core.errors import Conflict, InvalidRequest
+from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Memory, Operation, Put
+from alcove.core.records import Deferred, Memory, Operation, Put, Touch
 from alcove.store import validation
 from alcove.store.memories import Memories
 
 T = TypeVar("T")
+Bound = tuple[int | None, int]
+"""What `Memories.bound` gives."""
 MOST_MESSAGES = 200
 """Messages that can be added at once."""
 RUNNING_TOKENS = 400
@@ -38,7 +41,7 @@ _ROLES = ("user", "assistant", "tool")
 _LAST = 10**12
 _FIRST_PAGES, _PAGE = (1, 20), 100
 """Messages that are read at a time: most who ask want one of them, or a window."""
-_ATTEMPTS = 20
+_ATTEMPTS = 100
 _STATE = "state"
 
 
@@ -73,11 +76,10 @@ def summary_room(agent: str, user: str, *session: str) -> Namespace:
     return Namespace.checked(("summary", agent, "u", user, *session), "session_id")
 
 
-@functools.lru_cache(4096)
-def keeper(user: str, client: str | None, agent: str) -> Principal:
-    """The agent acting for a user, with grants for their conversations and for nothing else."""
-    rooms = turns_room(agent, user), summary_room(agent, user)
-    return Principal(user, client, agent=agent, grants=tuple(map(Grant, rooms)))
+def keeper(caller: Principal, agent: str) -> Principal:
+    """The agent acting for a caller, with grants for their conversations and for nothing else."""
+    rooms = turns_room(agent, caller.user_id), summary_room(agent, caller.user_id)
+    return Principal(caller.user_id, caller.client_id, caller.claims, agent, tuple(map(Grant, rooms)))
 
 
 class Log:
@@ -103,7 +105,8 @@ class Log:
 
     def last(self) -> int:
         """The number of the last message; 0 where there is none."""
-        return next((said.number for said in self.newest_first()), 0)
+        newest = self._memories.list(self.who, self.turns, limit=_PAGE, exact=True)
+        return next((_LAST - int(entry.key) for entry in newest if _is_number(entry.key)), 0)
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
@@ -112,36 +115,58 @@ class Log:
             (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
         )
 
-    def put_state(self, state: SessionState, revision: int) -> Put:
-        """The operation that changes what is known of it, unless somebody else has since that revision."""
-        value = msgspec.to_builtins(state)
-        return Put(namespace=self._summary, key=_STATE, value=value, expected_revision=revision)
+    def put_state(self, state: SessionState, revision: int, bound: Bound) -> Deferred:
+        """The operation that changes what is known of it, unless somebody else has since that revision.
 
-    def add(self, messages: Sequence[Message], beside: Callable[[], Sequence[Operation]]) -> int:
-        """Keeps messages after those that are there, with what else is to be written; how many there were.
+        `bound`: what `Memories.bound` gave before anything was read, so that no wipe lies in between.
+        """
+        return Deferred(
+            namespace=self._summary,
+            key=_STATE,
+            value=msgspec.to_builtins(state),
+            expected_revision=revision,
+            data_key=bound[0],
+            wipes=bound[1],
+        )
+
+    def add(self, messages: Sequence[Message], beside: Callable[[], Sequence[Operation]]) -> None:
+        """Keeps messages after those that are there, with what else is to be written.
 
         Of two who add at once, one waits for the other. What falls out of the window is summarised in the
         same transaction, each message once.
         """
-        for _ in range(_ATTEMPTS):
-            last, summarised = self.last(), list[Operation]()
-            if self.agent.memory.conversation.enabled and self.agent.memory.conversation.summarize:
-                summarised = self._summarised(messages, last)
-            puts = [
-                Put(namespace=self.turns, key=_key(last + n), value=_value(each), create_only=True)
-                for n, each in enumerate(messages, 1)
-            ]
-            try:
-                self._memories.batch(self.who, [*puts, *summarised, *beside()])
-            except Conflict:
-                continue
-            return last
-        raise Conflict("too many add to this session at once")
+        spec = self.agent.memory.conversation
 
-    def _summarised(self, messages: Sequence[Message], last: int) -> list[Operation]:
-        """The change of the summary that messages make because they push others out of the window."""
-        state, revision = self.state()
-        new = [Said(last + n, "", each) for n, each in enumerate(messages, 1)]
+        def added() -> None:
+            bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+            newest, now = self.last(), datetime.now(UTC)
+            last = max(newest, state.ended, state.merged, state.covered)  # retention may have taken the last
+            dated = [structs.replace(each, at=each.at or now) for each in messages]
+            new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]
+            operations: list[Operation] = [
+                Put(self.turns, _key(said.number), _value(said.message), create_only=True) for said in new
+            ]
+            if spec.enabled and spec.summarize:
+                changed = self._summarised(state, new)
+                operations += [] if changed is state else [self.put_state(changed, revision, bound)]
+            if newest:
+                operations.append(Touch(self.turns, _key(newest)))  # it is still there, or all begins anew
+            self._memories.batch(self.who, [*operations, *beside()])
+
+        undisturbed(added)
+
+    def end(self, beside: Callable[[], Sequence[Operation]]) -> None:
+        """Notes that nothing more is to be said, with what else is to be written."""
+
+        def ended() -> None:
+            bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+            changed = structs.replace(state, ended=self.last())
+            self._memories.batch(self.who, [self.put_state(changed, revision, bound), *beside()])
+
+        undisturbed(ended)
+
+    def _summarised(self, state: SessionState, new: Sequence[Said]) -> SessionState:
+        """With the summary of what these messages push out of the window; the same where that is nothing."""
         left = [*reversed(new)]
         for said in self.newest_first():
             if said.number <= state.covered:
@@ -149,47 +174,65 @@ class Log:
             left.append(said)
         _, fallen = windowed(units(left[::-1]), self.agent.memory.conversation, self._count)
         if not fallen:
-            return []
-        points = extended(
-            state.running, [said.message for said in fallen], most_tokens=RUNNING_TOKENS, count=self._count
-        )
-        changed = structs.replace(state, covered=fallen[-1].number, running=points)
-        return [self.put_state(changed, revision)]
+            return state
+        messages = [said.message for said in fallen]
+        points = extended(state.running, messages, most_tokens=RUNNING_TOKENS, count=self._count)
+        return structs.replace(state, covered=fallen[-1].number, running=points)
+
+    def count(self) -> int:
+        """How many messages there are."""
+        return self._memories.count(self.who, self.turns, exact=True)
 
     def clear(self) -> int:
         """Takes the session away and leaves no trace of it; how many messages it had."""
-        count = self._memories.count(self.who, self.turns, exact=True)
+        count = self.count()
         self._memories.clear(self.who, self.turns)
         self._memories.clear(self.who, self._summary)
         return count
+
+
+def undisturbed(write: Callable[[], None]) -> None:
+    """Writes what was worked out from what is there, again and again until nobody comes in between."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return write()
+        except (Conflict, NotFound, KeyDestroyed):
+            time.sleep(random.random() * min(attempt, 10) * 0.002)  # noqa: S311
+    raise Conflict("too many change this conversation at once; try later")
 
 
 def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
     """Messages that can be kept, as records; an error names the first that cannot."""
     if not 1 <= len(given) <= MOST_MESSAGES:
         raise InvalidRequest("messages", f"1 to {MOST_MESSAGES} messages")
-    messages = [_record(each, f"messages[{place}]") for place, each in enumerate(given)]
-    for place, each in enumerate(messages):
-        where = f"messages[{place}]"
-        if each.role not in _ROLES:
-            raise InvalidRequest(f"{where}.role", f"one of {', '.join(_ROLES)}: instructions are the spec's")
-        if each.content is None and not each.tool_calls:
-            raise InvalidRequest(f"{where}.content", "a text, unless there are tool calls")
-        if each.tool_calls and each.role != "assistant":
-            raise InvalidRequest(f"{where}.tool_calls", "none but of the assistant")
-        if any(not isinstance(call.get("id"), str) for call in each.tool_calls):
-            raise InvalidRequest(f"{where}.tool_calls", "calls with an id, as OpenAI's chat API has them")
-        if (each.tool_call_id is None) is (each.role == "tool"):
-            raise InvalidRequest(f"{where}.tool_call_id", "the call that a message of the role tool answers")
+    messages = []
+    for place, each in enumerate(given):
+        try:
+            message = each if isinstance(each, Message) else msgspec.convert(each, Message)
+            field, expected = _wrong(message) or ("", "")
+        except msgspec.ValidationError as error:
+            refused = validation.refusal(error, Message, "role")
+            field, expected = refused.field, refused.expected
+        if field:
+            raise InvalidRequest(f"messages[{place}].{field}", expected)
+        messages.append(message)
     return messages
 
 
-def _record(given: Message | Mapping[str, Any], where: str) -> Message:
-    try:
-        return given if isinstance(given, Message) else msgspec.convert(given, Message)
-    except msgspec.ValidationError as error:
-        refused = validation.refusal(error, Message, "role")
-        raise InvalidRequest(f"{where}.{refused.field}", refused.expected) from None
+def _wrong(message: Message) -> tuple[str, str] | None:
+    """The field of a message for which it cannot be kept, and what was expected there."""
+    calls = message.tool_calls
+    if message.role not in _ROLES:
+        return "role", f"one of {', '.join(_ROLES)}: instructions are the spec's"
+    if message.content is None and not calls:
+        return "content", "a text, unless there are tool calls"
+    if calls and message.role != "assistant":
+        return "tool_calls", "none but of the assistant"
+    if not all(isinstance(call.get("id"), str) for call in calls):
+        return "tool_calls", "calls with an id, as OpenAI's chat API has them"
+    if (message.tool_call_id is None) is (message.role == "tool"):
+        return "tool_call_id", "the call that a message of the role tool answers"
+    return None
 
 
 def units(messages: Sequence[Said]) -> list[list[Said]]:
@@ -209,7 +252,7 @@ def units(messages: Sequence[Said]) -> list[list[Said]]:
 def is_whole(unit: Sequence[Said]) -> bool:
     """Whether every call has its result and every result its call, as chat APIs want it."""
     first, *rest = (said.message for said in unit)
-    return first.role != "tool" and len(rest) == len({call["id"] for call in first.tool_calls})
+    return first.role != "tool" and len(rest) == len(first.tool_calls)
 
 
 def windowed(
@@ -240,11 +283,15 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
 
 
 def _said(memory: Memory) -> Said | None:
-    message = decoded(memory, Message) if memory.key.isdigit() else None
-    if message is None or message.role not in _ROLES:
+    message = decoded(memory, Message) if _is_number(memory.key) else None
+    if message is None or _wrong(message):
         return None
-    at: datetime = message.at or memory.created_at
+    at = message.at or memory.created_at
     return Said(_LAST - int(memory.key), memory.id, structs.replace(message, at=at))
+
+
+def _is_number(key: str) -> bool:
+    return len(key) == 12 and key.isascii() and key.isdigit()
 
 
 def _key(number: int) -> str:

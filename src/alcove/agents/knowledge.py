@@ -74,8 +74,13 @@ class Knowledge:
         """`counter`: what counts tokens. `follows`: whether to look at the files now and then."""
         self._memories, self._catalogue, self._library = memories, catalogue, Library(memories, counter)
         self._stamps: dict[str, object] = {}
-        self._worker = Worker("knowledge", self._follow, LOOK_SECONDS)
-        if follows and catalogue().knowledge:
+        self._refused: dict[str, dict[str, str]] = {}
+        """Files of each source that cannot be documents, as the last sync here found."""
+        self._follows, self._worker = follows, Worker("knowledge", self._follow, LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Has the files of sources looked at now and then, from now on, if there are sources."""
+        if self._follows and self._catalogue().knowledge:
             self._worker.wake()
 
     def _follow(self) -> None:
@@ -84,7 +89,7 @@ class Knowledge:
             stats = [(name, path.stat()) for name, path in files(source).items()]
             stamp = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats]
             if self._stamps.get(source.name) != stamp:
-                self._library.sync(source)
+                self._refused[source.name] = self._library.sync(source)
                 self._stamps[source.name] = stamp
 
     def close(self) -> None:
@@ -101,7 +106,7 @@ class Knowledge:
     def sync_source(self, principal: Principal, source: str) -> SourceStatus:
         """Brings a source in step with its files: what changed is replaced, what is gone disappears."""
         spec = self._managed(principal, source)
-        self._library.sync(spec)
+        self._refused[source] = self._library.sync(spec)
         return self._status(spec)
 
     def documents(self, principal: Principal, source: str) -> list[Document]:
@@ -127,7 +132,7 @@ class Knowledge:
         if not known.uploaded:
             raise Conflict(f"{short(name)} comes from the source's own files")
         grants = (Grant(place(spec.name)),)
-        who = Principal(principal.user_id, principal.client_id, agent=ALCOVE, grants=grants)
+        who = Principal(principal.user_id, principal.client_id, principal.claims, ALCOVE, grants)
         try:
             return self._library.take(spec.name, known, _as_bytes(content), who)
         except BadDocument as bad:
@@ -175,7 +180,8 @@ class Knowledge:
             path=source.path,
             documents=len(documents),
             chunks=sum(each.chunks for each in documents),
-            errors={each.name: each.error for each in documents if each.error},
+            errors={each.name: each.error for each in documents if each.error}
+            | self._refused.get(source.name, {}),
             waiting=self._memories.admin.index_lag()[0],
         )
 

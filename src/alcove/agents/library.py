@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import decoded
+from alcove.agents.conversations import Bound, decoded, undisturbed
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
+from alcove.agents.rooms import KNOWLEDGE
 from alcove.agents.runs import ALCOVE, acting_for
 from alcove.agents.specs import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
+from alcove.core.errors import InvalidRequest, Unavailable
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Grant, Principal
-from alcove.core.records import Delete, Operation, Put
+from alcove.core.principal import Principal
+from alcove.core.records import Delete, Entry, Operation, Put
 from alcove.store.memories import Memories
 
 CUT = b"1"
 """Changes whenever documents are to be cut anew although they are the same."""
-_ROOT = "knowledge"
 _ABOUT = "document"
 _AT_ONCE = 200
+_PAGE = 1000
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -73,8 +76,8 @@ class Library:
         who = keeper(source)
         for room in self._memories.namespaces(who, place(source)):
             memory = self._memories.get(who, room, _ABOUT) if len(room) == 3 else None
-            if memory and (document := decoded(memory, Document)):
-                yield structs.replace(document, updated_at=memory.created_at)
+            if memory and (document := decoded(memory, _About)):
+                yield _told(document, memory.created_at)
 
     def document(self, source: str, name: str) -> DocumentText | None:
         """A document with its pieces, if it is there."""
@@ -83,58 +86,94 @@ class Library:
         about = decoded(memories[_ABOUT], _About) if _ABOUT in memories else None
         if about is None:
             return None
-        told = {field: getattr(about, field) for field in Document.__struct_fields__}
+        told = structs.asdict(_told(about, memories[_ABOUT].created_at))
         pieces = [decoded(memories[key], Chunk) for key in about.order if key in memories]
         return DocumentText(**told, pieces=[*filter(None, pieces)])
 
-    def take(self, source: str, known: Document, content: bytes, who: Principal | None = None) -> Document:
-        """Cuts a document and keeps what is new of it, unless it is as it was; raises `BadDocument`.
+    def take(self, source: str, known: Document, content: bytes, author: Principal | None = None) -> Document:
+        """Cuts a document and keeps what is new of it; raises `BadDocument`.
 
-        `known`: what is known of it, at least its name and whether it is uploaded; `who`: its author, if any.
+        `known`: its name, and whether it is uploaded. `author`: who puts it there, if it is somebody. Where
+        somebody else writes it at the same time, all of it begins anew.
         """
-        digest, who = hashlib.sha256(CUT + content).hexdigest(), who or keeper(source)
-        if known.digest == digest and not known.error:
-            return known
+        digest, who = hashlib.sha256(CUT + content).hexdigest(), author or keeper(source)
         pieces = {_key(chunk): chunk for chunk in chunks(known.name, content, count=self._counter())}
-        room, size = place(source, known.name), len(content)
-        there = {each.key for each in self._memories.everything(who, room, exact=True)} - {_ABOUT}
+        about = _About(
+            name=known.name, chunks=len(pieces), bytes=len(content), digest=digest, uploaded=known.uploaded,
+            order=[*pieces],
+        )  # fmt: skip
+        bound = self._memories.bound(author.user_id) if author else None
+        undisturbed(lambda: self._write(who, place(source, known.name), about, pieces, bound))
+        return _told(about)
+
+    def _write(
+        self, who: Principal, room: Namespace, about: _About, pieces: Mapping[str, Chunk], bound: Bound | None
+    ) -> None:
+        """What differs from what is there; that it is whole comes last, bound to nobody else having begun."""
+        found = self._memories.get(who, room, _ABOUT)
+        kept, revision = (decoded(found, _About), found.revision) if found else (None, 0)
+        there = {entry.key for entry in self._entries(who, room)} - {_ABOUT}
+        if there == pieces.keys() and kept == about:
+            return
         operations: list[Operation] = [
             Put(room, key, msgspec.to_builtins(chunk), {"text": f"{chunk.heading}\n{chunk.text}".lstrip()})
             for key, chunk in pieces.items()
             if key not in there
         ]
         operations += [Delete(room, key) for key in sorted(there - pieces.keys())]
-        about = _About(
-            name=known.name, chunks=len(pieces), bytes=size, digest=digest, uploaded=known.uploaded,
-            order=[*pieces],
-        )  # fmt: skip
-        operations.append(Put(room, _ABOUT, msgspec.to_builtins(about)))
+        if len(operations) > _AT_ONCE:  # not whole for a while, which a crash must not hide
+            begun = msgspec.to_builtins(structs.replace(about, digest="", order=[]))
+            put = Put(room, _ABOUT, begun, expected_revision=revision)
+            revision = self._memories.put_record(who, put).revision
+        operations.append(Put(room, _ABOUT, msgspec.to_builtins(about), expected_revision=revision))
         for start in range(0, len(operations), _AT_ONCE):
+            if bound and self._memories.bound(who.user_id) != bound:
+                raise Unavailable("whoever puts this document was wiped meanwhile")
             self._memories.batch(who, operations[start : start + _AT_ONCE])
-        return about
+
+    def _entries(self, who: Principal, room: Namespace) -> Iterator[Entry]:
+        for offset in count(0, _PAGE):
+            page = self._memories.list(who, room, limit=_PAGE, offset=offset, exact=True)
+            yield from page
+            if len(page) < _PAGE:
+                return
 
     def clear(self, source: str, name: str) -> None:
         """Takes a document away, without a trace."""
         self._memories.clear(keeper(source), place(source, name))
 
-    def sync(self, source: Source) -> None:
-        """Brings a source in step with its files; what was put into it stays."""
+    def sync(self, source: Source) -> dict[str, str]:
+        """Brings a source in step with its files; what was put into it stays.
+
+        What cannot even be reported as a document is told, by the name of the file. Where the source's own
+        path is not there, nothing is taken away.
+        """
+        if not Path(source.path).exists():
+            return {source.path: "is not there; what was read from it before stays"}
         known = {each.name: each for each in self.documents(source.name)}
-        there = files(source)
+        there, refused = files(source), dict[str, str]()
         for name, path in there.items():
             before = known.get(name, Document(name=name))
-            if before.uploaded:
-                continue
             try:
-                with path.open("rb") as file:
-                    self.take(source.name, before, file.read(MAX_BYTES + 1))
-            except BadDocument as bad:
-                self._report(source.name, before, bad.message)
-            except OSError as error:
-                self._report(source.name, before, f"cannot be read: {error.strerror}")
+                if not before.uploaded:
+                    self._take_file(source.name, before, path)
+            except InvalidRequest as error:
+                refused[repr(name)[:200]] = error.message
         for name in known.keys() - there.keys():
             if not known[name].uploaded:
                 self.clear(source.name, name)
+        return refused
+
+    def _take_file(self, source: str, known: Document, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            if known.error or known.digest != hashlib.sha256(CUT + content).hexdigest():
+                self.take(source, known, content)
+        except BadDocument as bad:
+            self._report(source, known, bad.message)
+        except OSError as error:
+            self._report(source, known, f"cannot be read: {error.strerror}")
 
     def _report(self, source: str, known: Document, error: str) -> None:
         """Notes that a file cannot be read; what was read of it before stays."""
@@ -143,14 +182,6 @@ class Library:
             found = self._memories.get(who, room, _ABOUT)
             about = (decoded(found, _About) if found else None) or _About(name=known.name)
             self._memories.put(who, room, _ABOUT, msgspec.to_builtins(structs.replace(about, error=error)))
-
-
-def uploaded_by(memories: Memories, user: str) -> Iterator[Namespace]:
-    """The documents that somebody put into sources, which go when they are wiped."""
-    grant = Grant(Namespace((_ROOT,)), ("read",), (user,))
-    for memory in memories.everything(Principal(user, agent=ALCOVE, grants=(grant,)), (_ROOT,), unowned=True):
-        if memory.key == _ABOUT and memory.value.get("uploaded") is True:
-            yield memory.namespace
 
 
 def files(source: Source) -> dict[str, Path]:
@@ -166,12 +197,18 @@ def files(source: Source) -> dict[str, Path]:
 
 def place(source: str, *document: str) -> Namespace:
     """Where the documents of a source are, or one of them."""
-    return Namespace.checked((_ROOT, source, *document), "name")
+    return Namespace.checked((*KNOWLEDGE, source, *document), "name")
 
 
 def keeper(source: str) -> Principal:
     """The service as it reads and writes a source."""
     return acting_for(ALCOVE, place(source))
+
+
+def _told(about: _About, at: datetime | None = None) -> Document:
+    """What is told of a document."""
+    shown = {field: getattr(about, field) for field in Document.__struct_fields__}
+    return Document(**{**shown, "updated_at": at})
 
 
 def _key(chunk: Chunk) -> str:

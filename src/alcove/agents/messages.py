@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 
-class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What somebody said, or what a tool answered."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -20,5 +20,5 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a tool's answer: the call that it answers."""
     name: str | None = None
     """Who said it, where the role alone does not tell."""
-    at: datetime | None = None
+    at: Annotated[datetime, Meta(tz=True)] | None = None
     """When it was said."""

@@ -29,6 +29,8 @@ RESERVED = frozenset(
      "swarm", "debate"}
 )  # fmt: skip
 """First segments of rooms that Alcove lays out itself."""
+KNOWLEDGE = Namespace(("knowledge",))
+"""Where documents of sources are: what somebody put there is theirs, although the rooms are nobody's."""
 RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
@@ -135,7 +137,7 @@ class Rooms:
     def knowledge(self) -> Mapping[str, Namespace]:
         """The sources that the agent looks things up in, by name; empty where that is off."""
         spec = self.agent.memory.knowledge
-        return {name: Namespace(("knowledge", name)) for name in spec.sources} if spec.enabled else {}
+        return {name: Namespace((*KNOWLEDGE, name)) for name in spec.sources} if spec.enabled else {}
 
     def grant(self, room: Namespace) -> Grant:
         """What opens one of these rooms; nobody deletes in a shared one, where others may have written."""

@@ -83,16 +83,17 @@ class Agents(Runs):
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.calls = Calls(memories)
         self._older: set[str] = set()
-        self._keep_older(self.catalogue.agents.values())
         self._recalls, counter = RecallBudget(), partial(token_counter, tokenizer)
         self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
         self.sessions = Sessions(self, self.knowledge, counter)
+        self._keep_older(self.catalogue.agents.values())
 
     @property
     def catalogue(self) -> Catalogue:
         """The specs in force; what was worked out from others is dropped."""
         if self._watched and (current := self._watched.current()) is not self._catalogue:
             self._catalogue, self._turns, self._direct = current, {}, {}
+            self.knowledge.look()
         return self._catalogue
 
     def _keep_older(self, agents: Iterable[Agent]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,13 @@ from msgspec import Meta, Struct, structs
 from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, as_data, conversation_pieces
 from alcove.agents.conversations import Log, checked, keeper, turns_room, units, windowed
 from alcove.agents.messages import Message
+from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Rolling, Summaries
 from alcove.agents.summariser import Point
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.private_pool_team import left_behind
-from alcove.core.errors import NotFound
+from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
 from alcove.store import validation
@@ -31,7 +33,8 @@ MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
 MOST_NOTES = 50
 """Notes that a preamble offers, the newest ones."""
-MOST_STANDING = 100
+MOST_STANDING = 1000
+"""Standing instructions that are looked at, of each room."""
 RECALLED = frozenset(("standing", "facts", "long_term"))
 """The tiers that draw on the recall budget."""
 Text = Annotated[str, Meta(min_length=1)]
@@ -106,9 +109,10 @@ class Sessions:
         `messages`: of user, assistant and tool, with `tool_calls` and `tool_call_id` as chat APIs have them.
         """
         turn, given = self._turn(principal, agent, session), checked(messages)
-        before = self._log(turn).add(given, lambda: self._summaries.mark(turn.rooms, ended=False))
+        log = self._log(turn)
+        log.add(given, lambda: self._summaries.mark(turn.rooms, ended=False))
         self._summaries.expect(turn.rooms, ended=False)
-        return Added(added=len(given), messages=before + len(given))
+        return Added(added=len(given), messages=log.count())
 
     def sessions(
         self, principal: Principal, agent: str, limit: Limit = 100, offset: int = 0
@@ -139,11 +143,7 @@ class Sessions:
         turn = self._turn(principal, agent, session)
         log = self._log(turn)
         described = self._described(log)
-        state, revision = log.state()
-        ended = structs.replace(state, ended=log.last())
-        self._memories.batch(
-            log.who, [log.put_state(ended, revision), *self._summaries.mark(turn.rooms, ended=True)]
-        )
+        log.end(lambda: self._summaries.mark(turn.rooms, ended=True))
         self._summaries.expect(turn.rooms, ended=True)
         return structs.replace(described, ended=True)
 
@@ -166,19 +166,21 @@ class Sessions:
         return log.clear()
 
     def _all(self, principal: Principal, agent: str) -> list[Session]:
-        spec = self._agents.agent(principal, agent)
-        who = keeper(principal.user_id, principal.client_id, spec.name)
-        rooms = self._memories.namespaces(who, turns_room(spec.name, principal.user_id))
-        logs = (self._log(self._turn(principal, agent, room[4])) for room in rooms if len(room) == 5)
-        return sorted(map(self._described, logs), key=lambda session: session.last_at, reverse=True)
+        """Every session, the last active first; a namespace that holds no message is none."""
+        spec, found = self._agents.agent(principal, agent), list[Session]()
+        who, room = keeper(principal, spec.name), turns_room(spec.name, principal.user_id)
+        for each in self._memories.namespaces(who, room):
+            with suppress(NotFound, InvalidRequest):
+                if len(each) == 5:
+                    found.append(self._described(self._log(self._turn(principal, agent, each[4]))))
+        return sorted(found, key=lambda session: session.last_at, reverse=True)
 
     def _described(self, log: Log) -> Session:
         newest = next(log.newest_first(), None)
         if newest is None:
             raise NotFound("there is no such session")
         assert newest.message.at is not None
-        count = self._memories.count(log.who, log.turns, exact=True)
-        ended = log.state()[0].ended == newest.number
+        count, ended = log.count(), log.state()[0].ended == newest.number
         return Session(
             id=log.session, actor=log.actor, messages=count, last_at=newest.message.at, ended=ended
         )
@@ -187,20 +189,19 @@ class Sessions:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
     def _log(self, turn: Turn) -> Log:
-        who = keeper(turn.caller.user_id, turn.caller.client_id, turn.rooms.agent.name)
-        return Log(self._memories, turn.rooms, who, self._count)
+        return Log(self._memories, turn.rooms, keeper(turn.caller, turn.rooms.agent.name), self._count)
 
     # Across conversations
 
     def summary(self, principal: Principal, agent: str) -> SummaryOfUser:
         """What is kept of the caller's conversations with an agent that have ended."""
-        name, user = self._agents.agent(principal, agent).name, principal.user_id
-        pending = [session for session, _ in self._summaries.pending(name, user)]
-        return SummaryOfUser(**structs.asdict(self._summaries.of(name, user)), pending=pending)
+        name = self._agents.agent(principal, agent).name
+        pending = [session for session, _ in self._summaries.pending(principal, name)]
+        return SummaryOfUser(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:
         """Takes that summary away, with every version it had; what is not in it yet will be merged anew."""
-        if not self._summaries.forget(self._agents.agent(principal, agent).name, principal.user_id):
+        if not self._summaries.forget(principal, self._agents.agent(principal, agent).name):
             raise NotFound("there is no summary")
 
     def close(self) -> None:
@@ -223,10 +224,11 @@ class Sessions:
         `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
         """
         validation.whole(budget_tokens, "budget_tokens", 1, 10_000_000)
-        validation.query(message)
+        validation.query(message, "message")
         turn = self._turn(principal, agent, session_id)
         spec = turn.rooms.agent
-        assembly = Assembly(spec.instructions, message, budget_tokens, self._counter())
+        recalls = spec.memory != AgentMemory()
+        assembly = Assembly(spec.instructions, message, budget_tokens, self._counter(), recalls=recalls)
         log = self._log(turn)
         with assembly.stage("conversation"):
             begun = self._conversation(log, assembly)
@@ -234,7 +236,7 @@ class Sessions:
             if spec.memory.session_memory.enabled:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
-                points = self._summaries.of(spec.name, principal.user_id).points
+                points = self._summaries.of(principal, spec.name).points
                 assembly.offer("summary", _point_pieces(points))
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:
@@ -263,7 +265,7 @@ class Sessions:
             kept, _ = windowed(units(said), spec, self._count)
             shown = sum(map(len, kept))
             assembly.offer("conversation", conversation_pieces(kept, assembly))
-            assembly.leave_out("conversation", "older than the window", count=said[-1].number - shown)
+            assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
             if spec.summarize:
                 assembly.offer("running", _point_pieces(log.state()[0].running))
         return bool(said)
@@ -294,21 +296,24 @@ class Sessions:
             found = room.answers(question, filter={"type": "instruction"}, limit=MOST_STANDING)
             standing |= {each.id: each for each in found}
         newest = sorted(standing.values(), key=lambda each: each.created_at, reverse=True)
+        assembly.offer("standing", [_standing_piece(each) for each in newest[:budget]][::-1])
+        assembly.leave_out("standing", "recall budget", count=len(newest[budget:]))
         rooms += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
         related = [
             (tier, each)
             for tier, room in rooms
-            for each in room.answers(question, limit=min(budget, MOST_STANDING))
+            for each in room.answers(question, limit=budget)
             if each.id not in standing
         ]
         related.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
-        left = max(0, budget - len(newest))
-        assembly.offer("standing", [_standing_piece(each) for each in newest[:budget]][::-1])
+        chosen = related[: max(0, budget - len(newest))]
         for tier in ("facts", "long_term"):
-            chosen = [each for of, each in related[:left] if of == tier]
-            assembly.offer(tier, [_memory_piece(each, tier.replace("_", "-") + " memory") for each in chosen])
-        assembly.leave_out("standing", "recall budget", count=max(0, len(newest) - budget))
-        assembly.leave_out("long_term", "recall budget", count=len(related[left:]))
+            source = f"{tier.replace('_', '-')} memory"
+            pieces = [_memory_piece(each, source) for of, each in chosen if of == tier]
+            there = sum(room.size() for of, room in rooms if of == tier)
+            assembly.offer(tier, pieces)
+            known = len(pieces) + (len(standing) if tier == "long_term" else 0)
+            assembly.leave_out(tier, "recall budget", count=max(0, there - known))
 
 
 def _point_pieces(points: Sequence[Point]) -> Iterator[Piece]:

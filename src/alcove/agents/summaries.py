@@ -8,30 +8,30 @@ repeats nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import Log, decoded, keeper, summary_room, turns_room
+from alcove.agents.conversations import Bound, Log, decoded, keeper, summary_room, turns_room, undisturbed
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent
 from alcove.agents.summariser import Point, extended
 from alcove.core.background import Worker
-from alcove.core.errors import Conflict, KeyDestroyed
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred, Delete, Memory, Put
 from alcove.store.memories import Memories
 
+log = logging.getLogger("alcove")
 ROLLING_TOKENS = 600
 """What the summary of a user's conversations may have."""
 MOST_EXPECTED = 100_000
 _ROLLING = "rolling"
-_ATTEMPTS = 20
 _LONGEST_PAUSE = 60.0
 
 
@@ -61,14 +61,14 @@ class Summaries:
         self._mutex = threading.Lock()
         self._worker = Worker("summaries", self._merge_due, _LONGEST_PAUSE)
 
-    def of(self, agent: str, user: str) -> Rolling:
+    def of(self, caller: Principal, agent: str) -> Rolling:
         """The summary as it is; empty where nothing was merged yet."""
-        found = self._memories.get(keeper(user, None, agent), summary_room(agent, user), _ROLLING)
+        found = self._memories.get(keeper(caller, agent), summary_room(agent, caller.user_id), _ROLLING)
         return (decoded(found, Rolling) if found else None) or Rolling()
 
-    def forget(self, agent: str, user: str) -> bool:
+    def forget(self, caller: Principal, agent: str) -> bool:
         """Takes the summary away with all it ever said; whether there was one."""
-        return self._memories.erase(keeper(user, None, agent), summary_room(agent, user), _ROLLING)
+        return self._memories.erase(keeper(caller, agent), summary_room(agent, caller.user_id), _ROLLING)
 
     def mark(self, rooms: Rooms, *, ended: bool) -> list[Put]:
         """What to write with messages that are added to a session, or at its end, so that it is merged."""
@@ -96,64 +96,65 @@ class Summaries:
                 self._due[key] = min(at, self._due.get(key, (at, agent))[0]), agent
 
     def catch_up(self, agent: Agent, user: str) -> None:
-        """Merges what is due of a user's conversations, so that a new one starts with it."""
+        """Merges what is due of a user's conversations, so that a new one starts with it.
+
+        It is the service that merges: a policy sees no claims here. What cannot be merged holds up nothing.
+        """
         spec = agent.memory.session_memory
-        for session, memory in self.pending(agent.name, user) if spec.enabled else ():
+        for session, memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
             mark, idle = decoded(memory, Mark), (datetime.now(UTC) - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
-                self.merge(agent, user, session)
+                try:
+                    self.merge(agent, user, session)
+                except Exception as error:
+                    log.warning("a conversation with %s was not merged: %r", agent.name, error)
             elif mark:
                 self._look(agent, user, spec.idle_seconds - idle)
 
-    def pending(self, agent: str, user: str) -> Iterator[tuple[str, Memory]]:
+    def pending(self, caller: Principal, agent: str) -> Iterator[tuple[str, Memory]]:
         """The sessions with something that is not in the summary yet, each with its mark."""
-        room = turns_room(agent, user)
-        for memory in self._memories.everything(keeper(user, None, agent), room, exact=True):
+        room = turns_room(agent, caller.user_id)
+        for memory in self._memories.everything(keeper(caller, agent), room, exact=True):
             yield memory.key, memory
 
     def merge(self, agent: Agent, user: str, session: str) -> None:
         """Takes what is new in a session into the summary; nothing where somebody else has done so."""
-        rooms, who = Rooms(agent, user, session), keeper(user, None, agent.name)
-        for _ in range(_ATTEMPTS):
-            data_key, wipes = self._memories.bound(user)
-            mark = self._memories.get(who, turns_room(agent.name, user), session)
-            if mark is None:
-                return
-            try:
-                self._memories.batch(who, [*self._merged(rooms, who, data_key, wipes), _done(mark)])
-            except Conflict:
-                continue  # somebody has added to it, or merged another
-            except KeyDestroyed:
-                pass  # the user was wiped meanwhile
-            return
+        rooms, who = Rooms(agent, user, session), keeper(Principal(user), agent.name)
 
-    def _merged(self, rooms: Rooms, who: Principal, data_key: int | None, wipes: int) -> Iterator[Deferred]:
+        def merged() -> None:
+            bound = self._memories.bound(user)
+            mark = self._memories.get(who, turns_room(agent.name, user), session)
+            if mark is not None:
+                done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
+                self._memories.batch(who, [*self._merged(rooms, who, bound), done])
+
+        undisturbed(merged)
+
+    def _merged(self, rooms: Rooms, who: Principal, bound: Bound) -> Iterator[Deferred]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""
         log = Log(self._memories, rooms, who, self._count)
         state, revision = log.state()
-        new = []
-        for said in log.newest_first():
-            if said.number <= state.merged:
-                break
-            new.append(said)
+        new = [*takewhile(lambda said: said.number > state.merged, log.newest_first())][::-1]
         if not any(said.message.content for said in new):
             return
         room = summary_room(rooms.agent.name, rooms.user)
         found = self._memories.get(who, room, _ROLLING)
         before = (decoded(found, Rolling) if found else None) or Rolling()
-        messages = [said.message for said in reversed(new)]
+        messages = [said.message for said in new]
         rolling = Rolling(
             points=extended(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
             conversations=before.conversations + 1,
             updated_at=datetime.now(UTC),
         )
-        put = Put(
-            room, _ROLLING, msgspec.to_builtins(rolling), expected_revision=found.revision if found else 0
+        yield Deferred(
+            namespace=room,
+            key=_ROLLING,
+            value=msgspec.to_builtins(rolling),
+            expected_revision=found.revision if found else 0,
+            data_key=bound[0],
+            wipes=bound[1],
         )
-        merged = log.put_state(structs.replace(state, merged=new[0].number), revision)
-        for each in (put, merged):
-            fields: dict[str, Any] = structs.asdict(each)
-            yield Deferred(**fields, data_key=data_key, wipes=wipes)
+        yield log.put_state(structs.replace(state, merged=new[-1].number), revision, bound)
 
     def _merge_due(self) -> float:
         """Merges what is due, and says how long to pause: until the next may be."""
@@ -162,7 +163,10 @@ class Summaries:
             due = [key for key, (at, _) in self._due.items() if at <= now]
             looked_at = [(self._due.pop(key)[1], key[1]) for key in due]
         for agent, user in looked_at:
-            self.catch_up(agent, user)
+            try:
+                self.catch_up(agent, user)
+            except Exception as error:
+                log.warning("conversations with %s were not merged: %r", agent.name, error)
         with self._mutex:
             ahead = min((at for at, _ in self._due.values()), default=now + _LONGEST_PAUSE) - time.monotonic()
         return min(max(ahead, 0.05), _LONGEST_PAUSE)
@@ -170,7 +174,3 @@ class Summaries:
     def close(self) -> None:
         """Waits for a merge that is under way; what is still due is merged when its user comes back."""
         self._worker.stop()
-
-
-def _done(mark: Memory) -> Delete:
-    return Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)

@@ -172,7 +172,7 @@ def extended(
     `summary` is what the messages before came to; they are not needed again. `count` says how many tokens a
     text has; points are counted as lines, `speaker: text`. They come in the order in which they were said.
     """
-    before = [_Said.of(point) for point in summary]
+    before = [each for each in map(_Said.of, summary) if each.terms]
     said = _heard(before, messages)
     if said == before and count(_rendered(summary)) <= most_tokens:
         return list(summary)
@@ -282,7 +282,10 @@ def _overtakes(later: _Said, earlier: _Said) -> bool:
     if earlier.asks and not later.asks:
         return 2 * len(later.terms & earlier.terms) > len(earlier.terms)
     same = later.point.speaker == earlier.point.speaker and later.asks == earlier.asks
-    return same and _likeness(later.subject, earlier.subject) >= (CHANGED if later.changes else LIKE)
+    if later.changes:
+        return same and _likeness(later.subject, earlier.subject) >= CHANGED
+    told = later.terms - later.subject, earlier.terms - earlier.subject
+    return same and told[0] == told[1] and _likeness(later.subject, earlier.subject) >= LIKE
 
 
 def _likeness(some: frozenset[str], others: frozenset[str]) -> float:

@@ -21,7 +21,7 @@ _BETWEEN_LOOKS = 0.2
 _PATIENCE = 120.0
 
 
-@command(make=True)
+@command()
 @click.argument("session")
 @click.argument("message")
 @click.option("--budget", "budget_tokens", type=click.IntRange(1), default=8000, show_default=True,

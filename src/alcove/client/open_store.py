@@ -6,12 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alcove.agents.library import uploaded_by
-from alcove.agents.rooms import older_room
+from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.api.operation import Operation, Streaming
@@ -43,9 +41,9 @@ class OpenStore:
 
         admin = Admin(parts)
         self.memories = Memories(parts, admin, make_searcher)
-        left_alone = Runs(self.memories).left_alone
-        admin.rooms_left_alone = lambda user: chain(left_alone(user), uploaded_by(self.memories, user))
-        admin.older_rooms = lambda user: [older_room(each, user) for each in engine.admin.private_rooms()]
+        admin.rooms_left_alone = Runs(self.memories).left_alone
+        templates = engine.admin.private_rooms
+        admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
         self._settings = settings
         self._clock = clock
         self._agents: dict[Path, Agents] = {}

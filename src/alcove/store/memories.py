@@ -187,8 +187,10 @@ class Memories(Writing, Reading):
         policy, settings = self._configuration.current()
         place = validation.location(namespace, key, settings)
         policy.authorise(principal, "delete", place.namespace, key)
-        row = self._engine.get(place.ns, place.key, now=self._clock())
-        return row is not None and self.admin.cleaned(principal, row) > 0
+        erased = 0
+        while row := self._engine.get(place.ns, place.key, now=self._clock()):  # somebody may write meanwhile
+            erased += self.admin.cleaned(principal, row)
+        return erased > 0
 
     def sweep(self) -> Swept:
         """Records what has expired, drops what retention no longer keeps, finishes scrubs."""

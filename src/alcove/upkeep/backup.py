@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from alcove.agents.rooms import older_room
+from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
@@ -201,6 +201,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
             older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
             # The note names the rooms that still held something; a backup may be older than that.
             older += [older_room(each, user).subtree() for each in engine.admin.private_rooms()]
+            older.append(KNOWLEDGE.subtree())
             nobody = user == DEFAULT_PRINCIPAL.user_id
             wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),

@@ -55,7 +55,7 @@ def test_a_window_has_the_last_messages_and_drops_the_rest(salon: Salon) -> None
     assert shown == [f"message {n}" for n in range(6, 10)]
     assert [message["role"] for message in context["messages"][1:-1]] == ["user", "assistant"] * 2
     (older,) = [each for each in context["receipt"]["left_out"] if each["tier"] == "conversation"]
-    assert (older["why"], older["count"]) == ("older than the window", 6)
+    assert (older["why"], older["count"]) == ("outside the window", 6)
     assert "running" not in context["receipt"]["tiers"]
 
 

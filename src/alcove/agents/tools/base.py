@@ -92,6 +92,10 @@ class Room(NamedTuple):
             if len(page) < _PAGE:
                 return
 
+    def size(self) -> int:
+        """How many memories are in this room."""
+        return self.memories.count(self.who, self.at, exact=self._alone)
+
     def answers(self, question: Question, **asked: Any) -> FoundMemories:
         """What `Memories.answers` finds in this room; `asked` are its arguments."""
         return self.memories.answers(self.who, self.at, question, **asked, exact=self._alone)
@@ -108,34 +112,33 @@ class RecallBudget:
     """
 
     def __init__(self) -> None:
-        self._left: OrderedDict[tuple[str, str, str | None], int] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, str, str | None], list[int]] = OrderedDict()
+        """What is left of each turn, in a list of its own: who still searches gives back to that."""
         self._mutex = threading.Lock()
 
     def begin(self, rooms: Rooms, left: int) -> None:
         """Begins a turn in which so many may still be recalled."""
+        key = rooms.agent.name, rooms.user, rooms.session_id
         with self._mutex:
-            self._left[rooms.agent.name, rooms.user, rooms.session_id] = left
-            if len(self._left) > MOST_TURNS:
-                self._left.popitem(last=False)
+            self._turns.pop(key, None)
+            self._turns[key] = [left]
+            if len(self._turns) > MOST_TURNS:
+                self._turns.popitem(last=False)
 
     def spend(self, rooms: Rooms, limit: int, find: Callable[[int], FoundMemories]) -> FoundMemories:
         """What `find` finds, told how many it may: at most `limit`, and what is left of the turn's budget."""
-        key, budget = (
-            (rooms.agent.name, rooms.user, rooms.session_id),
-            rooms.agent.memory.long_term.recall_budget,
-        )
+        budget = [rooms.agent.memory.long_term.recall_budget]
         with self._mutex:
-            allowed = min(limit, self._left.get(key, budget))
-            if key in self._left:
-                self._left[key] -= allowed
+            turn = self._turns.get((rooms.agent.name, rooms.user, rooms.session_id), budget)
+            allowed = min(limit, turn[0])
+            turn[0] -= allowed
         found = FoundMemories()
         found.degraded = SPENT
         try:
             found = find(allowed) if allowed else found
         finally:
             with self._mutex:
-                if key in self._left:
-                    self._left[key] += allowed - len(found)
+                turn[0] += allowed - len(found)
         return found
 
 
