@@ -140,3 +140,18 @@ def _third_party() -> Iterator[tuple[Path, str]]:
 
 def _plain(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_threads_that_are_the_first_to_need_vectors_do_not_see_half_of_numpy() -> None:
+    code = """
+import tempfile
+from pathlib import Path
+from alcove import Alcove
+with Alcove(Path(tempfile.mkdtemp()) / "m.db") as memory:
+    memory.put("user:noop", "k", {}, index={"text": "tea"})  # the indexer begins
+    found = memory.search("user:noop", query="tea", mode="keyword")
+    print(len(found))
+"""
+    for _ in range(3):
+        done = run(code)
+        assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

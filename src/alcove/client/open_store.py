@@ -18,6 +18,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
+from alcove.search.embedders import load_numpy
 from alcove.store.admin import Admin
 from alcove.store.common import Parts
 from alcove.store.memories import Memories
@@ -35,6 +36,7 @@ class OpenStore:
         engine, clock = parts.engine, parts.clock
 
         def make_searcher() -> Searcher:
+            load_numpy()
             from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
             return Searcher(engine.index, parts.embedder, clock, most_bytes=settings.search_memory_mb << 20)

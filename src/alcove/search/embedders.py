@@ -6,6 +6,7 @@ As in `indexer` and `minilm`, numpy comes with the first vector: who opens a sto
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -23,6 +24,15 @@ MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
 
 OTHER_DIMENSIONS = "the embedder answers {} dimensions and the index has {}: run `alcove reindex`"
+
+
+_loading = threading.Lock()
+
+
+def load_numpy() -> None:
+    """Imports numpy, one thread at a time: of two that are the first, one may see half of it."""
+    with _loading:
+        import numpy  # noqa: F401, PLC0415
 
 
 class EmbedderUnavailable(AlcoveError):

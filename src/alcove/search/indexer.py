@@ -16,7 +16,14 @@ from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Embedded, TextToIndex
-from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
+from alcove.search.embedders import (
+    OTHER_DIMENSIONS,
+    Embedder,
+    EmbedderUnavailable,
+    Matrix,
+    load_numpy,
+    unit,
+)
 
 log = logging.getLogger("alcove")
 
@@ -97,6 +104,7 @@ class Indexer(Worker):
         until = now + LEASE_SECONDS * SECOND
         texts = self._index.claim(now=now, until=until, limit=self._batch, size=STEP_BYTES)
         if texts:
+            load_numpy()
             self._take(texts)
         return len(texts)
 
@@ -158,6 +166,7 @@ def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]
     The old ones serve until then. What was done is kept, so that one that was broken off goes on. A text
     that the embedder does not take, while it takes others, is parked.
     """
+    load_numpy()
     name, done, after = embedder.name, 0, 0
     parked: dict[int, str] = {}
     kept = index.some_vectors(name)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alcove.search.embedders import EmbedderUnavailable, Matrix, spans, unit
+from alcove.search.embedders import EmbedderUnavailable, Matrix, load_numpy, spans, unit
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -108,6 +108,7 @@ class MiniLM:
     def _model(self) -> tuple[Tokenizer, InferenceSession]:
         with self._loading:
             if self._loaded is None:
+                load_numpy()
                 self._loaded = self._load()
             return self._loaded
 
