@@ -257,12 +257,17 @@ class Sessions:
 
     def _conversation(self, log: Log, assembly: Assembly) -> bool:
         """Offers the window, and the summary of what fell out of it; whether anything was said before."""
-        spec = log.agent.memory.conversation
-        said = [*islice(log.newest_first(), spec.window_size + 1 if spec.enabled else 1)][::-1]
+        spec, said, tokens = log.agent.memory.conversation, list[Said](), 0
+        for each in log.newest_first():
+            said.append(each)
+            tokens += size(each.message, self._count)
+            outside = len(said) > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens)
+            if outside or not spec.enabled:
+                break
         if said and spec.enabled:
-            while len(said) > spec.window_size and said[0].message.role == "tool":
-                said = said[1:]  # its call is older than the window
-            kept, _ = windowed(units(said), spec, self._count)
+            while outside and said[-1].message.role == "tool":
+                said.pop()  # its call is older than the window
+            kept, _ = windowed(units(said[::-1]), spec, self._count)
             shown = sum(map(len, kept))
             assembly.offer("conversation", conversation_pieces(kept, assembly))
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
