@@ -97,6 +97,8 @@ class ContextReceipt(Struct, frozen=True, kw_only=True):
     total_tokens: int
     budget_tokens: int
     tokenizer: str
+    degraded: str | None
+    """Why what was recalled is less than it could be, if it is."""
     timings_ms: dict[str, float]
 
 
@@ -120,6 +122,7 @@ class Assembly:
         self._offered: dict[str, list[Piece]] = {}
         self._left_out: list[LeftOut] = []
         self._timings: dict[str, float] = {}
+        self.degraded: str | None = None
         fixed = (self._sized(self._instructions) if self._instructions else 0) + self._sized(message)
         if fixed > budget:
             raise InvalidRequest(
@@ -162,6 +165,7 @@ class Assembly:
             total_tokens=sum(tier.tokens for tier in tiers.values()),
             budget_tokens=self._budget,
             tokenizer=self._count.name,
+            degraded=self.degraded,
             timings_ms={name: round(ms, 3) for name, ms in self._timings.items()},
         )
         return Context(messages=messages, receipt=receipt)

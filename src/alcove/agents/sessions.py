@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, as_data, conversation_pieces
-from alcove.agents.conversations import Log, checked, keeper, turns_room, units, windowed
+from alcove.agents.conversations import Log, Said, checked, keeper, size, turns_room, units, windowed
 from alcove.agents.messages import Message
 from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Rolling, Summaries
@@ -244,6 +244,7 @@ class Sessions:
         if spec.memory.facts.enabled or spec.memory.long_term.enabled or spec.memory.knowledge.enabled:
             with assembly.stage("embedding"):
                 question = self._memories.question(message)
+                assembly.degraded = question.degraded
             with assembly.stage("recall"):
                 self._recall(turn, question, assembly)
             with assembly.stage("knowledge"):
