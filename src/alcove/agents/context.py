@@ -192,11 +192,9 @@ class Assembly:
             self._left_out += [
                 LeftOut(tier=tier, why="budget", id=piece.id, tokens=self._tokens(piece)) for piece in over
             ]
-        return {
-            tier: [each for each in self._offered[tier] if each in taken[tier]]
-            for tier in tiers
-            if taken[tier]
-        }
+        chosen = {id(piece) for pieces in taken.values() for piece in pieces}
+        shown = {tier: [each for each in self._offered[tier] if id(each) in chosen] for tier in tiers}
+        return {tier: pieces for tier, pieces in shown.items() if pieces}
 
     def _tokens(self, piece: Piece) -> int:
         if piece.said:

@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -39,8 +38,8 @@ MESSAGE_TOKENS = 4
 """What a chat API adds to each message, about."""
 _ROLES = ("user", "assistant", "tool")
 _LAST = 10**12
-_FIRST_PAGES, _PAGE = (1, 20), 100
-"""Messages that are read at a time: most who ask want one of them, or a window."""
+_LOOKED_AT = 20
+"""Keys among which the newest message is looked for: users may have written others."""
 _ATTEMPTS = 100
 _STATE = "state"
 
@@ -93,19 +92,18 @@ class Log:
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
         self._summary = summary_room(rooms.agent.name, rooms.user, self.session)
 
-    def newest_first(self) -> Iterator[Said]:
-        """Every message, the last one first; what is no message, as a user may write here, is passed over."""
-        offset = 0
-        for limit in chain(_FIRST_PAGES, repeat(_PAGE)):
-            page = self._memories.search(self.who, self.turns, limit=limit, offset=offset, exact=True)
-            yield from filter(None, map(_said, page))
-            offset += len(page)
-            if len(page) < limit and page.next_offset is None:
-                return
+    def newest_first(self, before: int | None = None) -> Iterator[Said]:
+        """Every message, the last one first; what is no message, as a user may write here, is passed over.
+
+        `before`: only those before this number.
+        """
+        after = None if before is None else _key(before)
+        kept = self._memories.everything(self.who, self.turns, exact=True, after=after)
+        return filter(None, map(_said, kept))
 
     def last(self) -> int:
         """The number of the last message; 0 where there is none."""
-        newest = self._memories.list(self.who, self.turns, limit=_PAGE, exact=True)
+        newest = self._memories.list(self.who, self.turns, limit=_LOOKED_AT, exact=True)
         return next((_LAST - int(entry.key) for entry in newest if _is_number(entry.key)), 0)
 
     def state(self) -> tuple[SessionState, int]:
@@ -203,16 +201,18 @@ def undisturbed(write: Callable[[], None]) -> None:
 
 def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
     """Messages that can be kept, as records; an error names the first that cannot."""
-    if not 1 <= len(given) <= MOST_MESSAGES:
-        raise InvalidRequest("messages", f"1 to {MOST_MESSAGES} messages")
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
     messages = []
     for place, each in enumerate(given):
         try:
-            message = each if isinstance(each, Message) else msgspec.convert(each, Message)
+            message = msgspec.convert(msgspec.to_builtins(each), Message)
             field, expected = _wrong(message) or ("", "")
         except msgspec.ValidationError as error:
             refused = validation.refusal(error, Message, "role")
             field, expected = refused.field, refused.expected
+        except (TypeError, UnicodeEncodeError):
+            field, expected = "content", "JSON data"
         if field:
             raise InvalidRequest(f"messages[{place}].{field}", expected)
         messages.append(message)
@@ -228,11 +228,21 @@ def _wrong(message: Message) -> tuple[str, str] | None:
         return "content", "a text, unless there are tool calls"
     if calls and message.role != "assistant":
         return "tool_calls", "none but of the assistant"
-    if not all(isinstance(call.get("id"), str) for call in calls):
-        return "tool_calls", "calls with an id, as OpenAI's chat API has them"
+    if not all(map(_is_call, calls)) or len({call["id"] for call in calls}) < len(calls):
+        return "tool_calls", "{id, type: function, function: {name, arguments}}, each with an id of its own"
     if (message.tool_call_id is None) is (message.role == "tool"):
         return "tool_call_id", "the call that a message of the role tool answers"
     return None
+
+
+def _is_call(call: Mapping[str, Any]) -> bool:
+    """Whether chat APIs take it as the call of a tool."""
+    function = call.get("function")
+    if call.get("type") != "function" or not isinstance(function, dict):
+        return False
+    return all(
+        isinstance(text, str) for text in (call.get("id"), function.get("name"), function.get("arguments"))
+    )
 
 
 def units(messages: Sequence[Said]) -> list[list[Said]]:
@@ -270,8 +280,9 @@ def windowed(
 
 def size(message: Message, count: Callable[[str], int]) -> int:
     """How many tokens a message takes."""
-    calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else ""
-    return MESSAGE_TOKENS + count(message.content or "") + (count(calls) if calls else 0)
+    calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else None
+    texts = filter(None, (message.content, calls, message.name, message.tool_call_id))
+    return MESSAGE_TOKENS + sum(map(count, texts))
 
 
 def decoded(memory: Memory, kind: type[T]) -> T | None:

@@ -16,6 +16,8 @@ from alcove.agents.document_reading import PARSERS, BadDocument, Outline, Sectio
 SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
 MAX_BYTES = 20_000_000
 """Of one document."""
+MAX_PATH = 300
+"""Characters of the headings above a chunk, which are kept and embedded with each."""
 MAX_CHUNKS = 20_000
 """Of one document: at 512 tokens, some 40 MB of text."""
 
@@ -48,7 +50,7 @@ def chunks(
     if len(content) > MAX_BYTES:
         raise BadDocument(f"is larger than {MAX_BYTES:,} bytes")
     found = (
-        Chunk(text, section.heading, section.page)
+        Chunk(text, section.heading[:MAX_PATH], section.page)
         for section in _sections(suffix, content)
         for text in filter(None, _packed(section.text, most_tokens, overlap, count))
     )

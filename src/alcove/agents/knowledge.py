@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ from alcove.agents.specs import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import READ, Turn, quoted
 from alcove.core.background import Worker
-from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Query
 from alcove.store import validation
@@ -29,6 +30,7 @@ from alcove.store.memories import Memories
 if TYPE_CHECKING:
     from alcove.search.terms import Question
 
+log = logging.getLogger("alcove")
 LOOK_SECONDS = 30.0
 """Between two looks at the files of sources."""
 MOST_FOUND = 100
@@ -86,11 +88,14 @@ class Knowledge:
     def _follow(self) -> None:
         """Syncs the sources whose files have changed since the last look."""
         for source in [*self._catalogue().knowledge.values()]:
-            stats = [(name, path.stat()) for name, path in files(source).items()]
-            stamp = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats]
-            if self._stamps.get(source.name) != stamp:
-                self._refused[source.name] = self._library.sync(source)
-                self._stamps[source.name] = stamp
+            try:
+                stats = [(name, path.stat()) for name, path in files(source).items()]
+                stamp = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats]
+                if self._stamps.get(source.name) != stamp:
+                    self._refused[source.name] = self._library.sync(source)
+                    self._stamps[source.name] = stamp
+            except (AlcoveError, OSError) as error:  # the others are looked at all the same
+                log.warning("the source %s was not synced: %s", source.name, error)
 
     def close(self) -> None:
         """Waits for a sync that is under way; one that is broken off is taken up at the next start."""

@@ -18,7 +18,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """As OpenAI's chat API has them: `{"id", "type": "function", "function": {"name", "arguments"}}`."""
     tool_call_id: str | None = None
     """Of a tool's answer: the call that it answers."""
-    name: str | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
     """Who said it, where the role alone does not tell."""
     at: Annotated[datetime, Meta(tz=True)] | None = None
     """When it was said."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, structs
@@ -19,6 +18,7 @@ from alcove.agents.summariser import Point
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.private_pool_team import left_behind
+from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
@@ -128,14 +128,17 @@ class Sessions:
         """A session with its last messages, at most `limit`; `before`: only those before this number."""
         log = self._log(self._turn(principal, agent, session))
         validation.whole(limit, "limit", 1, MOST_SESSIONS)
-        older = (said for said in log.newest_first() if before is None or said.number < before)
-        said = [*islice(older, limit + 1)]
-        shown = said[:limit][::-1]
+        if before is not None:
+            validation.whole(before, "before", 1, 2**31)
+        said, more = portion(
+            log.newest_first(before), limit, lambda said: len(said.message.content or "") + 500
+        )
+        shown = said[::-1]
         return SessionLog(
             **structs.asdict(self._described(log)),
             said=[each.message for each in shown],
             running_summary=log.state()[0].running,
-            before=shown[0].number if len(said) > limit else None,
+            before=shown[0].number if more else None,
         )
 
     def end_session(self, principal: Principal, agent: str, session: str) -> Session:
@@ -224,7 +227,8 @@ class Sessions:
         `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
         """
         validation.whole(budget_tokens, "budget_tokens", 1, 10_000_000)
-        validation.query(message, "message")
+        if not validation.text(message, "message").strip():
+            raise InvalidRequest("message", "something that was said")
         turn = self._turn(principal, agent, session_id)
         spec = turn.rooms.agent
         recalls = spec.memory != AgentMemory()
@@ -243,7 +247,8 @@ class Sessions:
                 self._preamble(turn, assembly)
         if spec.memory.facts.enabled or spec.memory.long_term.enabled or spec.memory.knowledge.enabled:
             with assembly.stage("embedding"):
-                question = self._memories.question(message)
+                asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
+                question = self._memories.question(asked)
                 assembly.degraded = question.degraded
             with assembly.stage("recall"):
                 self._recall(turn, question, assembly)

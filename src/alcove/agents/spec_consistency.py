@@ -18,7 +18,7 @@ from alcove.core.namespace import Namespace
 Finding: TypeAlias = tuple[Located[Any], Path, str]
 """A spec, a path in it, and what was expected there or may surprise."""
 FACTS = re.compile(r"[a-z][a-z0-9-]*")
-DEPTHS = {"facts": 4, "long_term": 5}
+DEPTHS = {"conversation": 5, "session_memory": 5, "knowledge": 3, "facts": 4, "long_term": 5}
 """Segments of the rooms that Alcove lays out itself, or of the memberships that open them."""
 SCRATCH_DEPTHS = {"global": 1, "workflow": 5, "swarm": 5, "debate": 5, "session": 4, "agent": 5}
 

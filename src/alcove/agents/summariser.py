@@ -31,12 +31,14 @@ LONGEST = 400
 """Characters of a sentence; of a longer one, its beginning is kept."""
 LONGEST_NAME = 60
 """Characters of who said it."""
-MOST_SENTENCES = 1000
+MOST_SENTENCES = 60
 """Of one message; a longer one is read as far as that."""
 COMPARED = 8
 """Earlier sentences that a sentence is compared with for each of its three rarest words."""
 MISFITS = 40
 """Sentences in a row that no longer fit, after which a summary counts as full."""
+AT_ONCE = 500
+"""Messages that are weighed against each other at once; what is left of them goes on with the next."""
 LEAST = 0.6
 """What a sentence must weigh to be kept at all: more than one plain word of an assistant, such as *Noted*."""
 LIKE = 0.6
@@ -172,10 +174,19 @@ def extended(
     `summary` is what the messages before came to; they are not needed again. `count` says how many tokens a
     text has; points are counted as lines, `speaker: text`. They come in the order in which they were said.
     """
+    points = list(summary)
+    for start in range(0, max(len(messages), 1), AT_ONCE):
+        points = _extended(points, messages[start : start + AT_ONCE], most_tokens, count)
+    return points
+
+
+def _extended(
+    summary: list[Point], messages: Sequence[Message], most_tokens: int, count: Callable[[str], int]
+) -> list[Point]:
     before = [each for each in map(_Said.of, summary) if each.terms]
     said = _heard(before, messages)
     if said == before and count(_rendered(summary)) <= most_tokens:
-        return list(summary)
+        return summary
     common = Counter(each for one in said for each in one.terms)
     return _chosen(_standing(said, common), common, most_tokens, count)
 

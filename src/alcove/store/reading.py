@@ -340,10 +340,23 @@ class Reading(Timeline):
         return self.everything(principal, prefix)
 
     def everything(
-        self, principal: Principal, prefix: Address, *, exact: bool = False, unowned: bool = False
+        self,
+        principal: Principal,
+        prefix: Address,
+        *,
+        exact: bool = False,
+        unowned: bool = False,
+        after: str | None = None,
     ) -> Iterator[Memory]:
-        """The same; `exact` without what lies below, `unowned` without what is somebody's."""
-        return self.seen(self.view(lambda: principal, prefix, exact=exact, unowned=unowned))
+        """The same; `exact` without what lies below, `unowned` without what is somebody's.
+
+        `after`: only what comes after this key of the namespace itself.
+        """
+        view = self.view(lambda: principal, prefix, exact=exact, unowned=unowned)
+        start = (
+            None if after is None else (Namespace.checked(prefix).encode(), validation.text(after, "after"))
+        )
+        return self.seen(view, start)
 
     def view(
         self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False, unowned: bool = False
@@ -363,9 +376,8 @@ class Reading(Timeline):
 
         return view
 
-    def seen(self, view: View) -> Iterator[Memory]:
-        """Everything in a view, which is looked through anew before each page."""
-        after = None
+    def seen(self, view: View, after: tuple[bytes, bytes] | None = None) -> Iterator[Memory]:
+        """Everything in a view, which is looked through anew before each page; `after`: behind this place."""
         while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=_EXPORT_PAGE):
             yield from self._opener.still_there(page, self._opener.memory)
             after = page[-1].ns, page[-1].key

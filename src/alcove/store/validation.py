@@ -65,12 +65,12 @@ def text(value: object, field: str) -> bytes:
         raise InvalidRequest(field, "text without lone surrogates") from None
 
 
-def query(given: object, field: str = "query") -> None:
+def query(given: object) -> None:
     """A question in words; what is longer than a field of an index can be is no question."""
-    if len(text(given, field)) > MAX_QUERY_BYTES:
-        raise InvalidRequest(field, f"at most {MAX_QUERY_BYTES} bytes")
+    if len(text(given, "query")) > MAX_QUERY_BYTES:
+        raise InvalidRequest("query", f"at most {MAX_QUERY_BYTES} bytes")
     if not str(given).strip():
-        raise InvalidRequest(field, "something to look for")
+        raise InvalidRequest("query", "something to look for")
 
 
 def kinds(given: object) -> list[Kind] | None:

@@ -207,3 +207,34 @@ def test_a_summary_is_forgotten_with_all_it_ever_said(salon: Salon) -> None:
         params={"ns": ["summary", "rolling", "u", alice.name], "key": "rolling"},
     )  # fmt: skip
     assert [each["kind"] for each in history.json()["versions"]] == ["delete"]
+
+
+def test_an_answer_is_bounded_in_bytes_and_says_where_to_go_on(salon: Salon) -> None:
+    alice = salon.talker("alice")
+    for n in range(6):
+        alice.say("talk", "s", f"{n} " + "x" * 900_000)
+    page = alice.see(at("talk", "s"), limit=100)
+    assert 1 <= len(page["said"]) < 6
+    rest = alice.see(at("talk", "s"), limit=100, before=page["before"])
+    assert [text[0] for text in said(rest) + said(page)] == [*"012345"]
+
+
+def test_all_of_a_message_is_counted(salon: Salon) -> None:
+    alice = salon.talker("alice")
+    alice.add(
+        "talk", "s", {"role": "user", "content": "Hello", "name": "a somewhat longer name for one person"}
+    )
+    named = alice.context("talk", "s", "And?")["receipt"]["tiers"]["conversation"]["tokens"]
+    alice.say("talk", "t", "Hello")
+    assert named > alice.context("talk", "t", "And?")["receipt"]["tiers"]["conversation"]["tokens"]
+
+
+def test_a_message_with_a_name_that_is_none_or_a_field_too_many_is_refused(salon: Salon) -> None:
+    alice = salon.talker("alice")
+    for more in ({"name": "x" * 65}, {"name": "a\nb"}, {"bogus": 1}, {"at": "2026-01-01T00:00:00"}):
+        body = {"messages": [{"role": "user", "content": "x", **more}]}
+        answer = alice.ask("POST", f"{at('talk', 's')}/turns", json=body)
+        assert (
+            assert_error(answer, 400, "invalid_request")["details"]["field"]
+            == f"messages[0].{next(iter(more))}"
+        )

@@ -47,7 +47,8 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
 def test_a_conversation_is_kept_shown_ended_and_deleted(front: Front) -> None:
     said = front.says("session", "add", "talk", "monday", "user=Hello there", "assistant=Hi!")
     assert said == "2 messages added, 2 in all\n"
-    call = json.dumps({"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]})
+    function = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    call = json.dumps({"role": "assistant", "tool_calls": [function]})
     assert front.json("session", "add", "talk", "monday", call) == {"added": 1, "messages": 3}
     assert "messages[0].role: expected " in front.refuses("session", "add", "talk", "monday", "nobody=x")
     assert front.says("session", "list", "talk").splitlines()[1].split()[:2] == ["monday", "3"]
