@@ -24,7 +24,7 @@ from alcove.agents.rooms import KNOWLEDGE
 from alcove.agents.runs import ALCOVE, acting_for
 from alcove.agents.specs import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
-from alcove.core.errors import InvalidRequest, Unavailable
+from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Delete, Entry, Operation, Put
@@ -97,7 +97,11 @@ class Library:
         somebody else writes it at the same time, all of it begins anew.
         """
         digest, who = hashlib.sha256(CUT + content).hexdigest(), author or keeper(source)
-        pieces = {_key(chunk): chunk for chunk in chunks(known.name, content, count=self._counter())}
+        try:
+            cut = chunks(known.name, content, count=self._counter())
+        except MissingExtra as missing:
+            raise BadDocument(f"cannot be read here: {missing.message}") from None
+        pieces = {_key(chunk): chunk for chunk in cut}
         about = _About(
             name=known.name, chunks=len(pieces), bytes=len(content), digest=digest, uploaded=known.uploaded,
             order=[*pieces],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,17 @@ def test_a_bad_file_is_reported_and_skipped_and_what_was_read_before_stays(sourc
     (folder / "espresso.md").write_text(MANUAL)
     (folder / "broken.pdf").unlink()
     assert handle.sync_source("manuals").errors == {}
+
+
+def test_a_file_whose_reader_is_not_installed_is_reported(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, handle, folder = source
+    (folder / "page.html").write_text("<h1>Page</h1><p>Text.</p>")
+    monkeypatch.setitem(sys.modules, "selectolax.lexbor", None)
+    monkeypatch.setitem(sys.modules, "selectolax", None)
+    (why,) = handle.sync_source("manuals").errors.values()
+    assert "pip install 'alcove[knowledge]'" in why
 
 
 def test_links_out_of_the_folder_and_hidden_files_are_not_read(source: Any, tmp_path: Path) -> None:
