@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
+from alcove import Alcove
 from alcove.cli import main
+from tests.support.crowd import QUIET
+from tests.support.service import serving
 
 EMPTY: dict[str, str | None] = dict.fromkeys(["ALCOVE_AT", "ALCOVE_TOKEN", "ALCOVE_API_KEY", "COLUMNS"])
 
 
 class Command:
-    """`alcove` with its store given, and a room that no other test writes to."""
+    """`alcove` with its store and options given, and a room that no other test writes to."""
 
-    def __init__(self, at: str, path: Path | None = None) -> None:
-        self.at = at
+    def __init__(self, at: str, path: Path | None = None, options: tuple[object, ...] = ()) -> None:
+        self.at, self.options = at, options
         self.path = path or Path(at)
         """The file, also where a server has it open."""
         self.room = f"user:noop:{uuid.uuid4().hex[:8]}"
@@ -30,7 +35,7 @@ class Command:
     def run(self, *words: object, code: int = 0, stdin: str | None = None, **env: str) -> Result:
         """Runs it to its end, which must be this exit code and no stack."""
         done = CliRunner(env={**EMPTY, "ALCOVE_AT": self.at, **env}).invoke(
-            main, [str(word) for word in words], input=stdin, prog_name="alcove"
+            main, [str(word) for word in (*words, *self.options)], input=stdin, prog_name="alcove"
         )
         assert "Traceback" not in done.output
         assert done.exit_code == code, (done.exit_code, done.output, done.exception)
@@ -53,3 +58,14 @@ class Command:
     def lines(self, *words: object, code: int = 0) -> list[Any]:
         """What it prints with `--json`: a document a line."""
         return [json.loads(line) for line in self.says(*words, "--json", code=code).splitlines()]
+
+
+@contextmanager
+def on_either(kind: str, folder: Path, specs: Path) -> Iterator[Command]:
+    """The command with agents, on a "file", or on the "url" of a service that has their specs."""
+    if kind == "file":
+        Alcove(folder / "memory.db", settings=QUIET).close()
+        yield Command(str(folder / "memory.db"), options=("--agents", specs))
+        return
+    with serving(folder, "--agents", specs) as service:
+        yield Command(service.url, service.at)

@@ -172,5 +172,6 @@ class Summaries:
         return min(max(ahead, 0.05), _LONGEST_PAUSE)
 
     def close(self) -> None:
-        """Waits for a merge that is under way; what is still due is merged when its user comes back."""
+        """Merges what has ended; what may still go on is merged when its user comes back."""
         self._worker.stop()
+        self._merge_due()

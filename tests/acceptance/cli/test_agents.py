@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from alcove import Alcove
-from tests.support.command import Command
-from tests.support.crowd import QUIET
+from tests.support.command import Command, on_either
 from tests.support.patience import PATIENCE, until
 from tests.support.service import COMMAND, environment, serving
 
@@ -28,86 +25,65 @@ teams:
 """
 
 
-class Front:
-    """The command with the specs where it needs to be told of them."""
-
-    def __init__(self, command: Command, options: tuple[object, ...]) -> None:
-        self.command = command
-        self.options = options
-
-    def says(self, *words: object, code: int = 0) -> str:
-        return self.command.says(*words, *self.options, code=code)
-
-    def json(self, *words: object) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.says(*words, "--json").splitlines()]
-
-    def refuses(self, *words: object, code: int = 2) -> str:
-        return self.command.refuses(*words, *self.options, code=code)
-
-
 @pytest.fixture(params=["file", "url"])
-def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Command]:
     (specs := tmp_path / "agents.yaml").write_text(SPECS)
-    if request.param == "file":
-        Alcove(tmp_path / "memory.db", settings=QUIET).close()
-        yield Front(Command(str(tmp_path / "memory.db")), ("--agents", specs))
-        return
-    with serving(tmp_path, "--agents", specs) as service:
-        yield Front(Command(service.url, service.at), ())
+    with on_either(request.param, tmp_path, specs) as command:
+        yield command
 
 
-def test_agents_and_teams_are_listed(front: Front) -> None:
+def test_agents_and_teams_are_listed(front: Command) -> None:
     said = front.says("agents")
     assert "researcher" in said
     assert "finds sources" in said
     assert "private, 1 pool, workflow, agent, facts" in said
     assert "a/b" not in said
-    assert [agent["name"] for agent in front.json("agents")] == ["researcher"]
-    assert [team["name"] for team in front.json("agents", "--teams")] == ["crew"]
+    assert [agent["name"] for agent in front.lines("agents")] == ["researcher"]
+    assert [team["name"] for team in front.lines("agents", "--teams")] == ["crew"]
     assert "team:crew" in front.says("agents", "--teams")
 
 
-def test_runs_are_listed(front: Front) -> None:
-    assert front.json("runs") == []
+def test_runs_are_listed(front: Command) -> None:
+    assert front.lines("runs") == []
     given = ("namespace=workflow", "key=log", "value=1", "--instance", "workflow=w1")
     front.says("call", "researcher", "shared_memory_write", *given)
-    assert front.json("runs") == [{"kind": "workflow", "id": "w1", "owner": "noop", "members": ["noop"]}]
+    assert front.lines("runs") == [{"kind": "workflow", "id": "w1", "owner": "noop", "members": ["noop"]}]
     assert "w1" in front.says("runs")
 
 
-def test_runs_are_opened_changed_and_closed(front: Front) -> None:
+def test_runs_are_opened_changed_and_closed(front: Command) -> None:
     assert front.says("run", "open", "workflow", "w1", "--member", "bob") == "workflow w1: bob, noop\n"
-    (changed,) = front.json("run", "change", "workflow", "w1", "--member", "carol")
+    (changed,) = front.lines("run", "change", "workflow", "w1", "--member", "carol")
     assert changed == {"kind": "workflow", "id": "w1", "owner": "noop", "members": ["carol", "noop"]}
-    (made,) = front.json("run", "open", "debate")
+    (made,) = front.lines("run", "open", "debate")
     assert len(str(made["id"])) >= 16
     assert "--yes" in front.refuses("run", "close", "workflow", "w1")
     assert front.says("run", "close", "workflow", "w1", "--yes") == "closed workflow w1\n"
     assert "no workflow" in front.refuses("run", "close", "workflow", "w1", "--yes", code=1)
     front.refuses("run", "open", "party")
-    assert [run["id"] for run in front.json("runs")] == [made["id"]]
+    assert [run["id"] for run in front.lines("runs")] == [made["id"]]
 
 
 WRITE = ("call", "researcher", "shared_memory_write", "namespace=workflow", "value=1", "--instance")
 
 
-def test_a_room_is_counted_and_emptied(front: Front) -> None:
+def test_a_room_is_counted_and_emptied(front: Command) -> None:
     front.says(*WRITE, "workflow=w1", "key=log")
-    (stats,) = front.json("room", "stats", "researcher", "workflow", "w1")
+    (stats,) = front.lines("room", "stats", "researcher", "workflow", "w1")
     assert (stats["room"], stats["keys"], stats["writes"]) == ("workflow:w1", 1, 1)
     lines = front.says("room", "stats", "researcher", "workflow", "w1").splitlines()
     assert [line.split()[0] for line in lines] == ["room", "keys", "bytes", "reads", "writes", "conflicts"]
     assert "--yes" in front.refuses("room", "reset", "researcher", "workflow", "w1")
     assert front.says("room", "reset", "researcher", "workflow", "w1", "--yes") == "emptied workflow w1\n"
-    assert front.json("room", "stats", "researcher", "workflow", "w1")[0]["keys"] == 0
+    assert front.lines("room", "stats", "researcher", "workflow", "w1")[0]["keys"] == 0
     assert "instance" in front.refuses("room", "stats", "researcher", "workflow")
     assert "kind" in front.refuses("room", "stats", "researcher", "party")
 
 
-def test_a_room_is_watched(front: Front, tmp_path: Path) -> None:
+def test_a_room_is_watched(front: Command, tmp_path: Path) -> None:
     front.says(*WRITE, "workflow=w1", "key=before")
     said = tmp_path / "watched"
-    words = ["room", "watch", "researcher", "workflow", "w1", "--at", front.command.at, *front.options]
+    words = ["room", "watch", "researcher", "workflow", "w1", "--at", front.at, *front.options]
     with said.open("wb") as output:
         process = subprocess.Popen(
             [*COMMAND, *map(str, words)], stdout=output, stderr=subprocess.STDOUT, env=environment()
@@ -146,29 +122,29 @@ def deep(folder: Path) -> Path:
     return file
 
 
-def test_an_agent_is_shown(front: Front) -> None:
-    (spec,) = front.json("agent", "researcher")
+def test_an_agent_is_shown(front: Command) -> None:
+    (spec,) = front.lines("agent", "researcher")
     assert spec["role"] == "finds sources"
     said = front.says("agent", "researcher", "tools")
     assert "key, content" in said
     assert "query, [limit]" in said
-    tools = front.json("agent", "researcher", "tools", "--format", "anthropic", "--team", "crew")
+    tools = front.lines("agent", "researcher", "tools", "--format", "anthropic", "--team", "crew")
     assert {"share_finding", "remember"} <= {str(tool["name"]) for tool in tools}
     assert set(tools[0]) == {"name", "description", "input_schema"}
     assert "no agent 'a/b'" in front.refuses("agent", "a/b", code=1)
     assert "no agent" in front.refuses("agent", "nosuch", "tools", code=1)
 
 
-def test_a_tool_is_called_and_the_call_is_on_record(front: Front) -> None:
+def test_a_tool_is_called_and_the_call_is_on_record(front: Command) -> None:
     assert "Stored '7'" in front.says(
         "call", "researcher", "remember", "key=7", "content=42", "--session", "s"
     )
-    (answer,) = front.json("call", "researcher", "recall", '{"key": "7"}')
+    (answer,) = front.lines("call", "researcher", "recall", '{"key": "7"}')
     assert set(answer) == {"result", "text"}
     assert answer["result"]["content"] == "42"  # type: ignore[index]
     run = ("--instance", "workflow=w1")
     front.says("call", "researcher", "shared_memory_write", "namespace=workflow", "key=k", "value=[1]", *run)
-    (read,) = front.json("call", "researcher", "shared_memory_read", "namespace=workflow", "key=k", *run)
+    (read,) = front.lines("call", "researcher", "shared_memory_read", "namespace=workflow", "key=k", *run)
     assert read["result"]["value"] == [1]  # type: ignore[index]
     assert "for the team" in front.says(
         "call", "researcher", "share_finding", "key=k", "content=c", "--team", "crew"
@@ -177,13 +153,13 @@ def test_a_tool_is_called_and_the_call_is_on_record(front: Front) -> None:
     assert "content" in front.refuses("call", "researcher", "remember", "key=k")
     assert "org:docs" in front.refuses("call", "researcher", "list_pool", "pool=org")
     assert "no tool" in front.refuses("call", "researcher", "memory_recall", "query=q", code=1)
-    rooms = {str(room["room"]): room["memories"] for room in front.json("agent", "researcher", "memory")}
+    rooms = {str(room["room"]): room["memories"] for room in front.lines("agent", "researcher", "memory")}
     assert (rooms["private"], rooms["workflow"], rooms["team"]) == (1, 1, 1)
     assert "agent:researcher:u:noop" in front.says("agent", "researcher", "memory")
-    calls = front.json("agent", "researcher", "calls")
+    calls = front.lines("agent", "researcher", "calls")
     assert len(calls) == 9
     assert (calls[-1]["tool"], calls[-1]["session"]) == ("remember", "s")
-    assert len(front.json("agent", "researcher", "calls", "--limit", 2)) == 2
+    assert len(front.lines("agent", "researcher", "calls", "--limit", 2)) == 2
     assert "not_found" in front.says("agent", "researcher", "calls")
 
 

@@ -5,46 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from alcove import Alcove
-from tests.support.command import Command
+from tests.support.command import Command, on_either
 from tests.support.conversing import written
-from tests.support.crowd import QUIET
 from tests.support.patience import until
-from tests.support.service import serving
-
-
-class Front:
-    """The command with the specs where it needs to be told of them."""
-
-    def __init__(self, command: Command, options: tuple[object, ...]) -> None:
-        self._command, self._options = command, options
-
-    def says(self, *words: object, code: int = 0) -> str:
-        return self._command.says(*words, *self._options, code=code)
-
-    def json(self, *words: object, code: int = 0) -> Any:
-        return json.loads(self.says(*words, "--json", code=code))
-
-    def refuses(self, *words: object, code: int = 2) -> str:
-        return self._command.refuses(*words, *self._options, code=code)
 
 
 @pytest.fixture(params=["file", "url"])
-def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
-    specs = written(tmp_path)
-    if request.param == "file":
-        Alcove(tmp_path / "memory.db", settings=QUIET).close()
-        yield Front(Command(str(tmp_path / "memory.db")), ("--agents", specs))
-        return
-    with serving(tmp_path, "--agents", specs) as service:
-        yield Front(Command(service.url, service.at), ())
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Command]:
+    with on_either(request.param, tmp_path, written(tmp_path)) as command:
+        yield command
 
 
-def test_a_conversation_is_kept_shown_ended_and_deleted(front: Front) -> None:
+def test_a_conversation_is_kept_shown_ended_and_deleted(front: Command) -> None:
     said = front.says("session", "add", "talk", "monday", "user=Hello there", "assistant=Hi!")
     assert said == "2 messages added, 2 in all\n"
     function = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -65,7 +40,7 @@ def test_a_conversation_is_kept_shown_ended_and_deleted(front: Front) -> None:
     assert front.says("session", "keep", "talk", "0", "--yes") == "deleted 1 conversation, 1 message\n"
 
 
-def test_a_context_is_shown_with_its_receipt(front: Front) -> None:
+def test_a_context_is_shown_with_its_receipt(front: Command) -> None:
     front.says("session", "add", "talk", "s", "user=My dog is called Rex", "assistant=Nice")
     said = front.says("context", "talk", "s", "What is my dog called?", "--budget", "500")
     assert "[system]\nYou talk." in said
@@ -75,16 +50,17 @@ def test_a_context_is_shown_with_its_receipt(front: Front) -> None:
     assert "budget_tokens: expected at least" in front.refuses("context", "talk", "s", "x", "--budget", "3")
 
 
-def test_a_summary_is_shown_and_forgotten(front: Front) -> None:
+def test_a_summary_is_shown_and_forgotten(front: Command) -> None:
     front.says("session", "add", "rolling", "s", "user=I moved to Lisbon in May 2026.", "assistant=Noted.")
     front.says("session", "end", "rolling", "s")
-    until(lambda: front.json("context", "rolling", "next", "Hello")["receipt"]["tiers"].get("summary"))
+    if front.remote:
+        until(lambda: front.json("summary", "show", "rolling")["conversations"])
     assert "user: I moved to Lisbon in May 2026." in front.says("summary", "show", "rolling")
     assert front.says("summary", "forget", "rolling", "--yes") == "forgotten\n"
     assert front.says("summary", "show", "rolling") == "0 conversations\n"
 
 
-def test_knowledge_is_synced_shown_searched_and_put(front: Front, tmp_path: Path) -> None:
+def test_knowledge_is_synced_shown_searched_and_put(front: Command, tmp_path: Path) -> None:
     synced = front.says("knowledge", "sync", "manuals").splitlines()
     assert synced[0].split()[:4] == ["source", "documents", "chunks", "waiting"]
     assert synced[1].split()[:4] == ["manuals", "1", "2", "0"]
