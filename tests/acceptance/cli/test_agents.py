@@ -141,11 +141,11 @@ def test_a_tool_is_called_and_the_call_is_on_record(front: Command) -> None:
     )
     (answer,) = front.lines("call", "researcher", "recall", '{"key": "7"}')
     assert set(answer) == {"result", "text"}
-    assert answer["result"]["content"] == "42"  # type: ignore[index]
+    assert answer["result"]["content"] == "42"
     run = ("--instance", "workflow=w1")
     front.says("call", "researcher", "shared_memory_write", "namespace=workflow", "key=k", "value=[1]", *run)
     (read,) = front.lines("call", "researcher", "shared_memory_read", "namespace=workflow", "key=k", *run)
-    assert read["result"]["value"] == [1]  # type: ignore[index]
+    assert read["result"]["value"] == [1]
     assert "for the team" in front.says(
         "call", "researcher", "share_finding", "key=k", "content=c", "--team", "crew"
     )
