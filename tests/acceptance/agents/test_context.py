@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from splintr import Tokenizer
 
-from tests.support.conversing import Salon, text, written
+from tests.support.conversing import Salon, text
 from tests.support.patience import until
-from tests.support.service import assert_error, serving
-from tests.support.tokens import FLAGS
+from tests.support.service import assert_error
 
 
 @pytest.fixture(scope="module")
-def salon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Salon]:
-    specs = written(folder := tmp_path_factory.mktemp("salon"))
-    with serving(folder, *FLAGS, "--agents", specs) as running:
-        salon = Salon(running, specs)
-        until(lambda: all(each["chunks"] for each in salon.admin.see("/v1/knowledge")["sources"]))
-        until(lambda: salon.admin.see("/v1/admin/index")["waiting"] == 0)
-        yield salon
+def salon(salon: Salon) -> Salon:
+    """The one of every file, once its knowledge can be searched."""
+    until(lambda: all(each["chunks"] for each in salon.admin.see("/v1/knowledge")["sources"]))
+    until(lambda: salon.admin.see("/v1/admin/index")["waiting"] == 0)
+    return salon
 
 
 def left_out(context: Any, tier: str) -> list[str]:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.support.conversing import Salon, at, text, written
+from tests.support.conversing import Salon, at, text
 from tests.support.patience import until
-from tests.support.service import assert_error, serving
-from tests.support.tokens import FLAGS
-
-
-@pytest.fixture(scope="module")
-def salon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Salon]:
-    specs = written(folder := tmp_path_factory.mktemp("salon"))
-    with serving(folder, *FLAGS, "--agents", specs) as running:
-        yield Salon(running, specs)
+from tests.support.service import assert_error
 
 
 def said(session: Any) -> list[str]:

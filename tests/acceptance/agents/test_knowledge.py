@@ -16,18 +16,10 @@ from tests.support.conversing import MANUAL, Salon, written
 from tests.support.crowd import QUIET
 from tests.support.patience import until
 from tests.support.players import Player
-from tests.support.service import assert_error, serving
-from tests.support.tokens import FLAGS
+from tests.support.service import assert_error
 
 AT = "/v1/knowledge/manuals"
 MARKDOWN = {"content-type": "text/markdown"}
-
-
-@pytest.fixture(scope="module")
-def salon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Salon]:
-    specs = written(folder := tmp_path_factory.mktemp("salon"))
-    with serving(folder, *FLAGS, "--agents", specs) as running:
-        yield Salon(running, specs)
 
 
 def names(who: Player) -> list[str]:
