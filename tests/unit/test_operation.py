@@ -15,11 +15,12 @@ from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.embedded import LocalTransport
 from alcove.client.http import Server
-from alcove.client.remote import AsyncHttpTransport, AwaitedConnections
+from alcove.client.remote import AsyncHttpTransport
 from alcove.core.cursor import Portion
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Address, Moment
+from alcove.core.waiting import Awaiting
 from alcove.server.application import Application
 from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
@@ -101,7 +102,7 @@ def remote(who: Principal) -> AsyncLibraryHandle:
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
     server = Server(URL, None, None, 10, 0)
-    return AsyncLibraryHandle(AsyncHttpTransport(server, AwaitedConnections(client), who))
+    return AsyncLibraryHandle(AsyncHttpTransport(server, client, Awaiting(), who))
 
 
 def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None:

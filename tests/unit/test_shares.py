@@ -197,14 +197,14 @@ def test_a_thread_is_not_given_to_one_who_has_just_left(monkeypatch: pytest.Monk
     async def main(pool: ThreadPool, gate: Gate) -> None:
         first, second = (asked(pool, name, gate.call(name)) for name in ("alice", "bob"))
         await until(lambda: gate.began == ["alice"])
-        give, came_back = pool._give, []
+        give, came_back = pool._threads.give, []
 
         def leaves(user: str | None) -> None:
             second.cancel()
             came_back.append(asked(pool, "bob", gate.call("bob again")))
             give(user)
 
-        monkeypatch.setattr(pool, "_give", leaves)
+        monkeypatch.setattr(pool._threads, "give", leaves)
         gate.let_go("alice")
         assert await first == "alice"
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""What agents did: each tool call by agent, user, tool, session and outcome, never its content.
+"""What agents did: each tool call by agent, user, tool, session and outcome, never its content; tokens too.
 
 Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
 gathered and written about once a second, many in one memory: a read that waited for a write of its own would
@@ -20,9 +20,11 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
+from alcove.agents.token_use import Count, Usage
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import Deferred
+from alcove.llm.model import TokenUse
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
@@ -60,7 +62,9 @@ class Calls:
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
+        self.usage = Usage(memories)
         self._gathered: list[tuple[Bound, ToolCall]] = []
+        self._used: dict[tuple[Bound, str, str], Count] = defaultdict(Count)
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -70,23 +74,40 @@ class Calls:
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append((bound, call))
-            if self._timer is None:
-                # No `Worker`: its thread would keep a Rego engine, to be dropped by whoever ends the process.
-                self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
-                self._timer.daemon = True
-                self._timer.start()
+            self._flush_soon()
+
+    def note_use(self, agent: str, user: str, use: TokenUse, bound: Bound) -> None:
+        """Counts a turn and its tokens, to be written soon."""
+        count = Count(turns=1, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
+        with self._mutex:
+            if len(self._used) < MOST_GATHERED:
+                self._used[bound, agent, user] += count
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._timer is None:
+            # No `Worker`: its thread would keep a Rego engine, to be dropped by whoever ends the process.
+            self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
+            self._timer.daemon = True
+            self._timer.start()
 
     def flush(self) -> None:
         """Writes what was taken down."""
         with self._writing:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
+                used, self._used = self._used, defaultdict(Count)
             rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
             for bound, call in gathered:
                 rooms[bound, call.agent, call.user].append(call)
             for (bound, agent, user), calls in rooms.items():
                 for start in range(0, len(calls), _AT_ONCE):
                     self._write(_room(agent, user), user, bound, calls[start : start + _AT_ONCE])
+            for (bound, agent, user), count in used.items():
+                try:
+                    self.usage.add(agent, user, count, bound)
+                except AlcoveError as error:
+                    log.warning("the tokens of %d turns were not counted: %s", count.turns, error.message)
 
     def _write(self, room: Namespace, user: str, bound: Bound, calls: list[ToolCall]) -> None:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}

@@ -113,17 +113,28 @@ class Assembly:
     """One context in the making: tiers offer pieces, and `done` chooses among them."""
 
     def __init__(
-        self, instructions: str, message: str, budget: int, count: TokenCounter, *, recalls: bool
+        self,
+        instructions: Sequence[str],
+        new: Sequence[Message],
+        budget: int,
+        count: TokenCounter,
+        *,
+        recalls: bool,
     ) -> None:
-        """`budget`: tokens in all; `count`: how many a text has; `recalls`: whether to say what that is."""
+        """`instructions`: the agent's, and a caller's own. `new`: what is said now, which goes in whole.
+
+        `budget`: tokens in all; `count`: how many a text has; `recalls`: whether to say what that is.
+        """
         self._count, self._budget = count, budget
-        self._instructions = "\n\n".join(filter(None, (instructions, RULE if recalls else "")))
-        self._message = message
+        first = "\n\n".join(filter(None, (*instructions[:1], RULE if recalls else "")))
+        texts = filter(None, (first, *instructions[1:]))
+        self._instructions = [Message(role="system", content=text) for text in texts]
+        self._new = [structs.replace(message, at=None) for message in new]
         self._offered: dict[str, list[Piece]] = {}
         self._left_out: list[LeftOut] = []
         self._timings: dict[str, float] = {}
-        self.degraded: str | None = None
-        fixed = (self._sized(self._instructions) if self._instructions else 0) + self._sized(message)
+        self._degraded: list[str] = []
+        fixed = sum(size(message, count) for message in (*self._instructions, *self._new))
         if fixed > budget:
             raise InvalidRequest(
                 "budget_tokens", f"at least {fixed}: so many are the instructions and this message"
@@ -146,16 +157,19 @@ class Assembly:
         if count:
             self._left_out.append(LeftOut(tier=tier, why=why, id=id, count=count))
 
+    def degrade(self, why: str | None) -> None:
+        """Notes why something is less than it could be, if it is."""
+        self._degraded += [why] if why else []
+
     def done(self) -> Context:
         """Chooses within the budget, and lays it out."""
         with self.stage("assembly"):
             taken = self._chosen()
             messages, tiers = [], {}
-            system = [Message(role="system", content=self._instructions)] if self._instructions else []
             for tier, texts in (
-                ("instructions", system),
+                ("instructions", self._instructions),
                 *((tier, self._laid_out(tier, pieces)) for tier, pieces in taken.items()),
-                ("message", [Message(role="user", content=self._message)]),
+                ("message", self._new),
             ):
                 messages += texts
                 tiers[tier] = self._told(texts, taken.get(tier, ()))
@@ -165,7 +179,7 @@ class Assembly:
             total_tokens=sum(tier.tokens for tier in tiers.values()),
             budget_tokens=self._budget,
             tokenizer=self._count.name,
-            degraded=self.degraded,
+            degraded="; ".join(self._degraded) or None,
             timings_ms={name: round(ms, 3) for name, ms in self._timings.items()},
         )
         return Context(messages=messages, receipt=receipt)

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from alcove.agents.messages import Message
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Conversation
-from alcove.agents.summariser import Point, extended
+from alcove.agents.summariser import Point, Prose, extended
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
@@ -41,7 +41,7 @@ _LAST = 10**12
 _LOOKED_AT = 20
 """Keys among which the newest message is looked for: users may have written others."""
 _ATTEMPTS = 100
-_STATE = "state"
+STATE = "state"
 
 
 class Said(NamedTuple):
@@ -63,6 +63,10 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
     """The last one that is in `running`."""
     running: list[Point] = []
     """The summary of what fell out of the window."""
+    prose: Prose | None = None
+    """The same in a model's words, as far as it got."""
+    trouble: str = ""
+    """Why a model made no summary the last time; empty where it did."""
 
 
 def turns_room(agent: str, user: str, *session: str) -> Namespace:
@@ -108,7 +112,7 @@ class Log:
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
-        found = self._memories.get(self.who, self._summary, _STATE)
+        found = self._memories.get(self.who, self._summary, STATE)
         return (
             (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
         )
@@ -120,30 +124,35 @@ class Log:
         """
         return Deferred(
             namespace=self._summary,
-            key=_STATE,
+            key=STATE,
             value=msgspec.to_builtins(state),
             expected_revision=revision,
             data_key=bound[0],
             wipes=bound[1],
         )
 
-    def add(self, messages: Sequence[Message], beside: Callable[[], Sequence[Operation]]) -> None:
+    def add(
+        self,
+        messages: Sequence[Message],
+        beside: Callable[[], Sequence[Operation]],
+        since: Bound | None = None,
+    ) -> None:
         """Keeps messages after those that are there, with what else is to be written.
 
         Of two who add at once, one waits for the other. What falls out of the window is summarised in the
-        same transaction, each message once.
+        same transaction, each message once. `since`: what `Memories.bound` gave when these were begun, if it
+        was some time ago; if the user was wiped in between, nothing is kept.
         """
         spec = self.agent.memory.conversation
 
         def added() -> None:
             bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+            self._memories.refuse_wiped(self.who.user_id, since)
             newest, now = self.last(), datetime.now(UTC)
             last = max(newest, state.ended, state.merged, state.covered)  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
             new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]
-            operations: list[Operation] = [
-                Put(self.turns, _key(said.number), _value(said.message), create_only=True) for said in new
-            ]
+            operations: list[Operation] = [self._kept(said, since) for said in new]
             if spec.enabled and spec.summarize:
                 changed = self._summarised(state, new)
                 operations += [] if changed is state else [self.put_state(changed, revision, bound)]
@@ -152,6 +161,12 @@ class Log:
             self._memories.batch(self.who, [*operations, *beside()])
 
         undisturbed(added)
+
+    def _kept(self, said: Said, since: Bound | None) -> Put:
+        place, value = (self.turns, _key(said.number)), _value(said.message)
+        if since is None or since[0] is None:
+            return Put(*place, value, create_only=True)
+        return Deferred(*place, value, create_only=True, data_key=since[0], wipes=since[1])
 
     def end(self, beside: Callable[[], Sequence[Operation]]) -> None:
         """Notes that nothing more is to be said, with what else is to be written."""
@@ -199,10 +214,32 @@ def undisturbed(write: Callable[[], None]) -> None:
     raise Conflict("too many change this conversation at once; try later")
 
 
-def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Messages that can be kept, as records; an error names the first that cannot."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_MESSAGES:
-        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
+def unseen(said: Sequence[Message], last: Message | None) -> list[Message]:
+    """Those of a conversation, as a caller tells it, that come after the `last` message that is kept of it.
+
+    A caller who does not tell that one has told something else than what was said: then it is what they said
+    since the last answer, and if nothing is kept at all, everything.
+    """
+    if last is None:
+        return [*said]
+    places = [n for n, each in enumerate(said) if _same(each, last)]
+    if not places:
+        places = [n for n, each in enumerate(said) if each.role == "assistant" and not each.tool_calls]
+    return [*said[places[-1] + 1 :]] if places else [*said]
+
+
+def _same(one: Message, other: Message) -> bool:
+    told = [
+        (each.role, each.content or "", each.tool_call_id, [call["id"] for call in each.tool_calls])
+        for each in (one, other)
+    ]
+    return told[0] == told[1]
+
+
+def checked(given: Sequence[Message | Mapping[str, Any]], most: int = MOST_MESSAGES) -> list[Message]:
+    """Messages that can be kept, at most so many, as records; an error names the first that cannot."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= most:
+        raise InvalidRequest("messages", f"a list of 1 to {most} messages")
     messages = []
     for place, each in enumerate(given):
         try:

@@ -26,7 +26,7 @@ OWNERS = frozenset({"u", "user"})
 """Segments that say whose a namespace is; no template and no name may spell one."""
 RESERVED = frozenset(
     {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
-     "swarm", "debate"}
+     "swarm", "debate", "usage"}
 )  # fmt: skip
 """First segments of rooms that Alcove lays out itself."""
 KNOWLEDGE = Namespace(("knowledge",))

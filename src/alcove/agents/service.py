@@ -21,6 +21,8 @@ from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, olde
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
+from alcove.agents.teamwork import Chats
+from alcove.agents.token_use import UserUse
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import RecallBudget, Room, rendered
@@ -30,6 +32,10 @@ from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Permission
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Event
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Blocking, at_once
+from alcove.llm import provider_of
+from alcove.llm.model import Model, Provider
 from alcove.store import validation
 from alcove.store.memories import Memories
 
@@ -73,8 +79,13 @@ class Agents(Runs):
         authentication: bool,
         tokenizer: str = "o200k",
         follows: bool = True,
+        llm: LLMSettings = LLMSettings(),  # noqa: B008  frozen
+        provider: Provider | None = None,
     ) -> None:
-        """`tokenizer`: the family of models whose tokens are counted. `follows`: whether files are."""
+        """`tokenizer`: the family of models whose tokens are counted. `follows`: whether files are.
+
+        `llm`: the model that agents talk with, if any. `provider`: the way to it, where it is another one.
+        """
         super().__init__(memories)
         self._watched = watched
         self._authentication = authentication
@@ -85,7 +96,10 @@ class Agents(Runs):
         self._older: set[str] = set()
         self._recalls, counter = RecallBudget(), partial(token_counter, tokenizer)
         self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
-        self.sessions = Sessions(self, self.knowledge, counter)
+        provider = provider or provider_of(llm, Blocking())
+        self._model = Model(provider, llm, Blocking()) if provider else None
+        self.sessions = Sessions(self, self.knowledge, counter, self._model)
+        self.chats = Chats(self, self._model, llm)
         self._keep_older(self.catalogue.agents.values())
 
     @property
@@ -138,6 +152,13 @@ class Agents(Runs):
         usable = (team for team in self.catalogue.teams.values() if may_use(team, principal))
         rooms = ((team, team_room(team)) for team in usable)
         return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
+
+    def team(self, principal: Principal, team: str) -> Team:
+        """The spec of the team of this name; NotFound if there is none that the caller may use."""
+        spec = self.catalogue.teams.get(team)
+        if spec is None or not may_use(spec, principal):
+            raise NotFound(f"there is no team {short(team)}")
+        return spec
 
     def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
         """The rooms of an agent that this caller may see, and the older ones in which they left something."""
@@ -242,6 +263,13 @@ class Agents(Runs):
         found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)
         return [*islice(found, validation.whole(limit, "limit", 1, MOST_CALLS))]
 
+    def usage(self, principal: Principal, agent: str) -> list[UserUse]:
+        """The tokens that an agent took, by user and day; everybody's for an admin or auditor."""
+        self.calls.flush()
+        everybody = principal.is_admin or principal.is_auditor
+        name = self.agent(principal, agent).name
+        return [*self.calls.usage.of(name, None if everybody else principal.user_id)]
+
     # Scratch rooms
 
     def room_stats(
@@ -344,5 +372,7 @@ class Agents(Runs):
         return turn
 
     def close(self) -> None:
+        if self._model:
+            at_once(self._model.close())  # nobody waits for a summary any more
         for part in (self.sessions, self.knowledge, self.calls):
             part.close()

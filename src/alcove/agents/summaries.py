@@ -21,17 +21,16 @@ from msgspec import Struct, structs
 from alcove.agents.conversations import Bound, Log, decoded, keeper, summary_room, turns_room, undisturbed
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent
-from alcove.agents.summariser import Point, extended
+from alcove.agents.summariser import extended
+from alcove.agents.summary_writer import ROLLING, ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred, Delete, Memory, Put
+from alcove.llm.model import Model
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
-ROLLING_TOKENS = 600
-"""What the summary of a user's conversations may have."""
 MOST_EXPECTED = 100_000
-_ROLLING = "rolling"
 _LONGEST_PAUSE = 60.0
 
 
@@ -41,21 +40,13 @@ class Mark(Struct, frozen=True):
     ended: bool = False
 
 
-class Rolling(Struct, frozen=True, kw_only=True):
-    """The summary of a user's conversations with an agent."""
-
-    points: list[Point] = []
-    conversations: int = 0
-    """How many were merged into it, each time it had something new."""
-    updated_at: datetime | None = None
-
-
 class Summaries:
     """Merges conversations that have ended, or that nobody went on with, and reads what came of it."""
 
-    def __init__(self, memories: Memories, count: Callable[[str], int]) -> None:
-        """`count`: how many tokens a text has."""
+    def __init__(self, memories: Memories, count: Callable[[str], int], model: Model | None) -> None:
+        """`count`: how many tokens a text has. `model`: who writes summaries, too, in its own words."""
         self._memories, self._count = memories, count
+        self.writer = SummaryWriter(memories, count, model)
         self._due: dict[tuple[str, str], tuple[float, Agent]] = {}
         """When to look at a user's conversations with an agent."""
         self._mutex = threading.Lock()
@@ -63,12 +54,12 @@ class Summaries:
 
     def of(self, caller: Principal, agent: str) -> Rolling:
         """The summary as it is; empty where nothing was merged yet."""
-        found = self._memories.get(keeper(caller, agent), summary_room(agent, caller.user_id), _ROLLING)
+        found = self._memories.get(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
         return (decoded(found, Rolling) if found else None) or Rolling()
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Takes the summary away with all it ever said; whether there was one."""
-        return self._memories.erase(keeper(caller, agent), summary_room(agent, caller.user_id), _ROLLING)
+        return self._memories.erase(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
 
     def mark(self, rooms: Rooms, *, ended: bool) -> list[Put]:
         """What to write with messages that are added to a session, or at its end, so that it is merged."""
@@ -106,6 +97,7 @@ class Summaries:
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 try:
                     self.merge(agent, user, session)
+                    self.writer.want(Wanted(agent, user, session, rolling=True))
                 except Exception as error:
                     log.warning("a conversation with %s was not merged: %r", agent.name, error)
             elif mark:
@@ -138,17 +130,18 @@ class Summaries:
         if not any(said.message.content for said in new):
             return
         room = summary_room(rooms.agent.name, rooms.user)
-        found = self._memories.get(who, room, _ROLLING)
+        found = self._memories.get(who, room, ROLLING)
         before = (decoded(found, Rolling) if found else None) or Rolling()
         messages = [said.message for said in new]
-        rolling = Rolling(
+        rolling = structs.replace(
+            before,
             points=extended(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
             conversations=before.conversations + 1,
             updated_at=datetime.now(UTC),
         )
         yield Deferred(
             namespace=room,
-            key=_ROLLING,
+            key=ROLLING,
             value=msgspec.to_builtins(rolling),
             expected_revision=found.revision if found else 0,
             data_key=bound[0],
@@ -175,3 +168,4 @@ class Summaries:
         """Merges what has ended; what may still go on is merged when its user comes back."""
         self._worker.stop()
         self._merge_due()
+        self.writer.close()

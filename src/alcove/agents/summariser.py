@@ -67,6 +67,22 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.speaker}: {self.text}"
 
 
+class Prose(Struct, frozen=True, kw_only=True):
+    """A summary in a model's words (`prose.py`)."""
+
+    text: str
+    """Its sentences, one a line."""
+    model: str
+    """Who wrote it."""
+    upto: datetime
+    """When the last of what it sums up was said."""
+
+
+def since(points: Iterable[Point], prose: Prose | None) -> list[Point]:
+    """The sentences that a model's summary does not speak for."""
+    return [point for point in points if prose is None or point.at is None or point.at > prose.upto]
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How many times as much a sentence tells if it has something; the last two are powers."""
@@ -197,6 +213,11 @@ def sentences(text: str) -> Iterator[str]:
         sentence = " ".join(piece[: 2 * LONGEST].split())
         if sentence:
             yield sentence if len(sentence) <= LONGEST else sentence[: LONGEST - 1] + "…"
+
+
+def terms(text: str) -> frozenset[str]:
+    """What a text speaks of: the stems of its words, without those that any text has."""
+    return _stems(words(text)) - _tables().filler
 
 
 def _rendered(points: Iterable[Point]) -> str:

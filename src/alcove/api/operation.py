@@ -101,6 +101,8 @@ class Operation(Generic[P, R]):
     """The parameter that a body of any other media type than JSON is as a whole."""
     streams: str | None = None
     """The media type of an answer that comes piece by piece."""
+    streams_too: bool = False
+    """Whether the answer comes as events for who asks so, by `stream` or by the header `Accept`."""
     example: Mapping[str, object] | None = None
     """A request that works."""
     name: str = field(init=False)
@@ -108,6 +110,7 @@ class Operation(Generic[P, R]):
 
     def __post_init__(self) -> None:
         self.steps: Callable[..., Generator[Any, None, R]] | None = getattr(self.does, "steps", None)
+        self.awaited: Callable[..., Coroutine[Any, Any, R]] | None = getattr(self.does, "awaited", None)
         self.method, self.path = self.route.split()
         self.__doc__ = self.does.__doc__
 
@@ -183,6 +186,8 @@ class Operation(Generic[P, R]):
             fields.append((told, on_wire(self._hints[name]), default))
         for record in records.values():
             fields += fields_of(record)
+        if self.streams_too:
+            fields.append(("stream", bool, False))
         if not fields:
             return None
         return defstruct(f"{self.title}Request", fields, forbid_unknown_fields=True, kw_only=True)

@@ -15,12 +15,14 @@ from alcove.client import SCHEMES
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
 from alcove.client.open_store import FileOperations
-from alcove.client.remote import AT_ONCE, AsyncHttpTransport, AwaitedConnections, named
+from alcove.client.remote import AT_ONCE, AsyncHttpTransport, named
 from alcove.client.store import OverAgents, OverStore, OverTransport
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import Unavailable
 from alcove.core.principal import Principal
 from alcove.core.settings import Settings
+from alcove.core.waiting import Awaiting
+from alcove.llm import LLM
 
 if TYPE_CHECKING:
     from alcove.search.embedders import Embedder
@@ -110,8 +112,8 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Opens the store; the arguments are those of `alcove.connect`."""
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
             server = Server(at, token, api_key, timeout, retries)
-            connections = AwaitedConnections(server.httpx.AsyncClient(limits=server.limits))
-            self.transport = AsyncHttpTransport(server, connections, named(user))
+            client = server.httpx.AsyncClient(limits=server.limits)
+            self.transport = AsyncHttpTransport(server, client, Awaiting(), named(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder)
             store = store if user is None else store.as_user(user)
@@ -122,9 +124,11 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
         return AsyncAdminHandle(self.transport)
 
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> AsyncAgentsHandle:
-        """The agents and teams of a spec file or folder, or of the server, at work for this principal."""
-        return AsyncAgentsHandle(self.transport.agents(specs))
+    def agents(
+        self, specs: str | os.PathLike[str] | None = None, *, llm: LLM | None = None
+    ) -> AsyncAgentsHandle:
+        """The agents and teams of a spec file or folder, or of the server, as `Store.agents` gives them."""
+        return AsyncAgentsHandle(self.transport.agents(specs, llm))
 
     async def close(self) -> None:
         """Closes the store, for every handle over it."""

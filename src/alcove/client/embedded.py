@@ -19,6 +19,7 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.settings import Settings
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
+from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
@@ -46,10 +47,12 @@ class LocalTransport(Transport):
             raise InvalidRequest("roles", "a list of strings")
         return Principal(user_id, claims={"sub": user_id, "roles": [*roles]})
 
-    def agents(self, specs: str | os.PathLike[str] | None) -> Self:
+    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
-        agents = self.services["store"].agents(specs)
-        of_agents = {"agents": agents, "sessions": agents.sessions, "knowledge": agents.knowledge}
+        agents = self.services["store"].agents(specs, llm)
+        of_agents = {
+            "agents": agents, "sessions": agents.sessions, "knowledge": agents.knowledge, "chat": agents.chats
+        }  # fmt: skip
         other.services = {**self.services, **of_agents}
         return other
 

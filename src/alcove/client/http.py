@@ -23,8 +23,9 @@ from alcove.store import validation
 T = TypeVar("T")
 _PLAIN = {
     each.code: each
-    for each in (errors.NotFound, errors.Conflict, Unavailable, errors.RateLimited, errors.Unauthenticated)
-}
+    for each in (errors.NotFound, errors.Conflict, Unavailable, errors.RateLimited, errors.Unauthenticated,
+                 errors.UpstreamFailed, errors.UpstreamTimeout)
+}  # fmt: skip
 _NARROW = {each.code: each for each in (InvalidRequest, errors.PayloadTooLarge)}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
+from alcove.agents.token_use import Usage
 from alcove.api.operation import Operation, Streaming
 from alcove.core.background import Worker
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
+from alcove.llm import LLM, resolved
 from alcove.search.embedders import load_numpy
 from alcove.store.admin import Admin
 from alcove.store.common import Parts
@@ -44,30 +46,38 @@ class OpenStore:
         admin = Admin(parts)
         self.memories = Memories(parts, admin, make_searcher)
         admin.rooms_left_alone = Runs(self.memories).left_alone
+        admin.token_use = Usage(self.memories).totals
         templates = engine.admin.private_rooms
         admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
         self._settings = settings
         self._clock = clock
-        self._agents: dict[Path, Agents] = {}
+        self._agents: dict[tuple[Path, LLM | None], Agents] = {}
         self._opening = threading.Lock()
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         if settings.sweep_interval:
             self._sweeper.start()
             admin.wake = self._sweeper.wake
 
-    def agents(self, specs: str | os.PathLike[str] | None) -> Agents:
-        """The agents and teams of a spec file or folder, at work on this store."""
+    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Agents:
+        """The agents and teams of a spec file or folder, at work on this store, and with a model."""
         from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
 
         if specs is None:
             raise InvalidRequest("specs", "the path of a file or folder of agent specs")
         path = Path(specs).absolute()
         with self._opening:  # of two, one would be left to itself, with the calls it was to record
-            if path not in self._agents:
+            if (path, llm) not in self._agents:
                 watched = Watched(path, max_depth=self._settings.max_depth)
-                follows = self._settings.sweep_interval > 0
-                self._agents[path] = Agents(self.memories, watched, authentication=False, follows=follows)
-            return self._agents[path]
+                settings, provider = resolved(llm)
+                self._agents[path, llm] = Agents(
+                    self.memories,
+                    watched,
+                    authentication=False,
+                    follows=self._settings.sweep_interval > 0,
+                    llm=settings,
+                    provider=provider,
+                )
+            return self._agents[path, llm]
 
     def import_memories(
         self, principal: Principal, lines: File | Iterable[bytes], *, wait_for_index: bool = False

@@ -1,16 +1,14 @@
 """`Remote`: a store behind a server.
 
-What is said to a server and how its answers are taken stands here once, as coroutines. An event loop awaits
-them. A thread runs them to their end at once, because nothing in them waits but its connections, which block.
+What is said to a server and how its answers are taken stands here once, as coroutines that an event loop
+awaits, or a thread is blocked by (`core/waiting.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -24,7 +22,9 @@ from alcove.client.open_store import ONLY_HERE
 from alcove.client.store import Store, Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.core.waiting import Awaiting, Blocking, Waiting, at_once, in_turn
 from alcove.engine.file_copy import Copy
+from alcove.llm import LLM
 from alcove.upkeep.backup import BackedUp, Partial, Progress
 from alcove.upkeep.transfer import File, Imports, pieces_of
 
@@ -37,65 +37,14 @@ AT_ONCE = 32
 """Calls at once; others wait for their turn, because a queue in httpx costs the square of its length."""
 
 
-class AwaitedConnections:
-    """Kept connections whose answers an event loop awaits."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-        self.turns: AbstractAsyncContextManager[None] = asyncio.Semaphore(AT_ONCE)
-        self.close, self.stream = client.aclose, client.stream
-
-    sleep = staticmethod(asyncio.sleep)
-
-    async def run(self, call: Callable[..., R], *args: Any) -> R:
-        return await asyncio.to_thread(call, *args)
-
-    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        return response.aiter_bytes()
-
-    async def body(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(next, pieces, b""):  # it may wait for a disk
-            yield piece
-
-
-class BlockingConnections:
-    """Kept connections that threads share; what is awaited of them is there at once, because they block."""
-
-    turns = nullcontext()
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    async def run(self, call: Callable[..., R], *args: Any) -> R:
-        return call(*args)
-
-    @asynccontextmanager
-    async def stream(self, **request: Any) -> AsyncIterator[httpx.Response]:
-        with self._client.stream(**request) as response:
-            yield response
-
-    async def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        for piece in response.iter_bytes():
-            yield piece
-
-    def body(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        return pieces
-
-    async def close(self) -> None:
-        self._client.close()
-
-
 class AsyncHttpTransport(Transport):
-    """Operations done by a server, as coroutines over connections of either kind."""
+    """Operations done by a server, as coroutines that wait in either way."""
 
-    def __init__(
-        self, server: Server, connections: AwaitedConnections | BlockingConnections, principal: Principal
-    ) -> None:
+    def __init__(self, server: Server, client: Any, waiting: Waiting, principal: Principal) -> None:
+        """`client`: httpx's, of the kind that waits in this way."""
         self.server = server
-        self._connections = connections
+        self._client, self._waiting = client, waiting
+        self._turns = waiting.places(AT_ONCE) if isinstance(waiting, Awaiting) else nullcontext()
         self.principal = principal
 
     def user(self, user_id: str, roles: Iterable[str]) -> Principal:
@@ -103,9 +52,10 @@ class AsyncHttpTransport(Transport):
             raise InvalidRequest("roles", "none: the server knows them from the API key")
         return Principal(user_id)
 
-    def agents(self, specs: str | os.PathLike[str] | None) -> Self:
-        if specs is not None:
-            raise InvalidRequest("specs", "none: the server has its own")
+    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
+        for name, given in (("specs", specs), ("llm", llm)):
+            if given is not None:
+                raise InvalidRequest(name, "none: the server has its own")
         return self
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
@@ -133,10 +83,10 @@ class AsyncHttpTransport(Transport):
         tries = 0
         while True:
             try:
-                async with self._connections.turns, self._sent(asked) as response:
+                async with self._turns, self._sent(asked) as response:
                     return await self._read(response)
             except AlcoveError as error:
-                await self._connections.sleep(self.server.pause(asked, error, tries))
+                await self._waiting.sleep(self.server.pause(asked, error, tries))
                 tries += 1
 
     @asynccontextmanager
@@ -144,16 +94,18 @@ class AsyncHttpTransport(Transport):
         """One request, whose answer is read by the caller."""
         with self.server.errors_translated():
             request = self.server.sending(self.principal, asked)
-            async with self._connections.stream(**request) as response:
+            async with self._waiting.sent(self._client.stream(**request)) as response:
                 if response.status_code >= 400:
                     raise self.server.error(response.status_code, await self._read(response))
                 yield response
 
     async def _read(self, response: httpx.Response) -> bytes:
-        return b"".join([piece async for piece in self._connections.pieces(response)])
+        return b"".join([piece async for piece in self._waiting.bytes_of(response)])
 
     def _stream(self, operation: Streaming[..., R], /, *args: Any, **named: Any) -> AsyncIterator[R]:
         asked, arguments = self.server.asked(operation, args, named)
+        if operation.method == "POST":
+            return self._answer(asked, operation.piece)
         if operation.streams == EVENTS:
             return self._events(asked, operation.piece, arguments["after_cursor"])
         return self._records(asked, operation.piece)
@@ -161,7 +113,7 @@ class AsyncHttpTransport(Transport):
     async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """The lines of an answer, ended by a line feed and by nothing else that a text may hold."""
         begun = bytearray()
-        async for piece in self._connections.pieces(response):
+        async for piece in self._waiting.bytes_of(response):
             *ended, last = piece.split(b"\n")
             for end in ended:
                 yield bytes(begun + end)
@@ -193,13 +145,26 @@ class AsyncHttpTransport(Transport):
             except Unavailable:
                 if not connected:
                     raise
-            await self._connections.sleep(_BEFORE_RECONNECTING)
+            await self._waiting.sleep(_BEFORE_RECONNECTING)
+
+    async def _answer(self, asked: HttpRequest, kind: type[R]) -> AsyncIterator[R]:
+        """Server-sent events that are the answer to one request, and end with it."""
+        asked.headers |= {"Accept": EVENTS}
+        async with self._sent(asked) as response:
+            failed = False
+            async for line in self._lines(response):
+                name, _, text = line.partition(b": ")
+                if name == b"data" and failed:
+                    raise self.server.error(200, text)
+                if name == b"data":
+                    yield self.server.decode(text, kind)
+                failed = name == b"event" and text == b"error"
 
     async def import_memories(
         self, asked: HttpRequest, lines: File | Iterable[bytes], *, wait_for_index: bool = False
     ) -> Imports:
         params = {"wait_for_index": "true"} if wait_for_index else {}
-        content, headers = self._connections.body(pieces_of(lines)), {"Content-Type": NDJSON}
+        content, headers = self._waiting.body(pieces_of(lines)), {"Content-Type": NDJSON}
         asked = structs.replace(asked, params=params, content=content, headers=headers)
         return self.server.decode(await self.call(asked), Imports)
 
@@ -209,15 +174,15 @@ class AsyncHttpTransport(Transport):
             done = 0
             async with self._sent(asked) as response:
                 total = int(response.headers.get("content-length", 0))
-                async for chunk in self._connections.pieces(response):
+                async for chunk in self._waiting.bytes_of(response):
                     partial.write(chunk)
                     done += len(chunk)
                     yield Progress("copying", done, total)
-            whole = await self._connections.run(_received, partial, to, done)
+            whole = await self._waiting.run(lambda: _received(partial, to, done))
             yield Progress("done", 1, 1, whole)
 
     def close(self) -> Any:
-        return self._connections.close()
+        return self._waiting.close(self._client)
 
 
 def _received(partial: Partial, to: Path, size: int) -> BackedUp:
@@ -235,35 +200,15 @@ def _refused(name: str, *_: object, **__: object) -> NoReturn:
     raise InvalidRequest("at", f"the store's file: {name} is not done over a URL")
 
 
-def _at_once(work: Coroutine[Any, Any, R]) -> R:
-    """What a coroutine gives that awaits only what is there at once."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    raise AssertionError("a connection that should block is awaited")
-
-
-def _in_turn(pieces: AsyncGenerator[R, None]) -> Iterator[R]:
-    """The pieces of such an iterator; it is closed when they are."""
-    try:
-        while True:
-            yield _at_once(pieces.__anext__())
-    except StopAsyncIteration:
-        return
-    finally:
-        _at_once(pieces.aclose())
-
-
 class HttpTransport(AsyncHttpTransport):
     """The same for threads, which are given answers and need not await them."""
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        begin, finish = super().bound(operation), _in_turn if isinstance(operation, Streaming) else _at_once
+        begin, finish = super().bound(operation), in_turn if isinstance(operation, Streaming) else at_once
         return lambda *args, **named: finish(begin(*args, **named))
 
     def close(self) -> None:
-        _at_once(super().close())
+        at_once(super().close())
 
 
 class Remote(Store):
@@ -291,8 +236,8 @@ class Remote(Store):
         `timeout`: seconds that an answer may take. `retries`: how often a request is sent again.
         """
         server = Server(url, token, api_key, timeout, retries)
-        connections = BlockingConnections(server.httpx.Client(limits=server.limits))
-        self.transport = HttpTransport(server, connections, named(user))
+        client = server.httpx.Client(limits=server.limits)
+        self.transport = HttpTransport(server, client, Blocking(), named(user))
 
     def __repr__(self) -> str:
         return f"<Remote at {self.transport.server.url}>"

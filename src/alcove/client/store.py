@@ -11,17 +11,19 @@ from typing import Any, Self
 
 from alcove.agents.service import Agents
 from alcove.agents.tools import Answer
-from alcove.api.messages import ToolAnswer
-from alcove.api.operation import Handle, Operation
-from alcove.api.operations import (
-    AdminOperations,
+from alcove.api.agent_operations import (
     AgentOperations,
+    ChatOperations,
+    ChatStreaming,
     KnowledgeOperations,
-    MemoryOperations,
     SessionOperations,
 )
+from alcove.api.messages import ToolAnswer
+from alcove.api.operation import Handle, Operation
+from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.open_store import FileOperations, StoreOperations
 from alcove.core.principal import Principal
+from alcove.llm import LLM
 from alcove.upkeep.backup import BackedUp, Progress
 
 
@@ -39,8 +41,8 @@ class Transport(ABC):
         """The principal that a user is here."""
 
     @abstractmethod
-    def agents(self, specs: str | os.PathLike[str] | None) -> Self:
-        """How the operations of these agents are done."""
+    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
+        """How the operations of these agents are done; `llm` is the model that they talk with."""
 
     @abstractmethod
     def close(self) -> Any:
@@ -101,7 +103,9 @@ def _call(
     )
 
 
-class OverAgents(AgentOperations, SessionOperations, KnowledgeOperations, OverTransport):
+class OverAgents(
+    AgentOperations, SessionOperations, KnowledgeOperations, ChatOperations, ChatStreaming, OverTransport
+):
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
     call = Operation(_call, AgentOperations.call_with.route, "Call a tool", told_as=ToolAnswer)
@@ -138,9 +142,13 @@ class Store(OverStore, Handle):
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
         return AdminHandle(self.transport)
 
-    def agents(self, specs: str | os.PathLike[str] | None = None) -> AgentsHandle:
-        """The agents and teams of a spec file or folder, or of the server, at work for this principal."""
-        return AgentsHandle(self.transport.agents(specs))
+    def agents(self, specs: str | os.PathLike[str] | None = None, *, llm: LLM | None = None) -> AgentsHandle:
+        """The agents and teams of a spec file or folder, or of the server, at work for this principal.
+
+        `llm`: the model that they talk with: `URL#MODEL`, settings, or a provider of your own; without, the
+        one that `ALCOVE_LLM_URL` and its like name. A server has its own.
+        """
+        return AgentsHandle(self.transport.agents(specs, llm))
 
     def close(self) -> None:
         """Closes the store, for every handle over it."""

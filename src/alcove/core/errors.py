@@ -16,7 +16,9 @@ STATUS = {
     "unsupported_media_type": 415,
     "rate_limited": 429,
     "internal_error": 500,
+    "upstream_failed": 502,
     "service_unavailable": 503,
+    "upstream_timeout": 504,
 }
 """The HTTP status of each code."""
 
@@ -81,6 +83,18 @@ class Unavailable(AlcoveError):
     """The store cannot take the call now (busy, full, read-only); nothing was changed."""
 
     code = "service_unavailable"
+
+
+class UpstreamFailed(AlcoveError):
+    """The LLM gave an error, or what is no answer; nothing was stored."""
+
+    code = "upstream_failed"
+
+
+class UpstreamTimeout(UpstreamFailed):
+    """The LLM, or the whole turn, took longer than it may; nothing was stored."""
+
+    code = "upstream_timeout"
 
 
 class StoreError(AlcoveError):

@@ -6,10 +6,11 @@ Whoever lets people set something reads the declarations: the command line with 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -48,10 +49,7 @@ class AdjustableSettings:
     audit_days: Days = setting(365.0, "Days that entries of the audit log stay.", most=1_000_000)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if type(each.default) in (int, float):
-                zero = each.metadata["least"] == 0
-                _check(each.name, getattr(self, each.name), type(each.default), zero=zero)
+        check_numbers(self)
         if not isinstance(self.retention_max_age, Mapping):
             raise InvalidRequest("retention_max_age", "days by root segment")
         for root, days in self.retention_max_age.items():
@@ -75,6 +73,60 @@ class Settings(AdjustableSettings):
     search_memory_mb: int = setting(
         1024, "Megabytes that searched subtrees may take in a process; one user's own a quarter.", most=2**20
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMSettings:
+    """Which model agents talk with, and what one turn of theirs may take."""
+
+    llm_url: str | None = setting(
+        None, "Address of an LLM, such as http://127.0.0.1:11434/v1; any that is OpenAI-compatible."
+    )
+    llm_key: str | None = setting(None, "Key for the LLM.")
+    llm_model: str | None = setting(None, "Name of the model, as its server knows it.")
+    llm_provider: Literal["openai", "anthropic"] = setting("openai", "Whose API the LLM has.")
+    llm_timeout: float = setting(60.0, "Longest silence of the LLM.", most=86_400)
+    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", most=100)
+    llm_at_once: int = setting(128, "Calls of the LLM that a process makes at once.", most=100_000)
+    turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", most=86_400)
+    turn_rounds: int = setting(8, "Rounds of tools in one turn.", most=1000)
+    turn_tokens: int = setting(
+        200_000, "Tokens of one turn, in and out; then an agent must answer without tools.", most=10**9
+    )
+    answer_tokens: int = setting(
+        0, "Longest answer that the LLM is asked for; 0 for its own limit, or 8192 of Anthropic's.",
+        least=0, most=10**9,
+    )  # fmt: skip
+    context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", most=10**7)
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is a model to ask."""
+        return bool(self.llm_url or self.llm_key)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @classmethod
+    def of_environment(cls) -> LLMSettings:
+        """What the variables `ALCOVE_LLM_URL` and so on say; an error names the one that is wrong."""
+        given: dict[str, Any] = {}
+        for each in fields(cls):
+            if text := os.environ.get(f"ALCOVE_{each.name.upper()}"):
+                kind: type[Any] = str if each.default is None else type(each.default)
+                try:
+                    given[each.name] = kind(text)
+                except ValueError:
+                    raise InvalidRequest(each.name, f"a number, not {text!r}") from None
+        return cls(**given)
+
+
+def check_numbers(settings: Any) -> None:
+    """Refuses settings with a number that cannot be one of theirs."""
+    for each in fields(settings):
+        if type(each.default) in (int, float):
+            zero = each.metadata["least"] == 0
+            _check(each.name, getattr(settings, each.name), type(each.default), zero=zero)
 
 
 def _check(name: str, value: object, kind: type, *, zero: bool = False) -> None:

@@ -21,6 +21,7 @@ from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
 from alcove.engine.database import SQL, Database, Findings, findings, mark
 from alcove.engine.index import SearchIndex
+from alcove.engine.locks import Locks
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.filters import Params
@@ -47,10 +48,12 @@ class Engine(file_copy.DataKeys):
         self.index = SearchIndex(self._db)
         self.admin = Administration(self._db, clock)
         self.erasure = Erasure(self._db, clock)
+        self.locks = Locks.beside(path)
         self._observer = observer or Observer()
         self.submit = CommitQueue(self._commit, self._observer).submit
 
     def close(self) -> None:
+        self.locks.close()
         self._db.close()
 
     # Writing

@@ -94,6 +94,8 @@ class Application:
         if methods is None:
             route, methods = self._matching(scope)
         request = Request(scope, route, self._authenticate, self._bodies)
+        if methods:
+            request.refusal = next(iter(methods.values())).refusal
         connection = request.connection
         if connection:
             connection.serving = asyncio.current_task()
@@ -193,7 +195,8 @@ class Application:
             expect(headers.get(b"content-type", b""), b"application/x-ndjson")
             request.pieces = self._body_in_pieces(receive)
         elif resource.body is not None:
-            raw = await self._whole_body(request, receive)
+            body = self._whole_body(request, receive)
+            raw = await (self._in_time(body) if resource.unhurried else body)
             request.large = len(raw) > SMALL_BYTES
             parse = partial(resource.parse_body, raw, headers.get(b"content-type", b""))
             request.asked = await self._threads(parse) if request.large else parse()
@@ -286,4 +289,4 @@ def _refusal(error: AlcoveError, request: Request) -> Page:
         headers.append((b"www-authenticate", b"Bearer"))
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
-    return Page(_encode(ErrorAnswer.of(error, request.id)), status=STATUS[error.code], headers=headers)
+    return Page(_encode(request.refusal.of(error, request.id)), status=STATUS[error.code], headers=headers)

@@ -16,12 +16,12 @@ import click
 from click.core import ParameterSource
 
 from alcove.core.clock import parse_duration
-from alcove.core.settings import MIB, Settings, setting
+from alcove.core.settings import MIB, LLMSettings, Settings, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(Settings):
-    """Everything `alcove serve` can be told: what its store can, and what is said here."""
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(Settings, LLMSettings):
+    """Everything `alcove serve` can be told: what its store and its agents can, and what is said here."""
 
     host: str = setting("127.0.0.1", "Address to serve on.")
     port: int = setting(8080, "Port to serve on.", most=65535)
@@ -85,7 +85,7 @@ ALIASES = {
 }
 """Other names of options: an older one of ours, and in a file those of other programs."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
-SECRETS = ("jwt_secret", "embedder_key")
+SECRETS = ("jwt_secret", "embedder_key", "llm_key")
 _OPTIONS = {
     each.name: each
     for each in sorted(fields(ServeConfig), key=lambda each: each.name in Settings.__dataclass_fields__)
@@ -135,7 +135,7 @@ def _click_type(kind: Any, least: float | None, most: float | None) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind is int:
-        return click.IntRange(1, most)  # type: ignore[arg-type]
+        return click.IntRange(1 if least is None else int(least), most)  # type: ignore[arg-type]
     if kind is float:
         return _Number(least or 0, most, min_open=least is None)
     return bool if kind is bool else str

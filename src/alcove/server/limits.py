@@ -128,8 +128,55 @@ class TimeLimit:
         self._loop = None
 
 
+class Queue:
+    """Places of which no user ever has all; whoever waits for one gets a turn user by user."""
+
+    def __init__(self, places: int) -> None:
+        self._places = Shares(places)
+        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
+
+    async def take(self, user: str | None) -> None:
+        """Waits until this user may have a place."""
+        if user not in self._waiting and self._places.take(user):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, {})[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came as its caller left
+                self._places.give(user)
+            elif len(self._waiting[user]) > 1:
+                del self._waiting[user][turn]
+            else:
+                del self._waiting[user]
+            self._pass_on()
+            raise
+
+    def give(self, user: str | None) -> None:
+        """Gives a place back, to the first that may have it."""
+        self._places.give(user)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        for user, turns in self._waiting.items():
+            turn = next((each for each in turns if not each.cancelled()), None)
+            if turn and self._places.take(user):
+                del turns[turn], self._waiting[user]
+                if turns:
+                    self._waiting[user] = turns  # behind all others
+                turn.set_result(None)
+                return
+
+    async def __aenter__(self) -> None:
+        await self.take(current_user.get())
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give(current_user.get())
+
+
 class ThreadPool:
-    """Runs calls in a few threads, of which no user ever has all; whoever waits gets a turn user by user.
+    """Runs calls in a few threads, of which no user ever has all.
 
     A call whose caller is gone keeps its thread until it ends. With `stops` it is cancelled, and ends at its
     next step; without, it is finished.
@@ -138,19 +185,18 @@ class ThreadPool:
     def __init__(self, *, threads: int, stops: bool) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
-        self._threads = Shares(threads)
+        self._threads = Queue(threads)
         self._stops = stops
-        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
 
     async def __call__(self, call: Callable[[], T]) -> T:
         user = current_user.get()
-        await self._turn(user)
+        await self._threads.take(user)
         work, loop = Cancellation(), asyncio.get_running_loop()
 
         def ended(_: Future[T]) -> None:
             """Gives the thread to the next, which may be later than its caller left."""
             with suppress(RuntimeError):  # the server has stopped meanwhile
-                loop.call_soon_threadsafe(self._give, user)
+                loop.call_soon_threadsafe(self._threads.give, user)
 
         running = self._pool.submit(work.run, call)
         running.add_done_callback(ended)
@@ -159,39 +205,6 @@ class ThreadPool:
         except asyncio.CancelledError:
             work.cancelled = self._stops
             raise
-
-    async def _turn(self, user: str | None) -> None:
-        """Waits until this user may have a thread."""
-        if user not in self._waiting and self._threads.take(user):
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user, {})[turn] = None
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it came as its caller left
-                self._threads.give(user)
-            elif len(self._waiting[user]) > 1:
-                del self._waiting[user][turn]
-            else:
-                del self._waiting[user]
-            self._pass_on()
-            raise
-
-    def _give(self, user: str | None) -> None:
-        self._threads.give(user)
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Gives a thread that is free to the first that may have it."""
-        for user, turns in self._waiting.items():
-            turn = next((each for each in turns if not each.cancelled()), None)
-            if turn and self._threads.take(user):
-                del turns[turn], self._waiting[user]
-                if turns:
-                    self._waiting[user] = turns  # behind all others
-                turn.set_result(None)
-                return
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)

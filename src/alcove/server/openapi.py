@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from alcove.api.messages import ErrorAnswer
+from alcove.api.operations import EVENTS
 from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
@@ -31,7 +31,7 @@ _PAGE = b"""<!doctype html>
 
 def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
     """The OpenAPI 3.0 document of these resources, with every error they answer."""
-    records = {r for each in resources for r in (each.body, each.answer, ErrorAnswer) if r}
+    records = {r for each in resources for r in (each.body, each.answer, each.refusal) if r}
     ordered = sorted(records, key=lambda record: record.__name__)
     refs, components = msgspec.json.schema_components(
         ordered, ref_template="#/components/schemas/{name}", schema_hook=_of_ours
@@ -152,13 +152,15 @@ def _responses(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
         found["200"] = {"description": about, "content": {media_type: {"schema": _TEXT}}}
     elif resource.answer:
         found["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
+        if resource.streams_too:
+            found["200"]["content"][EVENTS] = {"schema": _TEXT}
     if resource.quiet:
         found["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
     elif not found:
         found["204"] = {"description": "Done."}
     codes = {status: code for code, status in STATUS.items()}
     for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
-        answer = resource.answer if resource.open and status == 503 else ErrorAnswer
+        answer = resource.answer if resource.open and status == 503 else resource.refusal
         content = _json(schema[answer]) if answer else {}
         found[str(status)] = {"description": codes[status], "content": content}
     return found
@@ -185,6 +187,8 @@ def _as_3_0(node: Any) -> Any:
     if parts and {"type": "null"} in parts:
         rest = [part for part in parts if part != {"type": "null"}]
         node.pop("anyOf")
+        if "enum" in rest[0]:
+            rest[0]["enum"].append(None)
         if len(rest) == 1 and "$ref" not in rest[0]:
             return {**rest[0], **node, "nullable": True}
         return {**node, "anyOf": rest, "nullable": True}

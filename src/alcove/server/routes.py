@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.api import wire
-from alcove.api.messages import NoQuery
+from alcove.api.messages import ErrorAnswer, NoQuery
 from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
@@ -49,6 +49,8 @@ class Request:
     """One request and its answer, for its handler and for who tells of it: log, metrics, traces."""
 
     resource: Resource
+    refusal: Any = ErrorAnswer
+    """The record of errors at its path."""
     asked: Any
     """The record of the parameters: of the body where there is one, and of the query."""
     path: Mapping[str, str]
@@ -119,6 +121,10 @@ class Resource:
     """The field that a body of any other media type than JSON is as a whole."""
     streams: str | None = None
     """The media type of an answer that is sent piece by piece."""
+    streams_too: bool = False
+    """Whether the answer is sent as events to who asks so."""
+    refusal: Any = ErrorAnswer
+    """The record of errors here, whose `of` makes it from one."""
     takes_lines: bool = False
     """Whether the body is lines of JSON, read as they come and however many they are."""
     idempotent: bool = False
@@ -137,7 +143,7 @@ class Resource:
     """What the answer is where it is text and not one of our records."""
 
     def __post_init__(self) -> None:
-        self.lasts = bool(self.streams) or self.takes_lines
+        self.lasts = bool(self.streams) or self.takes_lines or self.unhurried
         """Whether it stays open for as long as there is something to send or to take."""
         required = self.body is None or any(field.required for field in msgspec.structs.fields(self.body))
         self.body_optional = self.method == "POST" and not required
@@ -241,6 +247,8 @@ def served(
     resources = []
     for each in operations(table):
         handler = getattr(streams, each.name) if each.streams else _handler(each, service, reads, changes)
+        if each.streams_too:
+            handler = _either(handler, getattr(streams, each.name))
         asked = {"query" if each.in_query else "body": each.request} if each.request else {}
         same = {field.name for field in fields(Resource) if hasattr(each, field.name)}
         told: dict[str, Any] = {name: getattr(each, name) for name in same} | asked
@@ -251,6 +259,8 @@ def served(
 def _handler(
     operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
 ) -> Handler:
+    if operation.awaited:
+        return _awaited(operation, service)
     method = getattr(service, operation.does.__name__)
     steps = operation.steps and operation.steps.__get__(service)
     threads = {True: reads, False: changes}
@@ -274,5 +284,30 @@ def _handler(
 
         reading = operation.reads if isinstance(operation.reads, bool) else operation.reads(arguments)
         return await threads[reading].settled(done())
+
+    return handle
+
+
+def _awaited(operation: Operation[..., Any], service: object) -> Handler:
+    """The handler of an operation that waits for others most of the time, and so holds no thread."""
+    does = operation.awaited
+    assert does is not None
+
+    async def handle(request: Request) -> Page:
+        try:
+            result = await does(service, request.principal, **operation.arguments(request))
+        except InvalidRequest as error:
+            raise operation.named(error) from None
+        return Page(wire.encoded(operation.told(result)))
+
+    return handle
+
+
+def _either(whole: Handler, in_pieces: Handler) -> Handler:
+    """The handler of what is answered in one of two ways, as the request says."""
+
+    async def handle(request: Request) -> Struct:
+        events = b"text/event-stream" in request.headers.get(b"accept", b"")
+        return await (in_pieces if request.asked.stream or events else whole)(request)
 
     return handle

@@ -26,24 +26,29 @@ import alcove.search.searcher  # noqa: F401  before the first request, not durin
 from alcove import __version__
 from alcove.agents.service import Agents
 from alcove.agents.spec_loading import Watched
+from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import FAMILIES
-from alcove.api.operations import (
-    AdminOperations,
+from alcove.api.agent_operations import (
     AgentOperations,
+    ChatOperations,
     KnowledgeOperations,
-    MemoryOperations,
     SessionOperations,
 )
+from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
+from alcove.core.waiting import Awaiting, Blocking
 from alcove.engine.commit import Observer
+from alcove.llm import provider_of
+from alcove.llm.model import Model
 from alcove.search.embedders import embedder_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
 from alcove.server.auth import LOOPBACK, Headers, authenticator
+from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
-from alcove.server.limits import ThreadPool
+from alcove.server.limits import Queue, ThreadPool
 from alcove.server.openapi import pages
 from alcove.server.protocol import Protocol
 from alcove.server.routes import Request, served
@@ -111,7 +116,13 @@ def build(config: ServeConfig) -> ASGIApp:
     tail = Tail(memories.last_event)
     memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
-    agents = Agents(memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer)
+    agents = Agents(
+        memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer, llm=config
+    )
+    awaiting = Awaiting(changes, Queue)
+    provider = provider_of(config, awaiting)
+    model = Model(provider, config, awaiting) if provider else None
+    chats = Chats(agents, model, config)
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
 
     async def authenticate_with_grants(headers: Headers) -> Principal:
@@ -133,6 +144,8 @@ def build(config: ServeConfig) -> ASGIApp:
         yield
         for each in tasks:
             each.cancel()
+        if model:
+            await model.close()
         for part in (reads, changes, agents, store):
             part.close()
         access.flush()
@@ -141,6 +154,7 @@ def build(config: ServeConfig) -> ASGIApp:
 
     health = monitoring.Health({**memories.readiness(), "agents": agents.check}, reads)
     streams = Streams(memories, agents, reads, changes, tail)
+    chat = ChatEdge(agents, chats)
     serve = partial(served, reads=reads, changes=changes, streams=streams)
     resources = [
         *serve(MemoryOperations, memories, changes=reads),
@@ -148,6 +162,8 @@ def build(config: ServeConfig) -> ASGIApp:
         *serve(AgentOperations, agents),
         *serve(SessionOperations, agents.sessions),
         *serve(KnowledgeOperations, agents.knowledge),
+        *serve(ChatOperations, chats, streams=chat),
+        *chat.resources(),
         *streams.resources(),
         *monitoring.resources(metrics, health),
     ]
@@ -182,6 +198,7 @@ def _try(config: ServeConfig) -> None:
     specs = _specs(config)
     for warning in specs.current().warnings if specs else ():
         log.warning("agent specs: %s", warning)
+    provider_of(config, Blocking())
     _store(config).close()
 
 
@@ -239,6 +256,8 @@ def check(config: ServeConfig) -> None:
     for origin in [] if config.cors_origins is None else config.cors_origins.split(","):
         if origin.strip() != "*" and not re.fullmatch(r"https?://[^/\s]+", origin.strip()):
             raise InvalidRequest("cors-origins", "origins such as https://app.example.org, or *")
+    if config.llm_url is not None and not config.llm_url.startswith(("http://", "https://")):
+        raise InvalidRequest("llm-url", "an address that starts with http:// or https://")
     if config.tokenizer not in FAMILIES:
         raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
     if config.jwt_secret == "":

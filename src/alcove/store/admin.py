@@ -208,7 +208,7 @@ class Admin(People):
         figures = {
             name: sum(getattr(root, name) for root in roots) for name in ("memories", "versions", "bytes")
         }
-        return Stats(**figures, roots=roots)
+        return Stats(**figures, roots=roots, llm=self.token_use())
 
     def audit(
         self,

@@ -89,6 +89,15 @@ class Root(Struct, frozen=True):
     bytes: int
 
 
+class AgentUse(Struct, frozen=True, kw_only=True):
+    """How many turns an agent had with an LLM, and the tokens they took."""
+
+    agent: str
+    turns: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
 class Stats(Struct, frozen=True):
     """How much there is, in all and under each root segment; bytes are those of sealed values."""
 
@@ -96,6 +105,8 @@ class Stats(Struct, frozen=True):
     versions: int
     bytes: int
     roots: list[Root]
+    llm: list[AgentUse] = []
+    """What agents took of an LLM in the last 90 days."""
 
 
 class ApiKey(Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from alcove.core.clock import DAY
 from alcove.core.cursor import Portion
-from alcove.core.errors import AlcoveError
+from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
@@ -172,6 +172,19 @@ class Memories(Writing, Reading):
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
+
+    def take_turn(self, namespace: Namespace) -> bool:
+        """Whether something may go on that does so once at a time for a namespace, in all processes."""
+        return self._engine.locks.take(namespace.encode("namespace"))
+
+    def give_turn(self, namespace: Namespace) -> None:
+        """Lets the next take its turn."""
+        self._engine.locks.give(namespace.encode("namespace"))
+
+    def refuse_wiped(self, user: str, since: tuple[int | None, int] | None) -> None:
+        """Raises where a user was wiped since `bound` gave this: what was begun then is not gone on with."""
+        if since and since[0] is not None and self.bound(user)[0] != since[0]:
+            raise Unavailable("what is kept of this user was erased in the meantime; nothing was stored")
 
     # Living and dying
 

@@ -17,7 +17,7 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Limit, Receipt, Shared
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import row_decoding, validation
-from alcove.store.admin_records import Held, ReviewPage
+from alcove.store.admin_records import AgentUse, Held, ReviewPage
 from alcove.store.common import Parts, Service
 from alcove.upkeep.wipe_ledger import Note
 from alcove.vault import user_subject
@@ -36,6 +36,8 @@ class People(Service):
         """Where what a user wrote is theirs, although the rooms there belong to nobody."""
         self.rooms_left_alone: Callable[[str], Iterable[Namespace]] = lambda user: ()
         """The rooms that go with a user because nobody else is in them."""
+        self.token_use: Callable[[], list[AgentUse]] = list
+        """What agents took of an LLM."""
         self.wake: Callable[[], None] = lambda: None
         """Called when something is to be scrubbed in the background."""
 

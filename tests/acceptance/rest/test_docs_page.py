@@ -104,12 +104,16 @@ def test_every_route_is_described_with_its_errors(document: dict[str, Any]) -> N
         assert described[where] >= statuses, where
 
 
-def test_every_route_describes_its_errors_as_the_one_shape(document: dict[str, Any]) -> None:
+def test_every_route_describes_its_errors_as_the_one_shape_and_openais_as_theirs(
+    document: dict[str, Any],
+) -> None:
     for where, operation in operations(document):
         for status, response in operation["responses"].items():
             if status[0] in "45" and where[1].startswith("/v1/"):
                 schema = response["content"]["application/json"]["schema"]
-                assert schema == {"$ref": "#/components/schemas/ErrorAnswer"}, (where, status)
+                openais = where[1].startswith(("/v1/chat/", "/v1/models"))
+                shape = "OpenAIError" if openais else "ErrorAnswer"
+                assert schema == {"$ref": f"#/components/schemas/{shape}"}, (where, status)
 
 
 def test_an_error_is_as_described(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 from alcove.agents.rooms import pools
 from alcove.agents.specs import Agent
-from alcove.agents.tools.base import Answer, Tool, Turn
+from alcove.agents.tools.base import Answer, Tool, Turn, rendered
 from alcove.agents.tools.private_pool_team import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools
 from alcove.agents.tools.user_memory import LONG_TERM_TOOLS, fact_tools
 
-__all__ = ["READING", "Answer", "Tool", "Turn", "toolset"]
+__all__ = ["READING", "Answer", "Tool", "Turn", "offered", "toolset"]
 
 
 @functools.lru_cache(1024)
@@ -30,6 +31,12 @@ def toolset(agent: Agent, team: bool) -> dict[str, Tool]:
     if sum(bool(tool.choose) for tool in tools) > 1:
         tools = [replace(tool, description=f"{tool.description} {tool.choose}".rstrip()) for tool in tools]
     return {tool.name: tool for tool in tools}
+
+
+@functools.lru_cache(1024)
+def offered(agent: Agent, team: bool) -> tuple[dict[str, Any], ...]:
+    """The same as a model is told of them, in OpenAI's words."""
+    return tuple(rendered(tool, "openai") for tool in toolset(agent, team).values())
 
 
 _ALL = (*PRIVATE_TOOLS, *pool_tools(()), *TEAM_TOOLS, *scratch_tools(()), *fact_tools(0), *LONG_TERM_TOOLS)

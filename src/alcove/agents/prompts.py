@@ -1,0 +1,241 @@
+"""What an agent remembers, tier by tier, as it is offered to the prompt of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, as_data, conversation_pieces
+from alcove.agents.conversations import Log, Said, SessionState, keeper, size, units, windowed
+from alcove.agents.messages import Message
+from alcove.agents.specs import AgentMemory
+from alcove.agents.summaries import Summaries
+from alcove.agents.summariser import Point, since
+from alcove.agents.summary_writer import Rolling
+from alcove.agents.tokens import TokenCounter
+from alcove.agents.tools.base import Turn, line, name, quoted
+from alcove.agents.tools.private_pool_team import left_behind
+from alcove.core.errors import InvalidRequest
+from alcove.core.principal import Principal
+from alcove.core.records import Memory
+from alcove.llm.model import Model
+from alcove.store import validation
+
+if TYPE_CHECKING:
+    from alcove.agents.knowledge import Knowledge
+    from alcove.agents.service import Agents
+    from alcove.search.terms import Question
+
+MOST_NOTES = 50
+"""Notes that a preamble offers, the newest ones."""
+MOST_STANDING = 1000
+"""Standing instructions that are looked at, of each room."""
+RECALLED = frozenset(("standing", "facts", "long_term"))
+"""The tiers that draw on the recall budget."""
+Text = Annotated[str, Meta(min_length=1)]
+Budget = Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class Prompts:
+    """Makes contexts of what agents remember."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        knowledge: Knowledge,
+        counter: Callable[[], TokenCounter],
+        model: Model | None = None,
+    ) -> None:
+        """`counter`: what counts tokens, loaded when first asked for. `model`: writes summaries, too."""
+        self._agents, self._memories = agents, agents.memories
+        self._knowledge, self._counter = knowledge, counter
+        self._summaries = Summaries(agents.memories, self.count, model)
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has."""
+        return self._counter()(text)
+
+    def context(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        budget_tokens: Budget = DEFAULT_BUDGET,
+    ) -> Context:
+        """What a model is to be sent for a message: all enabled tiers within one budget, and the receipt.
+
+        `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
+        """
+        validation.whole(budget_tokens, "budget_tokens", 1, 10_000_000)
+        return self.assembled(self._turn(principal, agent, session_id), [said(message)], budget_tokens)
+
+    def assembled(
+        self,
+        turn: Turn,
+        new: Sequence[Message],
+        budget: int,
+        *,
+        before: Sequence[Message] | None = None,
+        instructions: Sequence[str] = (),
+    ) -> Context:
+        """The same in a turn, for one or several messages.
+
+        `before`: what was said before, where that is not what is kept of the session; all of it goes in,
+        beside the budget. `instructions`: a caller's own, after those of the agent.
+        """
+        spec, principal, count = turn.rooms.agent, turn.caller, self._counter()
+        recalls = spec.memory != AgentMemory()
+        budget += sum(size(each, count) for each in before or ())
+        assembly = Assembly([spec.instructions, *instructions], new, budget, count, recalls=recalls)
+        message = next((each.content for each in reversed(new) if each.role == "user" and each.content), "")
+        with assembly.stage("conversation"):
+            if before is None:
+                begun = self._conversation(self._log(turn), assembly)
+            else:
+                begun = bool(before)
+                told = [Said(n, f"message {n}", each) for n, each in enumerate(before, 1)]
+                assembly.offer("conversation", conversation_pieces(units(told), assembly))
+        with assembly.stage("summary"):
+            if spec.memory.session_memory.enabled:
+                if not begun:
+                    self._summaries.catch_up(spec, principal.user_id)
+                rolling = self._summaries.of(principal, spec.name)
+                _offer_summary(assembly, "summary", rolling.points, rolling)
+        with assembly.stage("preamble"):
+            if spec.memory.private.enabled and not begun:
+                self._preamble(turn, assembly)
+        searches = spec.memory.facts.enabled or spec.memory.long_term.enabled or spec.memory.knowledge.enabled
+        if searches and message:
+            with assembly.stage("embedding"):
+                asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
+                question = self._memories.question(asked)
+                assembly.degrade(question.degraded)
+            with assembly.stage("recall"):
+                self._recall(turn, question, assembly)
+            with assembly.stage("knowledge"):
+                self._knowledge.offer(turn, question, assembly)
+        context = assembly.done()
+        recalled = sum(
+            len(context.receipt.tiers[tier].items) for tier in RECALLED & context.receipt.tiers.keys()
+        )
+        turn.recalls.begin(turn.rooms, spec.memory.long_term.recall_budget - recalled)
+        return context
+
+    def _conversation(self, log: Log, assembly: Assembly) -> bool:
+        """Offers the window, and the summary of what fell out of it; whether anything was said before."""
+        spec, said, tokens = log.agent.memory.conversation, list[Said](), 0
+        for each in log.newest_first():
+            said.append(each)
+            tokens += size(each.message, self.count)
+            outside = len(said) > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens)
+            if outside or not spec.enabled:
+                break
+        if said and spec.enabled:
+            while outside and said[-1].message.role == "tool":
+                said.pop()  # its call is older than the window
+            kept, _ = windowed(units(said[::-1]), spec, self.count)
+            shown = sum(map(len, kept))
+            assembly.offer("conversation", conversation_pieces(kept, assembly))
+            assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
+            if spec.summarize:
+                state = log.state()[0]
+                _offer_summary(assembly, "running", state.running, state)
+        return bool(said)
+
+    def _preamble(self, turn: Turn, assembly: Assembly) -> None:
+        """Offers the private notes, or older ones where there are none, the newest first."""
+        room = turn.room(turn.rooms.private)
+        entries = sorted(room.entries(), key=lambda entry: entry.created_at, reverse=True)
+        notes: list[Memory] = [*filter(None, (room.get(entry.key) for entry in entries[:MOST_NOTES]))]
+        if not entries:
+            older = {
+                memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)
+            }
+            entries = sorted(older.values(), key=lambda memory: memory.created_at, reverse=True)
+            notes = [*older.values()][::-1][:MOST_NOTES]
+        assembly.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])
+        assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=len(entries) - len(notes))
+
+    def _recall(self, turn: Turn, question: Question, assembly: Assembly) -> None:
+        """Offers standing instructions, and what of facts and long-term memory fits the message best.
+
+        All of it, with what tools recall in this turn, is at most the recall budget.
+        """
+        memory, budget = turn.rooms.agent.memory, turn.rooms.agent.memory.long_term.recall_budget
+        rooms = [("long_term", turn.room(at)) for at in turn.rooms.long_term.values()]
+        standing: dict[str, Memory] = {}
+        for _, room in rooms:
+            found = room.answers(question, filter={"type": "instruction"}, limit=MOST_STANDING)
+            standing |= {each.id: each for each in found}
+        newest = sorted(standing.values(), key=lambda each: each.created_at, reverse=True)
+        assembly.offer("standing", [_standing_piece(each) for each in newest[:budget]][::-1])
+        assembly.leave_out("standing", "recall budget", count=len(newest[budget:]))
+        rooms += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
+        related = [
+            (tier, each)
+            for tier, room in rooms
+            for each in room.answers(question, limit=budget)
+            if each.id not in standing
+        ]
+        related.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
+        chosen = related[: max(0, budget - len(newest))]
+        for tier in ("facts", "long_term"):
+            source = f"{tier.replace('_', '-')} memory"
+            pieces = [_memory_piece(each, source) for of, each in chosen if of == tier]
+            there = sum(room.size() for of, room in rooms if of == tier)
+            assembly.offer(tier, pieces)
+            known = len(pieces) + (len(standing) if tier == "long_term" else 0)
+            assembly.leave_out(tier, "recall budget", count=max(0, there - known))
+
+    def _turn(self, principal: Principal, agent: str, session: str) -> Turn:
+        return self._agents.turn(principal, self._agents.agent(principal, agent), session)
+
+    def _log(self, turn: Turn) -> Log:
+        return Log(self._memories, turn.rooms, keeper(turn.caller, turn.rooms.agent.name), self.count)
+
+
+def said(message: str, field: str = "message") -> Message:
+    """What a user says; an error names the field that it came in."""
+    if not validation.text(message, field).strip():
+        raise InvalidRequest(field, "something that was said")
+    return Message(role="user", content=message)
+
+
+def _offer_summary(
+    assembly: Assembly, tier: str, points: Sequence[Point], summary: Rolling | SessionState
+) -> None:
+    """Offers a summary: a model's words as far as they go, and the conversation's sentences since."""
+    prose = summary.prose
+    lines = prose.text.splitlines() if prose else []
+    written = [
+        Piece(f"line {n}", as_data(quoted(line)), f"summary by {prose.model}", prose.upto, wanted=len(lines))
+        for n, line in enumerate(lines, 1)
+        if prose
+    ]
+    assembly.offer(tier, [*written, *_point_pieces(since(points, prose))])
+    if summary.trouble:
+        assembly.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
+
+
+def _point_pieces(points: Sequence[Point]) -> Iterator[Piece]:
+    for place, point in enumerate(points):
+        when = f", {point.at.date()}" if point.at else ""
+        text = f"{quoted(point.text)} ({name(point.speaker)}{when})"
+        yield Piece(f"point {place + 1}", as_data(text), "summary", point.at, wanted=point.weight)
+
+
+def _memory_piece(memory: Memory, source: str) -> Piece:
+    text = f"{line(memory)[:-1]}, {source})"
+    return Piece(
+        memory.id, as_data(text), source, memory.created_at, memory.score, wanted=memory.score or 0.0
+    )
+
+
+def _standing_piece(memory: Memory) -> Piece:
+    text = f"{quoted(memory.value.get('content'))} (since {memory.created_at.date()})"
+    moment = memory.created_at.timestamp()
+    return Piece(memory.id, as_data(text), "standing instruction", memory.created_at, wanted=moment)

@@ -1,0 +1,335 @@
+"""An agent's turn: what it is sent, the tools its model calls, the answer, and what is kept of it.
+
+The context decides what can be reached, not the model: tools are bound to the turn's rooms before the model
+is asked, and a tool that the turn does not have is refused in one line. Only a turn that has come to its end
+is kept, as a whole; one that failed, or that nobody waits for any more, leaves nothing of what was said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from alcove.agents.context import Context
+from alcove.agents.conversations import Bound, turns_room, unseen
+from alcove.agents.messages import Message
+from alcove.agents.prompts import Budget, Text
+from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
+from alcove.agents.specs import Agent
+from alcove.agents.tools import Turn, offered
+from alcove.core.errors import AlcoveError, InvalidRequest, Unavailable, UpstreamFailed, UpstreamTimeout
+from alcove.core.principal import Principal
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Waiting, blocks, blocks_in_turn
+from alcove.llm.model import Answered, Asked, Model, TokenUse, used
+
+if TYPE_CHECKING:
+    from alcove.agents.service import Agents
+
+MOST_CALLS = 32
+"""Calls of tools in one round; more are refused."""
+_POLL_SECONDS = 0.01
+_BETWEEN = "\n\n"
+"""What stands between texts of two rounds."""
+
+
+class Runner:
+    """Runs turns of agents with a model."""
+
+    def __init__(self, agents: Agents, model: Model | None, settings: LLMSettings) -> None:
+        self._agents, self._model, self._settings = agents, model, settings
+        self._memories = agents.memories
+
+    @property
+    def waiting(self) -> Waiting:
+        """How it waits for the model and the store; an error where there is no model."""
+        if self._model is None:
+            raise Unavailable("no LLM is configured: say which one with --llm-url or ALCOVE_LLM_URL")
+        return self._model.waiting
+
+    @blocks
+    async def chat(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        instances: Mapping[str, str] | None = None,
+        budget_tokens: Budget | None = None,
+        explain: bool = False,
+    ) -> Reply:
+        """Says something to an agent, and gives its answer; the turn is kept in the session.
+
+        `session_id`: the conversation. `message`: what the user says. `instances`: ids of runs by their
+        kind. `budget_tokens`: for what the model is sent. `explain`: whether to tell what that was.
+        """
+        asked = TurnRequest.said(agent, session_id, message, instances, budget_tokens, explain=explain)
+        return await self.reply(principal, asked)
+
+    @blocks_in_turn
+    async def chat_stream(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        instances: Mapping[str, str] | None = None,
+        budget_tokens: Budget | None = None,
+        explain: bool = False,
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """The same, with the answer piece by piece as it comes; the last event has the whole reply."""
+        asked = TurnRequest.said(agent, session_id, message, instances, budget_tokens, explain=explain)
+        async with aclosing(self.turn(principal, replace(asked, stream=True))) as events:
+            async for event in events:
+                yield event
+
+    async def reply(self, principal: Principal, asked: TurnRequest) -> Reply:
+        """What a turn comes to."""
+        async with aclosing(self.turn(principal, asked)) as events:
+            async for event in events:
+                if event.reply:
+                    return event.reply
+        raise AssertionError("a turn ends with its reply")
+
+    async def turn(self, principal: Principal, asked: TurnRequest) -> AsyncGenerator[ChatEvent, None]:
+        """One turn: pieces of the answer and tools as they come, then the reply."""
+        run, spec = self.waiting.run, self._agents.agent(principal, asked.agent)
+        where = asked.session_id, asked.team, asked.instances
+        turn = await run(lambda: self._agents.turn(principal, spec, *where))
+        _refuse_ambiguous(turn, asked.tools)
+        work = _Work(self._settings.turn_seconds)
+        async with self._alone(turn, work):
+            bound = self._memories.bound(principal.user_id)
+            with work.stage("context"):
+                new, context = await run(partial(self._context, turn, asked))
+            work.sent = [*context.messages]
+            try:
+                async with aclosing(self._rounds(turn, asked, work, bound)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                if work.use.total_tokens:
+                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
+            stored = asked.session_id is not None and not work.calls and _keeps(spec)
+            if stored:
+                with work.stage("store"):
+                    kept = [*new, Message(role="assistant", content=work.text)]
+                    await run(partial(self._agents.sessions.keep, turn, kept, bound))
+            yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
+
+    async def _rounds(
+        self, turn: Turn, asked: TurnRequest, work: _Work, bound: Bound
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """Asks the model, and runs the tools it calls, until it answers or calls one of the caller's."""
+        theirs = {each["function"]["name"] for each in asked.tools}
+        while True:
+            asking = Asked(
+                messages=work.sent,
+                tools=self._tools(turn, asked, work),
+                options=_later(asked.options) if work.rounds else asked.options,
+                stream=asked.stream,
+                seconds=work.left(),
+            )
+            async with aclosing(self._answer(asking, work)) as pieces:
+                async for piece in pieces:
+                    yield ChatEvent(text=piece)
+            calls = work.answered.tool_calls
+            if not calls:
+                return
+            self._memories.refuse_wiped(turn.caller.user_id, bound)
+            mine = [call for call in calls if call["function"]["name"] not in theirs]
+            with work.stage("tools"):
+                uses = await self.waiting.run(partial(self._uses, turn.caller, asked, mine))
+            work.tools += uses
+            for use in uses:
+                yield ChatEvent(tool=use)
+            work.calls = [call for call in calls if call not in mine]
+            if work.calls:
+                return
+            work.sent.append(Message(role="assistant", content=work.answered.text or None, tool_calls=mine))
+            work.sent += (
+                Message(role="tool", content=use.text, tool_call_id=call["id"])
+                for call, use in zip(mine, uses, strict=True)
+            )
+
+    def _context(self, turn: Turn, asked: TurnRequest) -> tuple[list[Message], Context]:
+        """What is new in what was told, and what the model is to be sent for it."""
+        sessions, budget = self._agents.sessions, asked.budget or self._settings.context_tokens
+        assembled = partial(sessions.assembled, turn, instructions=asked.instructions)
+        if asked.session_id is not None:
+            new = unseen(asked.told, sessions.last(turn))
+            if not new or new[-1].role == "assistant":
+                raise InvalidRequest("messages", "something that was said after what is kept of the session")
+            return new, assembled(new, budget)
+        last = max((n for n, each in enumerate(asked.told) if each.role == "user"), default=0)
+        new = [*asked.told[last:]]
+        return new, assembled(new, budget, before=asked.told[:last])
+
+    def _tools(self, turn: Turn, asked: TurnRequest, work: _Work) -> Sequence[Mapping[str, Any]]:
+        """The tools that the model is told of: none once it has to answer."""
+        settings = self._settings
+        if work.rounds >= settings.turn_rounds or work.use.total_tokens >= settings.turn_tokens:
+            return ()
+        return (*offered(turn.rooms.agent, turn.rooms.team is not None), *asked.tools)
+
+    async def _answer(self, asking: Asked, work: _Work) -> AsyncGenerator[str, None]:
+        """The text of one answer as it comes; what it took is counted, however it ends."""
+        assert self._model is not None
+        count, left = self._agents.sessions.count, self._settings.turn_tokens - work.use.total_tokens
+        answered, texts, spoken = None, list[str](), 0
+        try:
+            with work.stage("llm"):
+                async with aclosing(self._model.ask(asking)) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, Answered):
+                            answered = piece
+                            break
+                        if work.text and not texts:
+                            work.text += _BETWEEN
+                            yield _BETWEEN
+                        texts.append(piece)
+                        work.text, spoken = work.text + piece, spoken + count(piece)
+                        yield piece
+                        if spoken > left:
+                            break
+        finally:
+            work.rounds += 1
+            if answered and answered.use:
+                work.use += answered.use
+            elif texts or answered:
+                work.use += used(sum(count(each.content or "") for each in asking.messages), spoken)
+        work.answered = answered or Answered(text="".join(texts), finish="length")
+        if work.answered.tool_calls and not asking.tools:  # it had to answer
+            work.answered = Answered(text=work.answered.text, finish="length")
+        if not (work.answered.tool_calls or work.text.strip()):
+            raise UpstreamFailed("the LLM gave no answer")
+
+    def _uses(
+        self, principal: Principal, asked: TurnRequest, calls: Sequence[Mapping[str, Any]]
+    ) -> list[ToolUse]:
+        """What the tools that a model calls give, one after the other: what one writes the next one reads."""
+        return [self._use(principal, asked, n, call["function"]) for n, call in enumerate(calls)]
+
+    def _use(
+        self, principal: Principal, asked: TurnRequest, number: int, function: Mapping[str, str]
+    ) -> ToolUse:
+        name, arguments, outcome = function["name"], dict[str, Any](), "ok"
+        try:
+            if number >= MOST_CALLS:
+                raise InvalidRequest("tool_calls", f"at most {MOST_CALLS} at once")
+            arguments = _object(function["arguments"])
+            text = self._agents.call(
+                principal,
+                asked.agent,
+                name,
+                arguments,
+                session_id=asked.session_id,
+                team=asked.team,
+                instances=asked.instances,
+            ).text
+        except AlcoveError as error:
+            outcome, text = error.code, f"error: {' '.join(error.message.split())}"
+        return ToolUse(tool=name, arguments=arguments, outcome=outcome, text=text)
+
+    @asynccontextmanager
+    async def _alone(self, turn: Turn, work: _Work) -> AsyncIterator[None]:
+        """Waits until no other turn of the session is under way, in whichever process."""
+        if turn.rooms.session_id is None:
+            yield
+            return
+        room = turns_room(turn.rooms.agent.name, turn.rooms.user, turn.rooms.session())
+        with work.stage("queue"):
+            while not self._memories.take_turn(room):
+                work.left()
+                await self.waiting.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            self._memories.give_turn(room)
+
+
+class _Work:
+    """What a turn has come to so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self.sent: list[Message] = []
+        """What the model is sent."""
+        self.answered = Answered(text="")
+        """What it answered the last time."""
+        self.text = ""
+        """All that it said, in however many rounds."""
+        self.tools: list[ToolUse] = []
+        self.calls: list[dict[str, Any]] = []
+        """Of the caller's own tools."""
+        self.rounds = 0
+        self.use = TokenUse()
+        self.timings: dict[str, float] = {}
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """How many seconds the turn still has."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise UpstreamTimeout("the turn took longer than it may")
+        return left
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Takes down how long a part of the work takes."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + (time.perf_counter() - started) * 1000
+
+
+def _reply(asked: TurnRequest, context: Context, work: _Work, *, stored: bool) -> Reply:
+    return Reply(
+        agent=asked.agent,
+        session_id=asked.session_id,
+        text=work.text,
+        finish="tool_calls" if work.calls else work.answered.finish,
+        tools=work.tools,
+        tool_calls=work.calls,
+        rounds=work.rounds,
+        usage=work.use,
+        stored=stored,
+        receipt=context.receipt,
+        timings_ms={name: round(ms, 3) for name, ms in work.timings.items()},
+        sent=work.sent if asked.explain else [],
+    )
+
+
+def _keeps(agent: Agent) -> bool:
+    """Whether turns of an agent are kept."""
+    memory = agent.memory
+    return agent.auto_memory or memory.conversation.enabled or memory.session_memory.enabled
+
+
+def _refuse_ambiguous(turn: Turn, tools: Sequence[Mapping[str, Any]]) -> None:
+    for place, each in enumerate(tools):
+        if each["function"]["name"] in turn.tools:
+            raise InvalidRequest(f"tools[{place}].function.name", "another name: the agent has such a tool")
+
+
+def _later(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options after the first round: whoever had to call a tool has done so."""
+    return {name: value for name, value in options.items() if name != "tool_choice"}
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequest("arguments", "a JSON object")
+    return found

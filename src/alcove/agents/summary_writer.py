@@ -1,0 +1,200 @@
+"""Has a model write summaries in the background: of a conversation's beginning, and of all that have ended.
+
+Nobody waits for it. What it wrote is put beside the sentences that are there (`prose.py`), unless the summary
+was taken away or written by somebody else meanwhile; where it failed, why is noted there for receipts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct, structs
+
+from alcove.agents.conversations import (
+    RUNNING_TOKENS,
+    STATE,
+    Log,
+    SessionState,
+    decoded,
+    keeper,
+    summary_room,
+    undisturbed,
+)
+from alcove.agents.messages import Message
+from alcove.agents.prose import written
+from alcove.agents.rooms import Rooms
+from alcove.agents.specs import Agent
+from alcove.agents.summariser import Point, Prose, since
+from alcove.core.background import Worker
+from alcove.core.errors import AlcoveError
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import Deferred
+from alcove.core.waiting import Blocking, at_once
+from alcove.llm.model import Model
+from alcove.store.memories import Memories
+
+log = logging.getLogger("alcove")
+ROLLING = "rolling"
+"""The key of the summary of a user's conversations."""
+ROLLING_TOKENS = 600
+"""What that may have."""
+MOST_WAITING = 10_000
+AT_ONCE = 4
+_LONGEST_PAUSE = 60.0
+_AGAIN_SECONDS, _MOST_TRIES = 30.0, 6
+_AT_CLOSING_SECONDS = 2.0
+
+
+class Rolling(Struct, frozen=True, kw_only=True):
+    """The summary of a user's conversations with an agent."""
+
+    points: list[Point] = []
+    conversations: int = 0
+    """How many were merged into it, each time it had something new."""
+    updated_at: datetime | None = None
+    prose: Prose | None = None
+    """The same in a model's words, as far as it got."""
+    trouble: str = ""
+    """Why a model made no summary the last time; empty where it did."""
+
+
+class Wanted(NamedTuple):
+    """A summary that a model is to write: of a session, or of all conversations, that being the last."""
+
+    agent: Agent
+    user: str
+    session: str
+    rolling: bool
+
+    @property
+    def place(self) -> tuple[Namespace, str]:
+        """Where it is."""
+        if self.rolling:
+            return summary_room(self.agent.name, self.user), ROLLING
+        return summary_room(self.agent.name, self.user, self.session), STATE
+
+
+class _Found(NamedTuple):
+    """A summary as it is."""
+
+    record: Rolling | SessionState
+    revision: int
+
+    @property
+    def points(self) -> list[Point]:
+        return self.record.points if isinstance(self.record, Rolling) else self.record.running
+
+
+class SummaryWriter:
+    """Writes what is wanted, a few at a time."""
+
+    def __init__(self, memories: Memories, count: Callable[[str], int], model: Model | None) -> None:
+        """`count`: how many tokens a text has. `model`: who writes; without one nothing is wanted."""
+        self._memories, self._count, self._model = memories, count, model
+        self._due: dict[Wanted, tuple[float, int]] = {}
+        """When to write each, and how often that failed."""
+        self._mutex = threading.Lock()
+        self._worker = Worker("summary-writer", self._write_due, _LONGEST_PAUSE)
+
+    def want(self, wanted: Wanted) -> None:
+        """Has a summary written soon; beyond `MOST_WAITING`, when there is more to sum up."""
+        if self._model is None:
+            return
+        with self._mutex:
+            if len(self._due) < MOST_WAITING:
+                self._due[wanted] = time.monotonic(), 0
+        self._worker.wake()
+
+    def _write_due(self) -> float:
+        """Writes what is due, and says how long to pause: until the next may be."""
+        now = time.monotonic()
+        with self._mutex:
+            due = [wanted for wanted, (at, _) in self._due.items() if at <= now][:AT_ONCE]
+            work = [self._write(wanted, self._due.pop(wanted)[1]) for wanted in due]
+        at_once(Blocking().together(work))
+        with self._mutex:
+            ahead = min((at for at, _ in self._due.values()), default=now + _LONGEST_PAUSE)
+        return min(max(ahead - time.monotonic(), 0.01), _LONGEST_PAUSE)
+
+    async def _write(self, wanted: Wanted, tries: int) -> None:
+        """Has one written; where that fails it is noted, and tried again some time later."""
+        try:
+            bound, found = self._memories.bound(wanted.user), self._found(wanted)
+            if found is None or self._worker.stopping:
+                return
+            points, messages = since(found.points, found.record.prose), self._messages(wanted, found.record)
+            if not points or (not wanted.rolling and 2 * len(messages) < _window(wanted)):
+                return
+            prose, trouble = found.record.prose, ""
+            try:
+                prose = await self._prose(wanted, prose, points, messages)
+            except AlcoveError as error:
+                trouble = error.message
+                with self._mutex:
+                    if tries < _MOST_TRIES:
+                        self._due.setdefault(
+                            wanted, (time.monotonic() + _AGAIN_SECONDS * 2**tries, tries + 1)
+                        )
+            undisturbed(lambda: self._put(wanted, found, prose, trouble, bound))
+        except Exception as error:
+            log.warning("a summary for %s was not written: %r", wanted.agent.name, error)
+
+    async def _prose(
+        self, wanted: Wanted, before: Prose | None, points: list[Point], messages: list[Message]
+    ) -> Prose:
+        assert self._model is not None
+        most = ROLLING_TOKENS if wanted.rolling else RUNNING_TOKENS
+        return await written(self._model, before, points, messages, most_tokens=most, count=self._count)
+
+    def _found(self, wanted: Wanted) -> _Found | None:
+        """The summary as it is now; None where there is none."""
+        memory = self._memories.get(keeper(Principal(wanted.user), wanted.agent.name), *wanted.place)
+        record: Rolling | SessionState | None = None
+        if memory is not None:
+            record = decoded(memory, Rolling) if wanted.rolling else decoded(memory, SessionState)
+        return _Found(record, memory.revision) if memory and record else None
+
+    def _messages(self, wanted: Wanted, record: Rolling | SessionState) -> list[Message]:
+        """What was said in the session that a model's summary does not speak for yet."""
+        rooms, who = Rooms(wanted.agent, wanted.user, wanted.session), Principal(wanted.user)
+        log = Log(self._memories, rooms, keeper(who, wanted.agent.name), self._count)
+        state, found = log.state()[0], list[Message]()
+        last = state.merged if wanted.rolling else state.covered
+        for said in log.newest_first(before=last + 1):
+            if record.prose and said.message.at and said.message.at <= record.prose.upto:
+                break
+            found.append(said.message)
+        return found[::-1]
+
+    def _put(
+        self, wanted: Wanted, before: _Found, prose: Prose | None, trouble: str, bound: tuple[int | None, int]
+    ) -> None:
+        """Puts what was written beside the sentences, if it is still the same summary."""
+        now = self._found(wanted)
+        if now is None or now.revision < before.revision or now.record.prose != before.record.prose:
+            return
+        if (now.record.prose, now.record.trouble) != (prose, trouble):
+            changed = structs.replace(now.record, prose=prose, trouble=trouble)
+            put = Deferred(
+                *wanted.place,
+                msgspec.to_builtins(changed),
+                expected_revision=now.revision,
+                data_key=bound[0],
+                wipes=bound[1],
+            )
+            self._memories.put_record(keeper(Principal(wanted.user), wanted.agent.name), put)
+
+    def close(self) -> None:
+        """Starts nothing more; what is under way is waited for shortly."""
+        self._worker.stop(_AT_CLOSING_SECONDS)
+
+
+def _window(wanted: Wanted) -> int:
+    return wanted.agent.memory.conversation.window_size

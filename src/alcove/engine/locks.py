@@ -1,0 +1,73 @@
+"""Locks by name that the processes of a store share, so that something goes on once at a time.
+
+A name is a byte of an empty file beside the store's, far behind its end, which the operating system locks. It
+lets go when the process ends, however that happens; nothing is written, and no name can be read there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+_opening = threading.Lock()
+_open: dict[Path, Locks] = {}
+"""Those of this process: a lock is the process's, and lost when it closes the file anywhere."""
+
+
+class Locks:
+    """The locks of one process on one store, for all who have it open. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._users = 0
+        self._file: int | None = None
+        self._held: set[int] = set()
+        self._mutex = threading.Lock()
+
+    @classmethod
+    def beside(cls, store: Path) -> Locks:
+        """The locks of a store; they are closed as often as they were asked for."""
+        path = store.resolve().with_name(f"{store.name}.turns")
+        with _opening:
+            locks = _open.setdefault(path, cls(path))
+            locks._users += 1
+            return locks
+
+    def take(self, name: bytes) -> bool:
+        """Takes a lock, unless anybody has it, in whichever process or thread."""
+        place = _place(name)
+        with self._mutex:
+            if place in self._held:
+                return False
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except (BlockingIOError, PermissionError):
+                return False
+            self._held.add(place)
+            return True
+
+    def give(self, name: bytes) -> None:
+        """Gives a lock back that was taken here."""
+        with self._mutex:
+            place = _place(name)
+            self._held.discard(place)
+            if self._file is not None:
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+
+    def close(self) -> None:
+        """Gives all of them back, once nobody has the store open."""
+        with _opening, self._mutex:
+            self._users -= 1
+            if not self._users:
+                del _open[self._path]
+                if self._file is not None:
+                    os.close(self._file)
+
+
+def _place(name: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2

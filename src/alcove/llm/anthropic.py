@@ -1,0 +1,177 @@
+"""Anthropic's models, through its official client library.
+
+What Alcove says in OpenAI's words is translated here: instructions beside the messages, calls of tools and
+their results as blocks, and the events of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from alcove.agents.messages import Message
+from alcove.core.errors import needed_by
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Awaiting, Waiting
+from alcove.llm.model import MOST_CHARACTERS, Answered, Asked, Calls, Trouble, used
+
+_FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+_MOST_TOKENS = 8192
+"""Of an answer, because Anthropic wants to be told."""
+_OPTIONS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop_sequences"}
+_TOOL_CHOICE = {"auto": "auto", "none": "none", "required": "any"}
+"""What OpenAI and Anthropic call the same."""
+
+
+class Anthropic:
+    """A provider of models by Anthropic's messages."""
+
+    def __init__(self, settings: LLMSettings, waiting: Waiting) -> None:
+        with needed_by("--llm-provider anthropic", extra="anthropic"):
+            import anthropic  # noqa: PLC0415
+        self._library, self._waiting = anthropic, waiting
+        kind = anthropic.AsyncAnthropic if isinstance(waiting, Awaiting) else anthropic.Anthropic
+        url = settings.llm_url and settings.llm_url.rstrip("/").removesuffix("/v1")
+        self._client: Any = kind(api_key=settings.llm_key or "", base_url=url, max_retries=0)
+        self._model, self._most = settings.llm_model or "default", settings.answer_tokens or _MOST_TOKENS
+
+    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        """Pieces of the text as they come, and the whole answer at last."""
+        library = self._library
+        try:
+            made = self._client.messages.create(**self._request(asked), stream=True, timeout=seconds)
+            stream = await self._waiting.given(made)
+            try:
+                async for piece in self._folded(self._waiting.each(stream)):
+                    yield piece
+            finally:
+                await self._waiting.given(stream.close())
+        except library.APITimeoutError as error:
+            raise Trouble(repr(error), timeout=True) from None
+        except library.APIStatusError as error:
+            after = error.response.headers.get("retry-after", "")
+            seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
+            status = (
+                error.status_code if error.status_code >= 400 else 500
+            )  # an error in a stream comes with 200
+            raise Trouble(str(error), status=status, after=seconds) from None
+        except library.APIConnectionError as error:
+            raise Trouble(f"{error} ({error.__cause__!r})") from None
+        except (
+            library.AnthropicError,
+            AttributeError,
+            TypeError,
+            ValueError,
+        ) as error:  # of what is no event
+            raise Trouble(f"its answer is none: {error!r}", status=200) from None
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore2", "httpcore"):
+                raise Trouble(f"its answer broke off: {error!r}", status=502) from None
+            raise
+
+    def _request(self, asked: Asked) -> dict[str, Any]:
+        options = {_OPTIONS[name]: value for name, value in asked.options.items() if name in _OPTIONS}
+        if isinstance(options.get("stop_sequences"), str):
+            options["stop_sequences"] = [options["stop_sequences"]]
+        most = asked.options.get("max_completion_tokens") or asked.options.get("max_tokens") or self._most
+        request = {"model": self._model, "max_tokens": most, **options}
+        system = [
+            each.content for each in asked.messages if each.role in ("system", "developer") and each.content
+        ]
+        if system:
+            request["system"] = [{"type": "text", "text": text} for text in system]
+        request["messages"] = [*_merged(asked.messages)]
+        if asked.tools:
+            request["tools"] = [_tool(each["function"]) for each in asked.tools]
+            if choice := _choice(asked.options.get("tool_choice")):
+                request["tool_choice"] = choice
+        return request
+
+    async def _folded(self, events: AsyncIterator[Any]) -> AsyncGenerator[str | Answered, None]:
+        """The text of a stream's events as it comes, and in the end all that they came to."""
+        text, calls, finish, prompt, completion, length = list[str](), Calls(), None, 0, 0, 0
+        async for event in events:
+            said = None
+            if event.type == "message_start":
+                use = event.message.usage
+                cached = (use.cache_creation_input_tokens or 0) + (use.cache_read_input_tokens or 0)
+                prompt, completion = use.input_tokens + cached, use.output_tokens
+            elif event.type == "content_block_start" and event.content_block.type == "tool_use":
+                length += calls.add(event.index, id=event.content_block.id, name=event.content_block.name)
+            elif event.type == "content_block_start" and event.content_block.type == "text":
+                said = event.content_block.text
+            elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+                length += calls.add(event.index, arguments=event.delta.partial_json)
+            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+                said = event.delta.text
+            elif event.type == "message_delta":
+                finish, completion = event.delta.stop_reason, event.usage.output_tokens
+            if said:
+                text.append(said)
+                length += len(said)
+                yield said
+            if length > MOST_CHARACTERS:
+                raise Trouble("its answer is too long", status=200)
+        if finish is None:
+            raise Trouble("its answer ended before its end", status=200)
+        finish = _FINISH.get(finish, "stop")
+        use = used(prompt, completion)
+        yield Answered(text="".join(text), tool_calls=calls.done(), finish=finish, use=use)
+
+    async def close(self) -> None:
+        await self._waiting.given(self._client.close())
+
+
+def _merged(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Messages as blocks; neighbours of one role are one, as results of parallel calls have to be."""
+    role, blocks = None, list[dict[str, Any]]()
+    for message in messages:
+        if message.role in ("system", "developer"):
+            continue
+        speaks = "assistant" if message.role == "assistant" else "user"
+        if speaks != role and blocks:
+            yield {"role": role, "content": blocks}
+            blocks = []
+        role = speaks
+        blocks += _blocks(message)
+    yield {"role": role, "content": blocks}
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    if message.role == "tool":
+        yield {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content or ""}
+        return
+    if message.content and message.content.strip():
+        yield {"type": "text", "text": message.content}
+    for call in message.tool_calls:
+        function = call["function"]
+        yield {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": function["name"],
+            "input": _object(function["arguments"]),
+        }
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call, as an object even where a model gave none."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"name": function["name"], "description": function.get("description", ""), "input_schema": schema}
+
+
+def _choice(choice: object) -> dict[str, str] | None:
+    if isinstance(choice, str) and choice in _TOOL_CHOICE:
+        return {"type": _TOOL_CHOICE[choice]}
+    if isinstance(choice, dict):
+        return {"type": "tool", "name": str(choice.get("function", {}).get("name"))}
+    return None

@@ -1,0 +1,199 @@
+"""A model that is asked: what it takes and answers, whoever provides it; retries, bounds, and errors of ours.
+
+A provider does one call and raises `Trouble` where that did not work. `Model` does the rest: it asks again
+while nothing of an answer was passed on, lets only so many calls be under way, and says what went wrong in
+words that hold neither the key nor anything else that the provider said; those are in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from alcove.agents.messages import Message
+from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed, UpstreamTimeout
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Waiting
+
+log = logging.getLogger("alcove.llm")
+
+MOST_CHARACTERS = 1_000_000
+"""Of one answer, its calls of tools included; a model that does not end is cut off there."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+_BUSY = frozenset((429, 503, 529))
+_AGAIN = frozenset((408, 409, 425, 500, 502, 504)) | _BUSY
+
+
+class TokenUse(Struct, frozen=True, kw_only=True):
+    """How many tokens a model was sent and gave."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+    def __add__(self, other: TokenUse) -> TokenUse:
+        return used(
+            self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens
+        )
+
+
+def used(prompt: int, completion: int) -> TokenUse:
+    """So many tokens in, and so many out."""
+    return TokenUse(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a model is sent."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    """As OpenAI has them."""
+    options: Mapping[str, Any] = {}
+    """As OpenAI names them: temperature, stop, and so on."""
+    stream: bool = False
+    seconds: float
+    """How long it may take in all."""
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """What a model answered in the end: a text, calls of tools, or both."""
+
+    text: str
+    tool_calls: list[dict[str, Any]] = []
+    """As OpenAI has them: `{"id", "type": "function", "function": {"name", "arguments"}}`."""
+    finish: str = "stop"
+    """Why it ended, as OpenAI says it: stop, length, tool_calls, content_filter."""
+    use: TokenUse | None = None
+    """None where the provider does not say."""
+
+
+class Trouble(Exception):
+    """A call that did not work: the status it was answered with, or none, and words for the log."""
+
+    def __init__(
+        self, why: str, *, status: int | None = None, timeout: bool = False, after: float = 0.0
+    ) -> None:
+        super().__init__(why)
+        self.status, self.timeout, self.after = status, timeout, after
+        """`after`: how many seconds the provider asks to be left alone."""
+        self.again = timeout or status is None or status < 400 or status in _AGAIN
+
+
+class Provider(Protocol):
+    """One way to reach models."""
+
+    def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        """Pieces of the text as they come, and the whole answer at last; silent for `seconds` at most."""
+
+    async def close(self) -> None: ...
+
+
+class Model:
+    """A model with its bounds."""
+
+    def __init__(self, provider: Provider, settings: LLMSettings, waiting: Waiting) -> None:
+        self._provider, self._settings, self.waiting = provider, settings, waiting
+        self._places = waiting.places(settings.llm_at_once)
+        self.name, self.seconds = settings.llm_model or "default", settings.turn_seconds
+
+    async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered, None]:
+        """Pieces of the text as they come, and the whole answer at last.
+
+        While nothing has come it is asked again, as often as the settings say; afterwards it fails.
+        """
+        end, tries = time.monotonic() + asked.seconds, 0
+        while True:
+            begun = False
+            try:
+                async with self._places:
+                    pieces = self._provider.ask(asked, _left(end, self._settings.llm_timeout))
+                    try:
+                        async for piece in pieces:
+                            _left(end, 0.0)
+                            begun = True
+                            yield piece
+                    finally:
+                        await pieces.aclose()
+                    return
+            except Trouble as trouble:
+                log.warning("the LLM failed: %s", self._without_key(str(trouble)))
+                pause = max(trouble.after, min(_FIRST_PAUSE * 2**tries, _LONGEST_PAUSE))
+                left = end - time.monotonic()
+                if begun or not trouble.again or tries >= self._settings.llm_retries or pause >= left:
+                    raise _told(trouble) from None
+                await self.waiting.sleep(pause)
+                tries += 1
+
+    def _without_key(self, text: str) -> str:
+        key = self._settings.llm_key
+        return (text.replace(key, "…") if key else text)[:500]
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+
+def _left(end: float, most: float) -> float:
+    """The seconds until the end, at most so many; an error where it is past."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise UpstreamTimeout("the turn took longer than it may")
+    return min(left, most)
+
+
+def _told(trouble: Trouble) -> AlcoveError:
+    """What a caller is told, who may not be meant to know what the operator's provider says."""
+    if trouble.timeout:
+        return UpstreamTimeout("the LLM did not answer in time")
+    if trouble.status is None:
+        return Unavailable("the LLM cannot be reached")
+    if trouble.status in _BUSY:
+        return Unavailable(f"the LLM is busy ({trouble.status}); try again in a moment")
+    if 400 <= trouble.status < 500:
+        return UpstreamFailed(f"the LLM refused the request ({trouble.status}); the log says why")
+    if trouble.status >= 500:
+        return UpstreamFailed(f"the LLM failed ({trouble.status})")
+    return UpstreamFailed("the LLM gave no usable answer")
+
+
+class Calls:
+    """Calls of tools in the making: their parts come bit by bit, several at once."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, dict[str, str]] = {}
+
+    def add(self, place: int, *, id: str | None = None, name: str | None = None, arguments: str = "") -> int:
+        """Adds a part to the call at a place; how many characters that were."""
+        call = self._parts.setdefault(place, {"id": "", "name": "", "arguments": ""})
+        for field, text in (("id", id), ("name", name)):
+            if text and not call[field]:
+                call[field] = text
+        call["arguments"] += arguments
+        return len(arguments) + 100
+
+    def done(self) -> list[dict[str, Any]]:
+        """The calls as OpenAI has them, each with an id of its own."""
+        made, known = [], set[str]()
+        for number, call in enumerate(self._parts.values(), 1):
+            id = (
+                call["id"]
+                if call["id"] not in {"", *known}
+                else f"call_{number}_{random.getrandbits(32):08x}"
+            )
+            known.add(id)
+            function = {"name": call["name"], "arguments": call["arguments"] or "{}"}
+            made.append({"id": id, "type": "function", "function": function})
+        return made
+
+
+def decoded(raw: bytes | str, kind: type[Any]) -> Any:
+    """A body, or a part of one, as a record; Trouble where it is something else."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Trouble(f"its answer is none: {error}", status=200) from None

@@ -1,0 +1,183 @@
+"""Models behind an OpenAI-compatible address: OpenAI's own, gateways, and servers on this machine.
+
+It speaks the protocol itself, over the HTTP client that Alcove has anyway: servers that only claim to be
+compatible differ in small things, and a strict record of each piece is what tells an answer from garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from alcove.agents.messages import Message
+from alcove.core.errors import needed_by
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Awaiting, Waiting
+from alcove.llm.model import MOST_CHARACTERS, Answered, Asked, Calls, Trouble, decoded, used
+
+DEFAULT_URL = "https://api.openai.com/v1"
+MOST_BYTES = 8 * 1024 * 1024
+"""Of an answer that is not streamed, and of one line of one that is."""
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function = _Function()
+
+
+class _Part(Struct):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+    refusal: str | None = None
+
+
+class _Choice(Struct):
+    delta: _Part | None = None
+    message: _Part | None = None
+    finish_reason: str | None = None
+
+
+class _Use(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Piece(Struct):
+    """A chunk of a stream, or a whole completion: they differ in the name of one field."""
+
+    choices: list[_Choice] = []
+    usage: _Use | None = None
+    error: Any = None
+
+
+class OpenAI:
+    """A provider of models by OpenAI's chat completions."""
+
+    def __init__(self, settings: LLMSettings, waiting: Waiting) -> None:
+        with needed_by("an LLM at a URL", extra="llm"):
+            import httpx  # noqa: PLC0415
+        self._httpx, self._waiting = httpx, waiting
+        kind = httpx.AsyncClient if isinstance(waiting, Awaiting) else httpx.Client
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.llm_at_once)
+        self._client: Any = kind(limits=limits)
+        self._url = f"{(settings.llm_url or DEFAULT_URL).rstrip('/')}/chat/completions"
+        self._model = settings.llm_model or "default"
+        self._most = settings.answer_tokens or None
+        self._headers = {"Content-Type": "application/json"}
+        if settings.llm_key:
+            self._headers["Authorization"] = f"Bearer {settings.llm_key}"
+
+    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        """Pieces of the text as they come, and the whole answer at last."""
+        httpx = self._httpx
+        try:
+            request = self._client.stream(
+                "POST", self._url, content=self._body(asked), headers=self._headers, timeout=seconds
+            )
+            async with self._waiting.sent(request) as response, aclosing(self._pieces(response)) as pieces:
+                async for piece in _folded(pieces):
+                    yield piece
+        except httpx.TimeoutException as error:
+            raise Trouble(repr(error), timeout=True) from None
+        except httpx.HTTPError as error:
+            raise Trouble(f"{type(error).__name__}: {error}", status=_cut_off(httpx, error)) from None
+        except httpx.InvalidURL as error:
+            raise Trouble(f"{type(error).__name__}: {error}", status=400) from None
+
+    def _body(self, asked: Asked) -> bytes:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [*map(_sent, asked.messages)],
+            **asked.options,
+        }
+        if not body.keys() & {"max_tokens", "max_completion_tokens"}:
+            body["max_completion_tokens"] = self._most
+        if asked.tools:
+            body["tools"] = [*asked.tools]
+        if asked.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+
+    async def _pieces(self, response: Any) -> AsyncGenerator[_Piece, None]:
+        """The pieces of an answer, whether it came as a stream or, asked for or not, as a whole."""
+        streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+        if response.status_code >= 400 or not streamed:
+            body = b""
+            async for part in self._waiting.bytes_of(response):
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise Trouble("its answer is too long", status=200)
+            if response.status_code >= 400:
+                told, after = body[:400].decode(errors="replace"), response.headers.get("retry-after", "")
+                seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
+                raise Trouble(f"{response.status_code}: {told}", status=response.status_code, after=seconds)
+            yield decoded(body, _Piece)
+            return
+        async for line in self._lines(response):
+            name, _, text = line.partition(b":")
+            if name == b"data" and text.strip() == b"[DONE]":
+                return
+            if name == b"data":
+                yield decoded(text, _Piece)
+
+    async def _lines(self, response: Any) -> AsyncIterator[bytes]:
+        begun = b""
+        async for part in self._waiting.bytes_of(response):
+            *ended, begun = (begun + part).split(b"\n")
+            for line in ended:
+                yield line
+            if len(begun) > MOST_BYTES:
+                raise Trouble("a line of its answer is too long", status=200)
+
+    async def close(self) -> None:
+        await self._waiting.close(self._client)
+
+
+async def _folded(pieces: AsyncIterator[_Piece]) -> AsyncGenerator[str | Answered, None]:
+    """The text of pieces as it comes, and in the end all that they came to."""
+    text, calls, finish, use, length = list[str](), Calls(), None, None, 0
+    async for piece in pieces:
+        if piece.error is not None:
+            raise Trouble(f"error in its answer: {str(piece.error)[:400]}", status=500)
+        if piece.usage:
+            use = used(piece.usage.prompt_tokens, piece.usage.completion_tokens)
+        for choice in piece.choices[:1]:
+            finish = choice.finish_reason or finish
+            part = choice.delta or choice.message or _Part()
+            for place, call in enumerate(part.tool_calls or ()):
+                given = call.function.arguments
+                arguments = (
+                    given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
+                )
+                at = place if call.index is None else call.index
+                length += calls.add(at, id=call.id, name=call.function.name, arguments=arguments)
+            if said := part.content or part.refusal:
+                text.append(said)
+                length += len(said)
+                yield said
+            if length > MOST_CHARACTERS:
+                raise Trouble("its answer is too long", status=200)
+    if finish is None:
+        raise Trouble("its answer ended before its end", status=200)
+    made = calls.done()
+    yield Answered(text="".join(text), tool_calls=made, finish="tool_calls" if made else finish, use=use)
+
+
+def _sent(message: Message) -> dict[str, Any]:
+    """A message as it goes over the wire; some servers want a content beside calls, too."""
+    return {"content": None, **msgspec.to_builtins(message)}
+
+
+def _cut_off(httpx: Any, error: Exception) -> int | None:
+    """No status where nothing was reached, otherwise that of an answer that broke off."""
+    return None if isinstance(error, httpx.ConnectError) else 502
