@@ -24,6 +24,7 @@ HEAVY = {
 OWN_EXTRA = {
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",
+    "core/waiting.py": "client",
     "llm/anthropic.py": "anthropic",
     "search/remote_embedders.py": "fastembed",
     "server/tracing.py": "tracing",

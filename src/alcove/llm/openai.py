@@ -24,35 +24,35 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of an answer that is not streamed, and of one line of one that is."""
 
 
-class _Function(Struct):
+class _Function(Struct, frozen=True):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _Call(Struct):
+class _Call(Struct, frozen=True):
     index: int | None = None
     id: str | None = None
     function: _Function = _Function()
 
 
-class _Part(Struct):
+class _Part(Struct, frozen=True):
     content: str | None = None
     tool_calls: list[_Call] | None = None
     refusal: str | None = None
 
 
-class _Choice(Struct):
+class _Choice(Struct, frozen=True):
     delta: _Part | None = None
     message: _Part | None = None
     finish_reason: str | None = None
 
 
-class _Use(Struct):
+class _Use(Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class _Piece(Struct):
+class _Piece(Struct, frozen=True):
     """A chunk of a stream, or a whole completion: they differ in the name of one field."""
 
     choices: list[_Choice] = []
@@ -175,7 +175,7 @@ async def _folded(pieces: AsyncIterator[_Piece]) -> AsyncGenerator[str | Answere
 
 def _sent(message: Message) -> dict[str, Any]:
     """A message as it goes over the wire; some servers want a content beside calls, too."""
-    return {"content": None, **msgspec.to_builtins(message)}
+    return {"role": message.role, "content": None, **msgspec.to_builtins(message)}
 
 
 def _cut_off(httpx: Any, error: Exception) -> int | None:
