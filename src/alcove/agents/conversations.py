@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -148,7 +147,7 @@ class Log:
         def added() -> None:
             bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
             self._memories.refuse_wiped(self.who.user_id, since)
-            newest, now = self.last(), datetime.now(UTC)
+            newest, now = self.last(), self._memories.now()
             last = max(newest, state.ended, state.merged, state.covered)  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
             new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from itertools import takewhile
 
 import msgspec
@@ -93,7 +92,7 @@ class Summaries:
         """
         spec = agent.memory.session_memory
         for session, memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
-            mark, idle = decoded(memory, Mark), (datetime.now(UTC) - memory.created_at).total_seconds()
+            mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 try:
                     self.merge(agent, user, session)
@@ -137,7 +136,7 @@ class Summaries:
             before,
             points=extended(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
             conversations=before.conversations + 1,
-            updated_at=datetime.now(UTC),
+            updated_at=self._memories.now(),
         )
         yield Deferred(
             namespace=room,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct, structs
@@ -55,7 +54,7 @@ class Usage:
         self._add(ALCOVE, Namespace((ROOT, agent)), count, self._memories.bound(ALCOVE))
 
     def _add(self, user: str, room: Namespace, count: Count, bound: Bound) -> None:
-        who, day = acting_for(user, room), f"{datetime.now(UTC):%Y-%m-%d}"
+        who, day = acting_for(user, room), f"{self._memories.now():%Y-%m-%d}"
 
         def counted() -> None:
             self._memories.refuse_wiped(user, bound)

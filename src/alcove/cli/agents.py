@@ -68,13 +68,13 @@ def _rooms(memory: Any) -> str:
 
 
 @command("agent")
-@click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls"]), default="spec")
+@click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls", "usage"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
 def show_agent(
     agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int
 ) -> None:
-    """Show an agent: its spec, its tools, its rooms or its calls.
+    """Show an agent: its spec, tools, rooms, calls, or the tokens it took.
 
     \b
     Examples:
@@ -91,6 +91,9 @@ def show_agent(
                       arguments=lambda tool: _signature(tool["inputSchema"]))  # fmt: skip
         case "memory":
             show_table(agents.rooms(agent), "room, namespace, memories", empty="no rooms")
+        case "usage":
+            columns = "day, user, turns, prompt=prompt_tokens, answers=completion_tokens"
+            show_table(agents.usage(agent), columns, empty="no turns")
         case _:
             show_table(agents.calls_of(agent, limit), "when=at, user, tool, outcome, ms, session",
                       empty="no calls", ms=lambda call: f"{call.ms:.1f}")  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from alcove.cli.output import as_json, compact, confirm, count, followed, plain,
 from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
+    from alcove.agents.context import ContextReceipt
+    from alcove.agents.messages import Message
     from alcove.agents.sessions import Removed
     from alcove.client.store import AgentsHandle
 
@@ -36,10 +38,15 @@ def context(agents: AgentsHandle, agent: str, session: str, message: str, budget
     if as_json():
         show(found)
         return
-    for each in found.messages:
+    show_context(found.messages, found.receipt)
+
+
+def show_context(messages: Sequence[Message], receipt: ContextReceipt) -> None:
+    """Prints what a model is sent, and how that came about."""
+    for each in messages:
         click.echo(click.style(f"[{each.role}]", bold=True))
-        click.echo(plain(each.content or compact(each.tool_calls), keep="\n") + "\n")
-    receipt = found.receipt
+        calls = [compact(each.tool_calls)] if each.tool_calls else []
+        click.echo(plain("\n".join([*filter(None, [each.content]), *calls]), keep="\n") + "\n")
     rows = [(name, tier.tokens, len(tier.items)) for name, tier in receipt.tiers.items()]
     show_table(rows, "tier, tokens, items", empty="", tier=lambda row: row[0], tokens=lambda row: row[1],
                items=lambda row: row[2])  # fmt: skip

@@ -7,7 +7,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ from alcove.client import SCHEMES, connect
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
-from alcove.core.settings import Settings
+from alcove.core.settings import LLMSettings, Settings
 
 if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle, Store
@@ -33,15 +34,15 @@ OPERATOR = Settings(sweep_interval=0)
 
 def command(
     name: str | None = None, cls: type[click.Command] = click.Command, *, takes: str = "",
-    group: click.Group | None = None, make: bool = False, **attributes: Any,
+    group: click.Group | None = None, make: bool = False, talks: bool = False, **attributes: Any,
 ) -> Callable[[Function], click.Command]:  # fmt: skip
     """Makes a command of a function, which returns its exit code, or None where all is well.
 
     If its first parameter is called `store`, it works on the store that is opened for it; if that is called
     `agents`, on the store's agents. Parameters that have a name of `PARAMETERS` are what that says, before
     those it is decorated with; `takes` names more of them, which the function hands on as keywords. `group`
-    is the command that this one is a part of; only with `make` may the store's file be new. The other
-    arguments are those of `click.command`.
+    is the command that this one is a part of; only with `make` may the store's file be new. One that `talks`
+    can be told which LLM to talk with. The other arguments are those of `click.command`.
     """
 
     def decorate(function: Function) -> click.Command:
@@ -61,7 +62,7 @@ def command(
         shared = [_made(each, defaults[each]) for each in defaults if each in PARAMETERS.keys() - declared]
         shared += [_SPECS] if works_on == "agents" else []
         made = click.command(name, cls, params=shared, **attributes)(run)
-        made.params += [*(_STORE if works_on in ("store", "agents") else []), _JSON]
+        made.params += [*(_STORE if works_on in ("store", "agents") else []), *(_LLM if talks else []), _JSON]
         if group:
             group.add_command(made)
         return made
@@ -87,8 +88,9 @@ def _on_store(
         at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
     ) as store:
         try:
+            llm = {name: arguments.pop(name) for name in _LLM_NAMES if name in arguments}
             of_agents = "specs" in arguments
-            on = _agents(store, arguments.pop("specs"), local=local) if of_agents else store
+            on = _agents(store, arguments.pop("specs"), llm, local=local) if of_agents else store
             return function(on, **arguments)
         except PermissionDenied as denied:
             if local and as_user is None:
@@ -96,12 +98,17 @@ def _on_store(
             raise
 
 
-def _agents(store: Store, specs: str | None, *, local: bool) -> AgentsHandle:
+def _agents(store: Store, specs: str | None, llm: Mapping[str, Any], *, local: bool) -> AgentsHandle:
     """The agents of a file's specs, or of a server, which has its own unless others are asked for."""
     if local and specs is None:
         raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
-    source = click.get_current_context().get_parameter_source("specs")
-    return store.agents(specs if local or source is ParameterSource.COMMANDLINE else None)
+    given = {name: value for name, value in llm.items() if value is not None}
+    if local:
+        return store.agents(specs, llm=replace(LLMSettings.of_environment(), **given))
+    typed = click.get_current_context().get_parameter_source
+    if any(typed(name) is ParameterSource.COMMANDLINE for name in llm):
+        raise click.UsageError("--llm-… is for a store's file; a server has its own LLM")
+    return store.agents(specs if typed("specs") is ParameterSource.COMMANDLINE else None)
 
 
 def _embedder() -> Embedder | None:
@@ -261,4 +268,11 @@ _STORE = [
     click.Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
     click.Option(["--as-user"], metavar="USER", help="Act as this user: on a file, or with a trusted key."),
 ]  # fmt: skip
+_LLM_NAMES = ("llm_url", "llm_key", "llm_model", "llm_provider", "llm_timeout")
+_LLM = [
+    click.Option([f"--{name.replace('_', '-')}"], envvar=f"ALCOVE_{name.upper()}", show_envvar=True,
+                 type=float if name == "llm_timeout" else str,
+                 help=LLMSettings.__dataclass_fields__[name].metadata["about"])
+    for name in _LLM_NAMES
+] + [click.Option(["--user", "as_user"], metavar="USER", help="The same as --as-user.")]  # fmt: skip
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs.")

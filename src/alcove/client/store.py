@@ -127,8 +127,17 @@ class ApiKeysHandle(OverTransport, Handle):
     revoke = AdminOperations.revoke_api_key
 
 
+class MemoriesHandle(MemoryOperations, OverTransport, Handle):
+    """The memories of a store, as a principal has them without an agent."""
+
+
 class AgentsHandle(OverAgents, Handle):
     """The agents of a spec file or of a server, with the principal given once."""
+
+    @property
+    def memories(self) -> MemoriesHandle:
+        """The store's memories, for the same principal: what is theirs, in whichever room."""
+        return MemoriesHandle(self.transport)
 
 
 class Store(OverStore, Handle):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from alcove.core.clock import DAY
+from alcove.core.clock import DAY, to_datetime
 from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.namespace import Namespace
@@ -172,6 +173,10 @@ class Memories(Writing, Reading):
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
+
+    def now(self) -> datetime:
+        """The moment, by the clock of the store."""
+        return to_datetime(self._clock())
 
     def take_turn(self, namespace: Namespace) -> bool:
         """Whether something may go on that does so once at a time for a namespace, in all processes."""
