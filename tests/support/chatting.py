@@ -53,9 +53,9 @@ class Chatter(Talker):
 
     def tries(self, agent: str, session: str, message: str, **more: Any) -> httpx.Response:
         """What is answered to a message, whatever that is."""
-        headers = more.pop("headers", {})
+        asked = {name: more.pop(name) for name in ("headers", "timeout") if name in more}
         body = {"session_id": session, "message": message, **more}
-        return self.ask("POST", f"/v1/agents/{quote(agent, safe='')}/chat", json=body, headers=headers)
+        return self.ask("POST", f"/v1/agents/{quote(agent, safe='')}/chat", json=body, **asked)
 
     def chat(self, agent: str, session: str, message: str, **more: Any) -> Any:
         """The reply to a message."""

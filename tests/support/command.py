@@ -22,8 +22,12 @@ EMPTY: dict[str, str | None] = dict.fromkeys(["ALCOVE_AT", "ALCOVE_TOKEN", "ALCO
 class Command:
     """`alcove` with its store and options given, and a room that no other test writes to."""
 
-    def __init__(self, at: str, path: Path | None = None, options: tuple[object, ...] = ()) -> None:
+    def __init__(
+        self, at: str, path: Path | None = None, options: tuple[object, ...] = (), llm: str | None = None
+    ) -> None:
+        """`llm`: the address of the model that agents talk with."""
         self.at, self.options = at, options
+        self._env = {"ALCOVE_LLM_URL": llm}
         self.path = path or Path(at)
         """The file, also where a server has it open."""
         self.room = f"user:noop:{uuid.uuid4().hex[:8]}"
@@ -34,7 +38,7 @@ class Command:
 
     def run(self, *words: object, code: int = 0, stdin: str | None = None, **env: str) -> Result:
         """Runs it to its end, which must be this exit code and no stack."""
-        done = CliRunner(env={**EMPTY, "ALCOVE_AT": self.at, **env}).invoke(
+        done = CliRunner(env={**EMPTY, "ALCOVE_AT": self.at, **self._env, **env}).invoke(
             main, [str(word) for word in (*words, *self.options)], input=stdin, prog_name="alcove"
         )
         assert "Traceback" not in done.output
@@ -61,11 +65,11 @@ class Command:
 
 
 @contextmanager
-def on_either(kind: str, folder: Path, specs: Path) -> Iterator[Command]:
-    """The command with agents, on a "file", or on the "url" of a service that has their specs."""
+def on_either(kind: str, folder: Path, specs: Path, llm: str | None = None) -> Iterator[Command]:
+    """The command with agents, on a "file", or on the "url" of a service that has their specs and model."""
     if kind == "file":
         Alcove(folder / "memory.db", settings=QUIET).close()
-        yield Command(str(folder / "memory.db"), options=("--agents", specs))
+        yield Command(str(folder / "memory.db"), options=("--agents", specs), llm=llm)
         return
-    with serving(folder, "--agents", specs) as service:
+    with serving(folder, "--agents", specs, *(["--llm-url", llm] if llm else [])) as service:
         yield Command(service.url, service.at)

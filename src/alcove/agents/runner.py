@@ -8,7 +8,7 @@ is kept, as a whole; one that failed, or that nobody waits for any more, leaves 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -183,8 +183,8 @@ class Runner:
     async def _answer(self, asking: Asked, work: _Work) -> AsyncGenerator[str, None]:
         """The text of one answer as it comes; what it took is counted, however it ends."""
         assert self._model is not None
-        count, left = self._agents.sessions.count, self._settings.turn_tokens - work.use.total_tokens
-        answered, texts, spoken = None, list[str](), 0
+        left = self._settings.turn_tokens - work.use.total_tokens
+        answered, texts, spoken, uncounted, most = None, list[str](), 0, 0, 0
         try:
             with work.stage("llm"):
                 async with aclosing(self._model.ask(asking)) as pieces:
@@ -192,12 +192,17 @@ class Runner:
                         if isinstance(piece, Answered):
                             answered = piece
                             break
-                        if work.text and not texts:
-                            work.text += _BETWEEN
+                        if work.texts and not texts:
+                            work.texts.append(_BETWEEN)
                             yield _BETWEEN
                         texts.append(piece)
-                        work.text, spoken = work.text + piece, spoken + count(piece)
+                        work.texts.append(piece)
+                        uncounted += 1
+                        most += 4 * len(piece)  # a character has four tokens at most
                         yield piece
+                        if most > left:
+                            spoken, uncounted = spoken + self._count(texts[-uncounted:]), 0
+                            most = spoken
                         if spoken > left:
                             break
         finally:
@@ -205,12 +210,16 @@ class Runner:
             if answered and answered.use:
                 work.use += answered.use
             elif texts or answered:
-                work.use += used(sum(count(each.content or "") for each in asking.messages), spoken)
+                sent = (each.content or "" for each in asking.messages)
+                work.use += used(self._count(sent), self._count(texts))
         work.answered = answered or Answered(text="".join(texts), finish="length")
         if work.answered.tool_calls and not asking.tools:  # it had to answer
             work.answered = Answered(text=work.answered.text, finish="length")
         if not (work.answered.tool_calls or work.text.strip()):
             raise UpstreamFailed("the LLM gave no answer")
+
+    def _count(self, texts: Iterable[str]) -> int:
+        return self._agents.sessions.count("".join(texts))
 
     def _uses(
         self, principal: Principal, asked: TurnRequest, calls: Sequence[Mapping[str, Any]]
@@ -264,7 +273,7 @@ class _Work:
         """What the model is sent."""
         self.answered = Answered(text="")
         """What it answered the last time."""
-        self.text = ""
+        self.texts: list[str] = []
         """All that it said, in however many rounds."""
         self.tools: list[ToolUse] = []
         self.calls: list[dict[str, Any]] = []
@@ -273,6 +282,10 @@ class _Work:
         self.use = TokenUse()
         self.timings: dict[str, float] = {}
         self._end = time.monotonic() + seconds
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
 
     def left(self) -> float:
         """How many seconds the turn still has."""

@@ -14,7 +14,7 @@ import click
 from alcove import __version__
 from alcove.cli import admin, agents, chat, context, demo, memories, operating
 from alcove.cli.output import plain
-from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable
+from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable, UpstreamFailed
 
 
 class Explained(click.Group):
@@ -45,7 +45,8 @@ def exit_code(error: AlcoveError) -> int:
     """What a script is told: an error without a class of its own is the server's, not the caller's."""
     if isinstance(error, NotFound):
         return 1
-    return 3 if isinstance(error, Unavailable | RateLimited) or type(error) is AlcoveError else 2
+    later = isinstance(error, Unavailable | RateLimited | UpstreamFailed) or type(error) is AlcoveError
+    return 3 if later else 2
 
 
 GROUPS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from alcove.cli.store import command
 from alcove.core.errors import AlcoveError, NotFound
 
 if TYPE_CHECKING:
-    from alcove.agents.replies import Reply, ToolUse
+    from alcove.agents.replies import ChatEvent, Reply, ToolUse
     from alcove.agents.teamwork import Contribution
     from alcove.client.store import AgentsHandle
     from alcove.core.namespace import Namespace
@@ -136,13 +136,8 @@ class Talk:
             self._reply = self._agents.chat(self._agent, self.session, message, explain=True)
             show(self._reply)
             return
-        for event in self._agents.chat_stream(self._agent, self.session, message, explain=True):
-            if event.text is not None:
-                click.echo(plain(event.text, keep="\n\t"), nl=False)
-            elif event.tool:
-                click.secho(f"  · {tool_line(event.tool)}", dim=True, err=True)
-            self._reply = event.reply or self._reply
-        click.echo()
+        events = self._agents.chat_stream(self._agent, self.session, message, explain=True)
+        self._reply = show_turn(events)
 
     def _context(self) -> None:
         if self._reply is None:
@@ -187,6 +182,22 @@ class Talk:
             click.echo("/forget takes a number that /memory shows, or summary, or session")
             return
         click.echo("forgotten")
+
+
+def show_turn(events: Iterable[ChatEvent]) -> Reply | None:
+    """Shows a turn as it comes: the answer, and each tool on a line of its own; gives the reply."""
+    begun, reply = False, None
+    for event in events:
+        reply = event.reply or reply
+        text = plain(event.text or "", keep="\n\t")
+        if event.tool:
+            click.secho(f"{chr(10) * begun}  · {tool_line(event.tool)}", dim=True)
+            begun = False
+        elif text := text if begun else text.lstrip("\n"):
+            click.echo(text, nl=False)
+            begun = not text.endswith("\n")
+    click.echo(nl=begun)
+    return reply
 
 
 def tool_line(use: ToolUse) -> str:

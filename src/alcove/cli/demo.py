@@ -21,7 +21,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from alcove.cli.chat import tool_line
+from alcove.cli.chat import show_turn
 from alcove.cli.output import plain
 from alcove.cli.store import command
 from alcove.core.clock import DAY, system_clock
@@ -151,17 +151,12 @@ class Stage:
             gone += ["the key that opened them"] if receipt.key_destroyed else []
             click.secho(f"  - wiped {step.wipes}: {', '.join(gone)}", fg="red")
         if step.says:
-            self._script.agent, used = step.agent, False
+            self._script.agent = step.agent
             click.echo(click.style(f"{step.user}: ", bold=True) + step.says)
-            click.secho(f"{step.agent}: ", bold=True, nl=False)
+            click.secho(f"{step.agent}:", bold=True)
             runs = {"workflow": step.run} if step.run else {}
-            for event in agents.chat_stream(step.agent, step.session or "table", step.says, instances=runs):
-                if event.text:
-                    click.echo(event.text, nl=False)
-                elif event.tool:
-                    click.secho(f"{'' if used else chr(10)}  · {tool_line(event.tool)}", dim=True)
-                    used = True
-            click.echo()
+            session = step.session or "table"
+            show_turn(agents.chat_stream(step.agent, session, step.says, instances=runs))
         if step.ends:
             agents.end_session(step.agent, step.session)
             with suppress(TimeoutError):

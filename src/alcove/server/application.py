@@ -25,7 +25,7 @@ from alcove.server.auth import Authenticator, on_this_machine
 from alcove.server.config import ServeConfig
 from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
 from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
-from alcove.server.streams import PART_BYTES, Stream, pour, while_allowed
+from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
 from alcove.store.reading import SMALL_BYTES
 
 trouble = logging.getLogger("alcove.http")
@@ -141,7 +141,7 @@ class Application:
             await send({"type": "http.response.body", "body": body})
             return
         try:
-            await pour(self._pieces(answer, request), receive, send, self._seconds)
+            await pour(self._pieces(answer, request), receive, send, self._in_time)
         except (AlcoveError, TimeoutError) as error:  # it breaks off, which a client can tell from its end
             why = str(error) or "its reader is too slow"
             trouble.warning("answer %s was broken off: %s", request.id, why)
@@ -247,7 +247,8 @@ class Application:
         if isinstance(answer, Page):
             yield answer.body
             return
-        lasting, held = while_allowed(answer.pieces, request), Reservations()
+        allowed = while_allowed if answer.waits else when_asked
+        lasting, held = allowed(answer.pieces, request), Reservations()
         try:
             async for piece in lasting:
                 if request.method == "HEAD":

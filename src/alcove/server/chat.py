@@ -197,7 +197,7 @@ async def _streamed(events: AsyncGenerator[ChatEvent, None], told: Any, request:
         finally:
             await events.aclose()
 
-    return Stream(pieces(), EVENTS.encode())
+    return Stream(pieces(), EVENTS.encode(), waits=False)
 
 
 def _event(event: ChatEvent) -> bytes:

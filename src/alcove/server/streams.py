@@ -23,7 +23,7 @@ from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventPage, Kind
-from alcove.server.limits import ThreadPool
+from alcove.server.limits import ThreadPool, TimeLimit
 from alcove.server.routes import Request, Resource
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
@@ -50,6 +50,8 @@ class Stream(Struct):
     """What is sent, around the error, before an answer ends that is no longer allowed; None breaks it off."""
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ((b"cache-control", b"no-store"),)
+    waits: bool = True
+    """Whether it may have nothing to send for a long time, and ends all the same when it is not allowed."""
 
 
 class Tail:
@@ -231,23 +233,21 @@ class Streams:
             await request.ask_again()
 
 
-async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, patience: float) -> None:
+async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: TimeLimit) -> None:
     """Sends every piece, unless the client goes away.
 
-    A reader that does not take a part of one in time is cut off and may resume. Nothing is read ahead for it,
-    and a piece is let go of once all but its last part was taken.
+    A reader that does not take a part of one `in_time` is cut off and may resume. Nothing is read ahead for
+    it, and a piece is let go of once all but its last part was taken.
     """
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
         async for piece in pieces:
             for at in range(0, len(piece), PART_BYTES):
-                async with asyncio.timeout(patience):
-                    part = piece[at : at + PART_BYTES]
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                part = piece[at : at + PART_BYTES]
+                await in_time(send({"type": "http.response.body", "body": part, "more_body": True}))
                 if gone.done():
                     return
-        async with asyncio.timeout(patience):
-            await send({"type": "http.response.body", "body": b""})
+        await in_time(send({"type": "http.response.body", "body": b""}))
     finally:
         gone.cancel()
         await pieces.aclose()  # type: ignore[attr-defined]
@@ -270,6 +270,19 @@ async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> Async
         if coming:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def when_asked(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
+    """The same for what always has something to send: it is asked every few seconds, and costs no task."""
+    asked = time.monotonic()
+    try:
+        async for piece in pieces:
+            if time.monotonic() - asked >= ASK_AGAIN_SECONDS:
+                await request.ask_again()
+                asked = time.monotonic()
+            yield piece
+    finally:
         await pieces.aclose()  # type: ignore[attr-defined]
 
 

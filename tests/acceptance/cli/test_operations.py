@@ -78,13 +78,19 @@ COMMANDS = {
     "GET /v1/agents/{agent}/rooms/{kind}": "room stats",
     "GET /v1/agents/{agent}/rooms/{kind}/events": "room watch",
     "DELETE /v1/agents/{agent}/rooms/{kind}": "room reset",
+    "GET /v1/agents/{agent}/usage": "agent",
+    "POST /v1/agents/{agent}/chat": "chat",
+    "POST /v1/teams/{team}/run": "team run",
     "GET /v1/runs": "runs",
     "POST /v1/runs": "run open",
     "PATCH /v1/runs/{kind}/{id}": "run change",
     "DELETE /v1/runs/{kind}/{id}": "run close",
 }
 """The command that does what each operation does, with the option that makes it do so."""
-FOR_MACHINES = {"GET /healthz", "GET /readyz", "GET /metrics"}
+FOR_MACHINES = {
+    "GET /healthz", "GET /readyz", "GET /metrics", "POST /v1/chat/completions", "GET /v1/models",
+    "GET /v1/models/{model}",
+}  # fmt: skip
 
 
 def test_every_operation_of_the_service_has_a_command(client: httpx.Client) -> None:

@@ -1,0 +1,276 @@
+"""A model and its bounds: how often and how long it is asked, by how many at once, and what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from alcove.core.errors import (
+    STATUS,
+    AlcoveError,
+    InvalidRequest,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from alcove.core.settings import LLMSettings
+from alcove.core.waiting import Blocking, in_turn
+from alcove.llm import provider_of, resolved
+from alcove.llm.model import Answered, Asked, Model, Trouble
+from tests.support.asking import Patient, Scripted, ask, asked, reached
+from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
+from tests.support.patience import until
+
+DONE = Answered(text="Hello.")
+KEY = "sk-0123456789abcdef0123456789abcdef"
+
+
+def a_model(provider: Any, **settings: Any) -> tuple[Model, Patient]:
+    waiting = Patient()
+    return Model(provider, LLMSettings(**settings), waiting), waiting
+
+
+def troubles(status: int | None = 503, **more: Any) -> list[str | Answered | Trouble]:
+    return [Trouble("no", status=status, **more)]
+
+
+# How often
+
+
+def test_it_is_asked_again_while_nothing_was_passed_on() -> None:
+    provider = Scripted(troubles(503), troubles(None, timeout=True), ["Hel", "lo.", DONE])
+    model, waiting = a_model(provider)
+    assert ask(model) == ["Hel", "lo.", DONE]
+    assert (len(provider.given), waiting.paused) == (3, [0.5, 1.0])
+    assert provider.closed == 3
+
+
+def test_once_something_was_passed_on_it_fails() -> None:
+    provider = Scripted(["Hel", *troubles(503)], ["Hello.", DONE])
+    model, waiting = a_model(provider)
+    pieces = in_turn(model.ask(asked()))
+    assert next(pieces) == "Hel"
+    with pytest.raises(Unavailable):
+        next(pieces)
+    assert (len(provider.given), waiting.paused) == (1, [])
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2, 6])
+def test_it_is_asked_again_as_often_as_the_settings_say(retries: int) -> None:
+    provider = Scripted(troubles(500))
+    model, waiting = a_model(provider, llm_retries=retries)
+    with pytest.raises(UpstreamFailed):
+        ask(model)
+    assert len(provider.given) == 1 + retries
+    assert waiting.paused == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][:retries]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501])
+def test_what_would_fail_again_is_not_asked_again(status: int) -> None:
+    model, waiting = a_model(provider := Scripted(troubles(status)))
+    with pytest.raises(UpstreamFailed, match=str(status)):
+        ask(model)
+    assert (len(provider.given), waiting.paused) == (1, [])
+
+
+@pytest.mark.parametrize("status", [None, 200, 408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_what_may_work_the_next_time_is_asked_again(status: int | None) -> None:
+    model, _ = a_model(provider := Scripted(troubles(status), [DONE]))
+    assert ask(model) == [DONE]
+    assert len(provider.given) == 2
+
+
+# For how long
+
+
+def test_a_provider_that_asks_to_be_left_alone_is() -> None:
+    model, waiting = a_model(Scripted(troubles(429, after=7.0), troubles(429, after=0.1), [DONE]))
+    assert ask(model) == [DONE]
+    assert waiting.paused == [7.0, 1.0]
+
+
+def test_but_never_longer_than_there_is_time() -> None:
+    model, waiting = a_model(provider := Scripted(troubles(429, after=60.0), [DONE]))
+    with pytest.raises(Unavailable, match="busy"):
+        ask(model, seconds=59.0)
+    assert (len(provider.given), waiting.paused) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("said", "paused"), [("3", 3), ("0", 0.5), ("-5", 0.5), ("1e9", 0.5), ("99999999", 0.5), ("soon", 0.5)]
+)
+def test_retry_after_is_read_where_it_is_a_number_of_seconds(
+    llm: LLMServer,  # noqa: F811
+    said: str,
+    paused: float,
+) -> None:
+    with reached(llm) as (model, waiting):
+        llm.play(fails(429, headers={"retry-after": said}))
+        assert ask(model)[0] == "Hello."
+    assert waiting.paused == [paused]
+
+
+def test_a_call_may_be_silent_as_long_as_the_settings_say_and_the_turn_has_time() -> None:
+    model, _ = a_model(provider := Scripted([DONE]), llm_timeout=30.0)
+    ask(model)
+    ask(model, seconds=20.0)
+    assert provider.given[0] == 30.0
+    assert 19.0 < provider.given[1] <= 20.0
+
+
+def test_an_answer_that_goes_on_past_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("alcove.llm.model.time", SimpleNamespace(monotonic=lambda: now[0]))
+    model, _ = a_model(provider := Scripted(["one ", "two ", DONE]))
+    pieces = in_turn(model.ask(asked(10.0)))
+    assert next(pieces) == "one "
+    now[0] = 10.0
+    with pytest.raises(UpstreamTimeout, match="longer than it may"):
+        next(pieces)
+    assert (len(provider.given), provider.closed) == (1, 1)
+
+
+# What is told
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error", "status", "words"),
+    [
+        (Trouble("x", timeout=True), UpstreamTimeout, 504, "did not answer in time"),
+        (Trouble("x"), Unavailable, 503, "cannot be reached"),
+        (Trouble("x", status=429), Unavailable, 503, "busy"),
+        (Trouble("x", status=503), Unavailable, 503, "busy"),
+        (Trouble("x", status=529), Unavailable, 503, "busy"),
+        (Trouble("x", status=400), UpstreamFailed, 502, "refused the request (400)"),
+        (Trouble("x", status=401), UpstreamFailed, 502, "refused the request (401)"),
+        (Trouble("x", status=500), UpstreamFailed, 502, "failed (500)"),
+        (Trouble("x", status=502), UpstreamFailed, 502, "failed (502)"),
+        (Trouble("x", status=200), UpstreamFailed, 502, "no usable answer"),
+    ],
+)
+def test_each_trouble_is_told_as_an_error_of_ours(
+    trouble: Trouble, error: type[AlcoveError], status: int, words: str
+) -> None:
+    model, _ = a_model(Scripted([trouble]))
+    with pytest.raises(AlcoveError) as told:
+        ask(model)
+    assert (type(told.value), STATUS[told.value.code]) == (error, status)
+    assert words in told.value.message
+    assert "x" not in told.value.message.split()
+
+
+@pytest.mark.parametrize("body", ["{key}", "bad key {key}!", "x" * 380 + "{key}", "x" * 398 + "{key}"])
+def test_the_key_is_in_no_log_and_no_error(
+    llm: LLMServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    body: str,
+) -> None:
+    with reached(llm, llm_key=KEY) as (model, _):
+        llm.play(fails(401, body))
+        _fails_in_silence(model, caplog)
+    assert "401" in caplog.text
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}\r\n", f"{KEY}…", f"ü{KEY}"])
+def test_a_key_that_cannot_be_sent_is_in_no_log_and_no_error_either(
+    llm: LLMServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    key: str,
+) -> None:
+    with reached(llm, llm_key=key) as (model, _):
+        _fails_in_silence(model, caplog)
+
+
+def _fails_in_silence(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AlcoveError) as told:
+        ask(model)
+    for part in (KEY[:10], KEY[10:20], KEY[-10:]):
+        assert part not in f"{caplog.text}{told.value!r}{told.value.details}"
+
+
+# At once
+
+
+def test_only_so_many_calls_are_under_way() -> None:
+    inside, most, full = list[int](), list[int](), threading.Barrier(3)
+
+    class Slow(Scripted):
+        async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+            inside.append(1)
+            most.append(len(inside))
+            full.wait(60)  # three are inside, or nobody goes on
+            inside.pop()
+            yield DONE
+
+    model = Model(Slow(), LLMSettings(llm_at_once=3), Blocking())
+    with ThreadPoolExecutor(12) as threads:
+        assert [*threads.map(lambda _: ask(model), range(12))] == [[DONE]] * 12
+    assert max(most) == 3
+
+
+def test_who_goes_away_leaves_the_place_to_the_next() -> None:
+    model, _ = a_model(provider := Scripted(["Hel", "lo.", DONE]), llm_at_once=1)
+    pieces: Any = in_turn(model.ask(asked()))
+    assert next(pieces) == "Hel"
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(ask, model)
+        assert not waiting.done()
+        pieces.close()
+        until(waiting.done)
+    assert waiting.result()[-1] == DONE
+    assert provider.closed == 2
+
+
+def test_a_pause_before_the_next_try_holds_no_place() -> None:
+    class Meanwhile(Patient):
+        async def sleep(self, seconds: float) -> None:
+            assert [*in_turn(model.ask(asked()))] == [DONE]
+
+    model = Model(Scripted(troubles(), [DONE]), LLMSettings(llm_at_once=1), Meanwhile())
+    assert ask(model) == [DONE]
+
+
+# Which one
+
+
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("ALCOVE_")]:
+        monkeypatch.delenv(name)
+    assert not LLMSettings.of_environment().configured
+    given = {"URL": "http://h/v1", "KEY": KEY, "MODEL": "m", "TIMEOUT": "7.5", "RETRIES": "3"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"ALCOVE_LLM_{name}", value)
+    monkeypatch.setenv("ALCOVE_TURN_ROUNDS", "5")
+    monkeypatch.setenv("ALCOVE_CONTEXT_TOKENS", "")
+    meant, provider = resolved(None)
+    assert meant == LLMSettings(
+        llm_url="http://h/v1", llm_key=KEY, llm_model="m", llm_timeout=7.5, llm_retries=3, turn_rounds=5
+    )
+    assert (provider, meant.configured) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("LLM_TIMEOUT", "soon"), ("LLM_RETRIES", "2.5"), ("LLM_AT_ONCE", "0"), ("LLM_TIMEOUT", "-1"),
+     ("LLM_TIMEOUT", "nan"), ("TURN_SECONDS", "inf"), ("TURN_TOKENS", "many"), ("LLM_PROVIDER", "nobody")],
+)  # fmt: skip
+def test_a_variable_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"ALCOVE_{name}", value)
+    with pytest.raises(InvalidRequest) as told:
+        LLMSettings.of_environment()
+    assert told.value.field == name.lower()
+
+
+def test_a_model_is_named_by_url_and_name_by_settings_or_by_a_provider() -> None:
+    assert resolved("http://h:1/v1#a/b:7") == (LLMSettings(llm_url="http://h:1/v1", llm_model="a/b:7"), None)
+    assert resolved("http://h:1/v1") == (LLMSettings(llm_url="http://h:1/v1"), None)
+    assert resolved(meant := LLMSettings(llm_key=KEY)) == (meant, None)
+    assert resolved(own := Scripted([DONE])) == (LLMSettings(), own)
+    assert provider_of(LLMSettings(llm_model="m"), Blocking()) is None
