@@ -76,9 +76,13 @@ class Calls:
                 self._gathered.append((bound, call))
             self._flush_soon()
 
-    def note_use(self, agent: str, user: str, use: TokenUse, bound: Bound) -> None:
+    def note_summary(self, agent: str, user: str, use: TokenUse, bound: Bound) -> None:
+        """Counts the tokens of a summary."""
+        self.note_use(agent, user, use, bound, turns=0)
+
+    def note_use(self, agent: str, user: str, use: TokenUse, bound: Bound, turns: int = 1) -> None:
         """Counts a turn and its tokens, to be written soon."""
-        count = Count(turns=1, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
+        count = Count(turns=turns, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
         with self._mutex:
             if len(self._used) < MOST_GATHERED:
                 self._used[bound, agent, user] += count

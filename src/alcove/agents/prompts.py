@@ -13,7 +13,7 @@ from alcove.agents.messages import Message
 from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point, since
-from alcove.agents.summary_writer import Rolling
+from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.private_pool_team import left_behind
@@ -51,7 +51,8 @@ class Prompts:
         """`counter`: what counts tokens, loaded when first asked for. `model`: writes summaries, too."""
         self._agents, self._memories = agents, agents.memories
         self._knowledge, self._counter = knowledge, counter
-        self._summaries = Summaries(agents.memories, self.count, model)
+        writer = SummaryWriter(agents.memories, self.count, model, agents.calls.note_summary)
+        self._summaries = Summaries(agents.memories, self.count, writer)
 
     def count(self, text: str) -> int:
         """How many tokens a text has."""

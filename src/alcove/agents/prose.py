@@ -14,7 +14,7 @@ from alcove.agents.conversations import size
 from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, Prose, sentences, terms
 from alcove.core.errors import UpstreamFailed
-from alcove.llm.model import Answered, Asked, Model
+from alcove.llm.model import Answered, Asked, Model, TokenUse, used
 
 MOST_TOKENS = 6000
 """Of a conversation that a model is sent for a summary: its last messages."""
@@ -38,10 +38,11 @@ async def written(
     *,
     most_tokens: int,
     count: Callable[[str], int],
+    note: Callable[[TokenUse], object] = id,
 ) -> Prose:
     """What a model makes of its last summary, of sentences and of messages since; an error if it is nothing.
 
-    At least one of them has the time at which it was said.
+    `note` is told what that took. At least one of them has the time at which it was said.
     """
     shown = [*_last(messages, count)]
     parts = {
@@ -58,7 +59,9 @@ async def written(
     text = ""
     async with aclosing(model.ask(asked)) as pieces:
         async for piece in pieces:
-            text = piece.text if isinstance(piece, Answered) else text
+            if isinstance(piece, Answered):
+                text = piece.text
+                note(piece.use or used(count(instructions + told), count(text)))
     lines = [*_fitting(text, most_tokens, count)]
     if not grounded("\n".join(lines), "\n".join(parts.values())):
         raise UpstreamFailed("the LLM gave no summary of what was said")

@@ -25,7 +25,6 @@ from alcove.agents.summary_writer import ROLLING, ROLLING_TOKENS, Rolling, Summa
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred, Delete, Memory, Put
-from alcove.llm.model import Model
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
@@ -42,10 +41,9 @@ class Mark(Struct, frozen=True):
 class Summaries:
     """Merges conversations that have ended, or that nobody went on with, and reads what came of it."""
 
-    def __init__(self, memories: Memories, count: Callable[[str], int], model: Model | None) -> None:
-        """`count`: how many tokens a text has. `model`: who writes summaries, too, in its own words."""
-        self._memories, self._count = memories, count
-        self.writer = SummaryWriter(memories, count, model)
+    def __init__(self, memories: Memories, count: Callable[[str], int], writer: SummaryWriter) -> None:
+        """`count`: how many tokens a text has. `writer`: has them written in a model's words, too."""
+        self._memories, self._count, self.writer = memories, count, writer
         self._due: dict[tuple[str, str], tuple[float, Agent]] = {}
         """When to look at a user's conversations with an agent."""
         self._mutex = threading.Lock()

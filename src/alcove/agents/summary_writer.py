@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from alcove.agents.conversations import (
     RUNNING_TOKENS,
     STATE,
+    Bound,
     Log,
     SessionState,
     decoded,
@@ -37,10 +38,11 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred
 from alcove.core.waiting import Blocking, at_once
-from alcove.llm.model import Model
+from alcove.llm.model import Model, TokenUse
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
+NoteUse = Callable[[str, str, TokenUse, Bound], None]
 ROLLING = "rolling"
 """The key of the summary of a user's conversations."""
 ROLLING_TOKENS = 600
@@ -95,9 +97,14 @@ class _Found(NamedTuple):
 class SummaryWriter:
     """Writes what is wanted, a few at a time."""
 
-    def __init__(self, memories: Memories, count: Callable[[str], int], model: Model | None) -> None:
-        """`count`: how many tokens a text has. `model`: who writes; without one nothing is wanted."""
-        self._memories, self._count, self._model = memories, count, model
+    def __init__(
+        self, memories: Memories, count: Callable[[str], int], model: Model | None, note: NoteUse
+    ) -> None:
+        """`count`: how many tokens a text has. `model`: who writes; without one nothing is wanted.
+
+        `note` is told what it took: the agent, the user, the tokens, and what `Memories.bound` gave.
+        """
+        self._memories, self._count, self._model, self._note = memories, count, model, note
         self._due: dict[Wanted, tuple[float, int]] = {}
         """When to write each, and how often that failed."""
         self._mutex = threading.Lock()
@@ -134,7 +141,7 @@ class SummaryWriter:
                 return
             prose, trouble = found.record.prose, ""
             try:
-                prose = await self._prose(wanted, prose, points, messages)
+                prose = await self._prose(wanted, prose, points, messages, bound)
             except AlcoveError as error:
                 trouble = error.message
                 with self._mutex:
@@ -147,11 +154,22 @@ class SummaryWriter:
             log.warning("a summary for %s was not written: %r", wanted.agent.name, error)
 
     async def _prose(
-        self, wanted: Wanted, before: Prose | None, points: list[Point], messages: list[Message]
+        self,
+        wanted: Wanted,
+        before: Prose | None,
+        points: list[Point],
+        messages: list[Message],
+        bound: Bound,
     ) -> Prose:
         assert self._model is not None
         most = ROLLING_TOKENS if wanted.rolling else RUNNING_TOKENS
-        return await written(self._model, before, points, messages, most_tokens=most, count=self._count)
+
+        def note(use: TokenUse) -> None:
+            self._note(wanted.agent.name, wanted.user, use, bound)
+
+        return await written(
+            self._model, before, points, messages, most_tokens=most, count=self._count, note=note
+        )
 
     def _found(self, wanted: Wanted) -> _Found | None:
         """The summary as it is now; None where there is none."""
@@ -173,9 +191,7 @@ class SummaryWriter:
             found.append(said.message)
         return found[::-1]
 
-    def _put(
-        self, wanted: Wanted, before: _Found, prose: Prose | None, trouble: str, bound: tuple[int | None, int]
-    ) -> None:
+    def _put(self, wanted: Wanted, before: _Found, prose: Prose | None, trouble: str, bound: Bound) -> None:
         """Puts what was written beside the sentences, if it is still the same summary."""
         now = self._found(wanted)
         if now is None or now.revision < before.revision or now.record.prose != before.record.prose:

@@ -6,6 +6,7 @@ This file is also a program that ends while its model hangs: `python -m … FOLD
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -18,7 +19,6 @@ import pytest
 from alcove import Alcove, Settings
 from alcove.client.store import AgentsHandle
 from alcove.core.settings import LLMSettings
-from alcove.llm import LLM
 from alcove.llm.model import Answered, Asked
 from tests.support.chatting import chatting
 from tests.support.children import say as tell
@@ -71,13 +71,6 @@ def agents(memory: Alcove, tmp_path: Path, scribe: Scribe) -> AgentsHandle:
 @pytest.fixture
 def alice(agents: AgentsHandle) -> AgentsHandle:
     return agents.as_user("alice")
-
-
-def held_of(memory: Alcove, user: str) -> str:
-    """All that is kept of a user."""
-    return "".join(
-        map(str, memory.as_user(user).memories.export(memory.as_user(user).principal, ["summary"]))
-    )
 
 
 # The summary of all conversations
@@ -254,27 +247,38 @@ def test_a_model_that_was_closed_is_asked_nothing_any_more(
     assert "it was closed" not in caplog.text
 
 
-@pytest.mark.parametrize("how", ["own", "url"])
-def test_a_process_ends_while_its_model_hangs(tmp_path: Path, how: str) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf:
-        port = deaf.getsockname()[1] if how == "url" else 0
-        with started(tmp_path / "said", __name__, tmp_path, port) as child:
+def test_a_process_ends_while_its_model_hangs(tmp_path: Path) -> None:
+    with started(tmp_path / "said", __name__, tmp_path, 0) as child:
+        child.wait_for("asked")
+        child.tell("end")
+        child.wait_for("closed")
+        child.finish()
+
+
+def test_a_process_ends_while_a_model_at_a_url_hangs(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as deaf,
+        started(tmp_path / "said", __name__, tmp_path, deaf.getsockname()[1]) as child,
+    ):
+        connected, _ = deaf.accept()
+        with connected:
+            assert connected.recv(1)
+            child.tell("end")
             child.wait_for("closed")
-            until_gone = threading.Event()
-            threading.Thread(target=lambda: (until(lambda: not child.running), until_gone.set())).start()
-            assert until_gone.wait(PATIENCE / 4), "it does not end"
+            child.finish()
 
 
-def test_a_service_ends_while_its_model_hangs(llm: LLMServer, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_while_its_model_hangs(llm: LLMServer, tmp_path: Path, number: int) -> None:  # noqa: F811
     llm.reset()
-    with chatting(tmp_path, llm, specs=SPECS) as parlour:
+    with chatting(tmp_path, llm, "--llm-timeout", "600", specs=SPECS) as parlour:
         alice = parlour.chatter()
         llm.play(silent(when=SUMS_UP, always=True), text("Noted.", always=True))
         alice.chat("rolling", "s", SISTER)
         alice.end("rolling", "s")
         until(lambda: llm.waiting)
-        parlour.service.signal()
-        assert parlour.service.process.wait(PATIENCE / 4) == 0
+        parlour.service.signal(number)
+        parlour.service.wait()
 
 
 class Deaf(Scribe):
@@ -282,15 +286,18 @@ class Deaf(Scribe):
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
         tell("asked")
-        threading.Event().wait(seconds)
+        threading.Event().wait()
         yield Answered(text="")
 
 
 def end_while_it_hangs(folder: Path, port: int) -> None:
-    model: LLM = LLMSettings(llm_url=f"http://127.0.0.1:{port}/v1") if port else Deaf()
+    """The program: it has a summary written, closes its store when told to, and ends."""
+    logging.disable()
+    at = LLMSettings(llm_url=f"http://127.0.0.1:{port}/v1", llm_timeout=600.0)
     with a_store(folder) as memory:
-        alice = memory.agents(folder / "agents.yaml", llm=model).as_user("alice")
+        alice = memory.agents(folder / "agents.yaml", llm=at if port else Deaf()).as_user("alice")
         conversation(alice, "rolling", "s", SISTER)
+        sys.stdin.readline()
     tell("closed")
 
 
