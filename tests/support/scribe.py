@@ -6,8 +6,10 @@ import itertools
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from alcove import Alcove, Settings
 from alcove.agents.context import Context
 from alcove.client.store import AgentsHandle
 from alcove.llm.model import Answered, Asked, Trouble
@@ -70,6 +72,14 @@ class Scribe:
             yield
         finally:
             self._go_on.set()
+
+
+@contextmanager
+def a_store(folder: Path) -> Iterator[Alcove]:
+    """A store in a folder, in which agents are specified, too."""
+    (folder / "agents.yaml").write_text(SPECS)
+    with Alcove(folder / "memory.db", settings=Settings(sweep_interval=0), embedder=None) as memory:
+        yield memory
 
 
 def in_short(told: str) -> str:

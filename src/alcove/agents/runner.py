@@ -136,6 +136,7 @@ class Runner:
                 tools=self._tools(turn, asked, work),
                 options=_later(asked.options) if work.rounds else asked.options,
                 stream=asked.stream,
+                may_be_silent=bool(work.texts),
                 seconds=work.left(),
             )
             async with aclosing(self._answer(asking, work)) as pieces:
@@ -215,7 +216,7 @@ class Runner:
         work.answered = answered or Answered(text="".join(texts), finish="length")
         if work.answered.tool_calls and not asking.tools:  # it had to answer
             work.answered = Answered(text=work.answered.text, finish="length")
-        if not (work.answered.tool_calls or work.text.strip()):
+        if not (work.answered.said or work.text.strip()):
             raise UpstreamFailed("the LLM gave no answer")
 
     def _count(self, texts: Iterable[str]) -> int:

@@ -48,6 +48,16 @@ class Awaiting:
         """So many may be inside at once, and others wait."""
         return self._places(number)
 
+    @asynccontextmanager
+    async def inside(self, places: AbstractAsyncContextManager[None], seconds: float) -> AsyncIterator[None]:
+        """One of these places, waited for so long at most: `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            await places.__aenter__()
+        try:
+            yield
+        finally:
+            await places.__aexit__(None, None, None)
+
     # What httpx and the libraries that are built on it have in two forms
 
     def sent(self, request: AbstractAsyncContextManager[R]) -> AbstractAsyncContextManager[R]:
@@ -90,8 +100,17 @@ class Blocking:
         with ThreadPoolExecutor(len(work), thread_name_prefix="alcove-together") as threads:
             return [*threads.map(at_once, work)]
 
-    def places(self, number: int) -> AbstractAsyncContextManager[None]:
-        return _Places(number)
+    def places(self, number: int) -> threading.Semaphore:
+        return threading.Semaphore(number)
+
+    @asynccontextmanager
+    async def inside(self, places: threading.Semaphore, seconds: float) -> AsyncIterator[None]:
+        if not places.acquire(timeout=seconds):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            places.release()
 
     @asynccontextmanager
     async def sent(self, request: Any) -> AsyncIterator[Any]:
@@ -116,19 +135,6 @@ class Blocking:
 
 
 Waiting: TypeAlias = Awaiting | Blocking
-
-
-class _Places:
-    """A semaphore of threads, entered like one of an event loop."""
-
-    def __init__(self, number: int) -> None:
-        self._free = threading.Semaphore(number)
-
-    async def __aenter__(self) -> None:
-        self._free.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._free.release()
 
 
 def at_once(work: Coroutine[Any, Any, R]) -> R:

@@ -11,12 +11,14 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from alcove.agents.messages import Message
+from alcove.core import cancellation
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed, UpstreamTimeout
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting
@@ -57,6 +59,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     """As OpenAI names them: temperature, stop, and so on."""
     stream: bool = False
+    may_be_silent: bool = False
+    """Whether an answer of nothing is one."""
     seconds: float
     """How long it may take in all."""
 
@@ -71,6 +75,11 @@ class Answered(Struct, frozen=True, kw_only=True):
     """Why it ended, as OpenAI says it: stop, length, tool_calls, content_filter."""
     use: TokenUse | None = None
     """None where the provider does not say."""
+
+    @property
+    def said(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.tool_calls or self.text.strip())
 
 
 class Trouble(Exception):
@@ -99,7 +108,7 @@ class Model:
 
     def __init__(self, provider: Provider, settings: LLMSettings, waiting: Waiting) -> None:
         self._provider, self._settings, self.waiting = provider, settings, waiting
-        self._places = waiting.places(settings.llm_at_once)
+        self._places: Any = waiting.places(settings.llm_at_once)
         self.name, self.seconds = settings.llm_model or "default", settings.turn_seconds
 
     async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered, None]:
@@ -111,16 +120,19 @@ class Model:
         while True:
             begun = False
             try:
-                async with self._places:
-                    pieces = self._provider.ask(asked, _left(end, self._settings.llm_timeout))
-                    try:
+                async with self.waiting.inside(self._places, _left(end)):
+                    silence = min(_left(end), self._settings.llm_timeout)
+                    async with aclosing(self._provider.ask(asked, silence)) as pieces:
                         async for piece in pieces:
-                            _left(end, 0.0)
+                            cancellation.check()
+                            _left(end)
+                            if isinstance(piece, Answered) and not (piece.said or asked.may_be_silent):
+                                raise Trouble("it says nothing", status=200)
                             begun = True
                             yield piece
-                    finally:
-                        await pieces.aclose()
                     return
+            except TimeoutError:
+                raise UpstreamTimeout("the LLM has too much to do; try again in a moment") from None
             except Trouble as trouble:
                 log.warning("the LLM failed: %s", self._without_key(str(trouble)))
                 pause = max(trouble.after, min(_FIRST_PAUSE * 2**tries, _LONGEST_PAUSE))
@@ -138,12 +150,12 @@ class Model:
         await self._provider.close()
 
 
-def _left(end: float, most: float) -> float:
-    """The seconds until the end, at most so many; an error where it is past."""
+def _left(end: float) -> float:
+    """The seconds until the end; an error where it is past."""
     left = end - time.monotonic()
     if left <= 0:
         raise UpstreamTimeout("the turn took longer than it may")
-    return min(left, most)
+    return left
 
 
 def _told(trouble: Trouble) -> AlcoveError:

@@ -189,7 +189,7 @@ def build(config: ServeConfig) -> ASGIApp:
         allow_origins=[each.strip() for each in config.cors_origins.split(",")],
         allow_methods=sorted(METHODS),
         allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after"],
+        expose_headers=["x-request-id", "x-session-id", "retry-after"],
     )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from alcove import Alcove, Settings
 from alcove.agents import summary_writer
 from alcove.client.store import AgentsHandle
 from alcove.llm import model
@@ -22,6 +21,7 @@ from tests.support.scribe import (
     SPECS,
     SUMS_UP,
     Scribe,
+    a_store,
     conversation,
     prose,
     say,
@@ -52,8 +52,7 @@ def scribe(monkeypatch: pytest.MonkeyPatch) -> Scribe:
 
 @pytest.fixture
 def agents(tmp_path: Path, scribe: Scribe) -> Iterator[AgentsHandle]:
-    (tmp_path / "agents.yaml").write_text(SPECS)
-    with Alcove(tmp_path / "memory.db", settings=Settings(sweep_interval=0), embedder=None) as memory:
+    with a_store(tmp_path) as memory:
         yield memory.agents(tmp_path / "agents.yaml", llm=scribe)
 
 

@@ -1,55 +1,21 @@
-"""A model that is still writing a summary while others come in between: what was taken away stays away.
-
-This file is also a program that ends while its model hangs: `python -m … FOLDER PORT`.
-"""
+"""A model that is still writing a summary while others come in between: what was taken away stays away."""
 
 from __future__ import annotations
 
-import logging
-import signal
-import socket
-import sys
-import threading
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from alcove import Alcove, Settings
+from alcove import Alcove
 from alcove.client.store import AgentsHandle
-from alcove.core.settings import LLMSettings
-from alcove.llm.model import Answered, Asked
-from tests.support.chatting import chatting
-from tests.support.children import say as tell
-from tests.support.children import started
-from tests.support.llm_server import LLMServer, llm, silent, text  # noqa: F401
-from tests.support.patience import PATIENCE, until
-from tests.support.scribe import (
-    BY_MODEL,
-    SPECS,
-    SUMS_UP,
-    Scribe,
-    conversation,
-    prose,
-    say,
-    sent,
-    settled,
-    sources,
-)
+from tests.support.patience import until
+from tests.support.scribe import BY_MODEL, Scribe, a_store, conversation, prose, say, sent, settled, sources
 
-QUIET = Settings(sweep_interval=0)
 SISTER = "My sister Quetzal lives in Porto."
 BOAT = "My boat Kestrel lies in Kiel."
 LONG = [SISTER, *(f"House {n} of Quetzal has {n} windows to the sea." for n in range(7))]
 OTHER = [f"Boat {n} of Kestrel has {n} sails for the storm." for n in range(8)]
-
-
-@contextmanager
-def a_store(folder: Path) -> Iterator[Alcove]:
-    (folder / "agents.yaml").write_text(SPECS)
-    with Alcove(folder / "memory.db", settings=QUIET, embedder=None) as memory:
-        yield memory
 
 
 @pytest.fixture
@@ -207,99 +173,3 @@ def test_an_end_that_comes_while_the_beginning_is_summed_up_is_kept(
     assert alice.session("both", "s").ended
     assert alice.summary("both").conversations == 1
     until(lambda: sources(alice.context("both", "s", "So?"), "running") == [BY_MODEL])
-
-
-# The end of the process
-
-
-def test_a_store_is_closed_while_its_model_hangs(
-    tmp_path: Path, scribe: Scribe, caplog: pytest.LogCaptureFixture
-) -> None:
-    done = threading.Event()
-
-    def work() -> None:
-        with a_store(tmp_path) as memory:
-            alice = memory.agents(tmp_path / "agents.yaml", llm=scribe).as_user("alice")
-            conversation(alice, "rolling", "s", SISTER)
-            until(lambda: scribe.waiting)
-        done.set()
-
-    with caplog.at_level(logging.INFO, "alcove"), scribe.held():
-        (closing := threading.Thread(target=work)).start()
-        assert done.wait(PATIENCE / 4)
-        closing.join()
-    assert scribe.closed.is_set()
-    until(lambda: not scribe.waiting)
-    with a_store(tmp_path) as memory:
-        found = memory.agents(tmp_path / "agents.yaml").as_user("alice").summary("rolling")
-        assert "Quetzal" in str(found.points)
-
-
-def test_a_model_that_was_closed_is_asked_nothing_any_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for n in range(20):
-        scribe = Scribe()  # which complains of that
-        with a_store(tmp_path) as memory:
-            alice = memory.agents(tmp_path / "agents.yaml", llm=scribe).as_user("alice")
-            say(alice, "rolling", f"s{n}", SISTER)
-            alice.end_session("rolling", f"s{n}")
-    assert "it was closed" not in caplog.text
-
-
-def test_a_process_ends_while_its_model_hangs(tmp_path: Path) -> None:
-    with started(tmp_path / "said", __name__, tmp_path, 0) as child:
-        child.wait_for("asked")
-        child.tell("end")
-        child.wait_for("closed")
-        child.finish()
-
-
-def test_a_process_ends_while_a_model_at_a_url_hangs(tmp_path: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as deaf,
-        started(tmp_path / "said", __name__, tmp_path, deaf.getsockname()[1]) as child,
-    ):
-        connected, _ = deaf.accept()
-        with connected:
-            assert connected.recv(1)
-            child.tell("end")
-            child.wait_for("closed")
-            child.finish()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_ends_while_its_model_hangs(llm: LLMServer, tmp_path: Path, number: int) -> None:  # noqa: F811
-    llm.reset()
-    with chatting(tmp_path, llm, "--llm-timeout", "600", specs=SPECS) as parlour:
-        alice = parlour.chatter()
-        llm.play(silent(when=SUMS_UP, always=True), text("Noted.", always=True))
-        alice.chat("rolling", "s", SISTER)
-        alice.end("rolling", "s")
-        until(lambda: llm.waiting)
-        parlour.service.signal(number)
-        parlour.service.wait()
-
-
-class Deaf(Scribe):
-    """Never answers."""
-
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        tell("asked")
-        threading.Event().wait()
-        yield Answered(text="")
-
-
-def end_while_it_hangs(folder: Path, port: int) -> None:
-    """The program: it has a summary written, closes its store when told to, and ends."""
-    logging.disable()
-    at = LLMSettings(llm_url=f"http://127.0.0.1:{port}/v1", llm_timeout=600.0)
-    with a_store(folder) as memory:
-        alice = memory.agents(folder / "agents.yaml", llm=at if port else Deaf()).as_user("alice")
-        conversation(alice, "rolling", "s", SISTER)
-        sys.stdin.readline()
-    tell("closed")
-
-
-if __name__ == "__main__":
-    end_while_it_hangs(Path(sys.argv[1]), int(sys.argv[2]))

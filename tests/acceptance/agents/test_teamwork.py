@@ -54,7 +54,7 @@ def test_in_order_a_worker_sees_the_answers_before_it(parlour: Parlour) -> None:
     assert third.endswith('- talk: "It is red."\n- scout: "It is round."\n</recalled>')
     for request, instructions in zip(parlour.llm.requests, ("You talk.", "", "You remember."), strict=True):
         assert request.messages[0]["content"].startswith(instructions)
-        assert "red" not in request.messages[0]["content"]
+        assert "It is" not in request.messages[0]["content"]
 
 
 FORGED = (
@@ -182,6 +182,16 @@ def test_what_is_shared_with_others_in_other_ways_is_listed_too(parlour: Parlour
     assert shared == [("share_to", None), ("shared_memory_write", "global")]
 
 
+def test_what_a_worker_shared_before_it_failed_is_listed_all_the_same(parlour: Parlour) -> None:
+    alice, key = parlour.chatter("alice"), parlour.new_id()
+    parlour.llm.play(calls(("share_finding", {"key": key, "content": "It is red"}), usage=(10, 1)), fails(500, times=2))
+    failed, *_ = alice.runs("crew", "What is it?")["contributions"]
+    assert failed["error"]
+    assert alice.call("bot", "read_shared", where={"team": "crew"}, key=key)["content"] == "It is red"
+    assert [use["arguments"]["key"] for use in failed["shared"]] == [key]
+    assert failed["usage"]["total_tokens"] == 11
+
+
 def test_a_session_is_each_workers_own_and_may_be_gone_on_with(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
     first = alice.runs("crew", "What is it?", session_id="monday")
@@ -197,26 +207,30 @@ def test_a_session_is_each_workers_own_and_may_be_gone_on_with(parlour: Parlour)
 
 def test_long_answers_do_not_keep_those_after_them_from_working(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
-    parlour.llm.play(*(text(f"Report {n}. {'many words ' * 1700}") for n in range(2)), text("In short."))
+    figures = " ".join(map(str, range(3500)))
+    parlour.llm.play(*(text(f"Report {n}. {figures}") for n in range(2)), text("In short."))
     done = alice.runs("crew", "What is it?")
     assert [each["error"] for each in done["contributions"]] == [None, None, None]
     assert all(f"Report {n}." in task(parlour.llm.requests[-1]) for n in range(2))
 
 
-def test_what_is_wrong_with_a_run_is_told_before_anybody_works(parlour: Parlour) -> None:
-    alice = parlour.chatter("alice")
-    for field, body in (
-        ("task", {"task": ""}),
-        ("task", {"task": " \n"}),
-        ("task", {}),
-        ("session_id", {"task": "What is it?", "session_id": ""}),
-        ("session_id", {"task": "What is it?", "session_id": "x" * 2000}),
-        ("session_id", {"task": "What is it?", "session_id": "a\0b"}),
-    ):
-        for mode in ("order", "parallel"):
-            refused = alice.ask("POST", "/v1/teams/crew/run", json={**body, "mode": mode})
-            error = assert_error(refused, 400, "invalid_request")
-            assert error["details"]["field"] == field, body
+WRONG = {
+    "no words": ("task", {"task": ""}),
+    "blanks": ("task", {"task": " \n"}),
+    "no task": ("task", {}),
+    "a session without a name": ("session_id", {"task": "What is it?", "session_id": ""}),
+    "a session with too long a name": ("session_id", {"task": "What is it?", "session_id": "x" * 2000}),
+}
+
+
+@pytest.mark.parametrize("mode", ["order", "parallel"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_a_run_is_told_before_anybody_works(
+    parlour: Parlour, wrong: str, mode: str
+) -> None:
+    field, body = WRONG[wrong]
+    refused = parlour.chatter().ask("POST", "/v1/teams/crew/run", json={**body, "mode": mode})
+    assert assert_error(refused, 400, "invalid_request")["details"]["field"] == field
     assert parlour.llm.requests == []
 
 
