@@ -76,25 +76,26 @@ class Script:
         self.agent = ""
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        from alcove.llm.model import Answered, Calls, used  # noqa: PLC0415  --help does without
+        from alcove.llm.model import Answering, used  # noqa: PLC0415  --help does without
 
         last = max(n for n, each in enumerate(asked.messages) if each.role == "user")
         heard = asked.messages[last].content or ""
         lines = self._story.lines.get(self.agent, []) + self._story.lines.get("any", [])
         line = next((each for each in lines if re.search(each.hears, heard)), Line(hears=""))
-        words, calls = "", Calls()
+        answer, words = Answering(), ""
         if line.calls and asked.messages[-1].role != "tool":
             for place, each in enumerate(line.calls):
                 for tool, arguments in each.items():
-                    calls.add(place, name=tool, arguments=msgspec.json.encode(arguments).decode())
+                    answer.call(place, name=tool, arguments=msgspec.json.encode(arguments).decode())
         else:
             found = re.search(line.finds, "\n".join(each.content or "" for each in asked.messages))
             words = line.says.format(*found.groups()) if found else line.otherwise
         for word in re.findall(r"\S+\s*", words):
             if sys.stdout.isatty():
                 time.sleep(_SECONDS_A_WORD)
-            yield word
-        yield Answered(text=words, tool_calls=calls.done(), use=used(0, 0))
+            yield answer.say(word)
+        answer.finish, answer.use = "stop", used(0, 0)
+        yield answer.done()
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -15,7 +15,7 @@ from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
-from alcove.llm.model import MOST_CHARACTERS, Answered, Asked, Calls, Trouble, used
+from alcove.llm.model import Answered, Answering, Asked, Trouble, seconds_after, used
 
 _FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 _MOST_TOKENS = 8192
@@ -51,12 +51,11 @@ class Anthropic:
         except library.APITimeoutError as error:
             raise Trouble(repr(error), timeout=True) from None
         except library.APIStatusError as error:
-            after = error.response.headers.get("retry-after", "")
-            seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
+            after = seconds_after(error.response.headers.get("retry-after", ""))
             status = (
                 error.status_code if error.status_code >= 400 else 500
             )  # an error in a stream comes with 200
-            raise Trouble(str(error), status=status, after=seconds) from None
+            raise Trouble(str(error), status=status, after=after) from None
         except library.APIConnectionError as error:
             raise Trouble(f"{error} ({error.__cause__!r})") from None
         except (
@@ -91,34 +90,26 @@ class Anthropic:
 
     async def _folded(self, events: AsyncIterator[Any]) -> AsyncGenerator[str | Answered, None]:
         """The text of a stream's events as it comes, and in the end all that they came to."""
-        text, calls, finish, prompt, completion, length = list[str](), Calls(), None, 0, 0, 0
+        answer, prompt = Answering(), 0
         async for event in events:
-            said = None
-            if event.type == "message_start":
-                use = event.message.usage
-                cached = (use.cache_creation_input_tokens or 0) + (use.cache_read_input_tokens or 0)
-                prompt, completion = use.input_tokens + cached, use.output_tokens
-            elif event.type == "content_block_start" and event.content_block.type == "tool_use":
-                length += calls.add(event.index, id=event.content_block.id, name=event.content_block.name)
-            elif event.type == "content_block_start" and event.content_block.type == "text":
-                said = event.content_block.text
-            elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
-                length += calls.add(event.index, arguments=event.delta.partial_json)
-            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
-                said = event.delta.text
-            elif event.type == "message_delta":
-                finish, completion = event.delta.stop_reason, event.usage.output_tokens
-            if said:
-                text.append(said)
-                length += len(said)
-                yield said
-            if length > MOST_CHARACTERS:
-                raise Trouble("its answer is too long", status=200)
-        if finish is None:
-            raise Trouble("its answer ended before its end", status=200)
-        finish = _FINISH.get(finish, "stop")
-        use = used(prompt, completion)
-        yield Answered(text="".join(text), tool_calls=calls.done(), finish=finish, use=use)
+            match event.type:
+                case "message_start":
+                    use = event.message.usage
+                    cached = (use.cache_creation_input_tokens or 0) + (use.cache_read_input_tokens or 0)
+                    prompt = use.input_tokens + cached
+                case "content_block_start" if event.content_block.type == "tool_use":
+                    answer.call(event.index, id=event.content_block.id, name=event.content_block.name)
+                case "content_block_start" if event.content_block.type == "text":
+                    if event.content_block.text:
+                        yield answer.say(event.content_block.text)
+                case "content_block_delta" if event.delta.type == "input_json_delta":
+                    answer.call(event.index, arguments=event.delta.partial_json)
+                case "content_block_delta" if event.delta.type == "text_delta":
+                    yield answer.say(event.delta.text)
+                case "message_delta":
+                    answer.finish = _FINISH.get(event.delta.stop_reason, "stop")
+                    answer.use = used(prompt, event.usage.output_tokens)
+        yield answer.done()
 
     async def close(self) -> None:
         await self._waiting.given(self._client.close())

@@ -173,34 +173,54 @@ def _told(trouble: Trouble) -> AlcoveError:
     return UpstreamFailed("the LLM gave no usable answer")
 
 
-class Calls:
-    """Calls of tools in the making: their parts come bit by bit, several at once."""
+class Answering:
+    """An answer in the making: its text and its calls of tools come bit by bit, several calls at once."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, dict[str, str]] = {}
+        self.finish: str | None = None
+        """Why it ended, as the provider says it; None while it has not."""
+        self.use: TokenUse | None = None
+        self._texts: list[str] = []
+        self._calls: dict[int, dict[str, str]] = {}
+        self._length = 0
 
-    def add(self, place: int, *, id: str | None = None, name: str | None = None, arguments: str = "") -> int:
-        """Adds a part to the call at a place; how many characters that were."""
-        call = self._parts.setdefault(place, {"id": "", "name": "", "arguments": ""})
-        for field, text in (("id", id), ("name", name)):
-            if text and not call[field]:
-                call[field] = text
+    def say(self, text: str) -> str:
+        """Adds a piece of text, which is given back."""
+        self._texts.append(text)
+        self._grow(len(text))
+        return text
+
+    def call(
+        self, place: int, *, id: str | None = None, name: str | None = None, arguments: str = ""
+    ) -> None:
+        """Adds a part to the call at a place: the first id and name that come, and more of its arguments."""
+        call = self._calls.setdefault(place, {"id": "", "name": "", "arguments": ""})
+        call["id"], call["name"] = call["id"] or id or "", call["name"] or name or ""
         call["arguments"] += arguments
-        return len(arguments) + 100
+        self._grow(len(arguments) + 100)
 
-    def done(self) -> list[dict[str, Any]]:
-        """The calls as OpenAI has them, each with an id of its own."""
-        made, known = [], set[str]()
-        for number, call in enumerate(self._parts.values(), 1):
-            id = (
-                call["id"]
-                if call["id"] not in {"", *known}
-                else f"call_{number}_{random.getrandbits(32):08x}"
-            )
+    def _grow(self, length: int) -> None:
+        self._length += length
+        if self._length > MOST_CHARACTERS:
+            raise Trouble("its answer is too long", status=200)
+
+    def done(self) -> Answered:
+        """The whole answer, each call with an id of its own; Trouble where it has not come to its end."""
+        if self.finish is None:
+            raise Trouble("its answer ended before its end", status=200)
+        calls, known = list[dict[str, Any]](), {""}
+        for number, call in enumerate(self._calls.values(), 1):
+            id = call["id"] if call["id"] not in known else f"call_{number}_{random.getrandbits(32):08x}"
             known.add(id)
             function = {"name": call["name"], "arguments": call["arguments"] or "{}"}
-            made.append({"id": id, "type": "function", "function": function})
-        return made
+            calls.append({"id": id, "type": "function", "function": function})
+        finish = "tool_calls" if calls else self.finish
+        return Answered(text="".join(self._texts), tool_calls=calls, finish=finish, use=self.use)
+
+
+def seconds_after(header: str) -> float:
+    """What a `Retry-After` says; nothing where it is no plain number."""
+    return float(header) if header.isdecimal() and len(header) < 6 else 0.0
 
 
 def decoded(raw: bytes | str, kind: type[Any]) -> Any:

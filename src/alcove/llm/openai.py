@@ -17,7 +17,7 @@ from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
-from alcove.llm.model import MOST_CHARACTERS, Answered, Asked, Calls, Trouble, decoded, used
+from alcove.llm.model import Answered, Answering, Asked, Trouble, decoded, seconds_after, used
 
 DEFAULT_URL = "https://api.openai.com/v1"
 MOST_BYTES = 8 * 1024 * 1024
@@ -118,9 +118,9 @@ class OpenAI:
                 if len(body) > MOST_BYTES:
                     raise Trouble("its answer is too long", status=200)
             if response.status_code >= 400:
-                told, after = body[:400].decode(errors="replace"), response.headers.get("retry-after", "")
-                seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
-                raise Trouble(f"{response.status_code}: {told}", status=response.status_code, after=seconds)
+                told, status = body[:400].decode(errors="replace"), response.status_code
+                after = seconds_after(response.headers.get("retry-after", ""))
+                raise Trouble(f"{status}: {told}", status=status, after=after)
             yield decoded(body, _Piece)
             return
         async for line in self._lines(response):
@@ -145,32 +145,28 @@ class OpenAI:
 
 async def _folded(pieces: AsyncIterator[_Piece]) -> AsyncGenerator[str | Answered, None]:
     """The text of pieces as it comes, and in the end all that they came to."""
-    text, calls, finish, use, length = list[str](), Calls(), None, None, 0
+    answer = Answering()
     async for piece in pieces:
         if piece.error is not None:
             raise Trouble(f"error in its answer: {str(piece.error)[:400]}", status=500)
         if piece.usage:
-            use = used(piece.usage.prompt_tokens, piece.usage.completion_tokens)
+            answer.use = used(piece.usage.prompt_tokens, piece.usage.completion_tokens)
         for choice in piece.choices[:1]:
-            finish = choice.finish_reason or finish
+            answer.finish = choice.finish_reason or answer.finish
             part = choice.delta or choice.message or _Part()
             for place, call in enumerate(part.tool_calls or ()):
-                given = call.function.arguments
-                arguments = (
-                    given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
-                )
-                at = place if call.index is None else call.index
-                length += calls.add(at, id=call.id, name=call.function.name, arguments=arguments)
+                at, function = place if call.index is None else call.index, call.function
+                answer.call(at, id=call.id, name=function.name, arguments=_text(function.arguments))
             if said := part.content or part.refusal:
-                text.append(said)
-                length += len(said)
-                yield said
-            if length > MOST_CHARACTERS:
-                raise Trouble("its answer is too long", status=200)
-    if finish is None:
-        raise Trouble("its answer ended before its end", status=200)
-    made = calls.done()
-    yield Answered(text="".join(text), tool_calls=made, finish="tool_calls" if made else finish, use=use)
+                yield answer.say(said)
+    yield answer.done()
+
+
+def _text(arguments: str | dict[str, Any] | None) -> str:
+    """Arguments as text, which some servers give as an object."""
+    if isinstance(arguments, dict):
+        return msgspec.json.encode(arguments).decode()
+    return arguments or ""
 
 
 def _sent(message: Message) -> dict[str, Any]:
