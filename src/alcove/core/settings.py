@@ -7,6 +7,7 @@ Whoever lets people set something reads the declarations: the command line with 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -86,7 +87,7 @@ class LLMSettings:
     llm_model: str | None = setting(None, "Name of the model, as its server knows it.")
     llm_provider: Literal["openai", "anthropic"] = setting("openai", "Whose API the LLM has.")
     llm_timeout: float = setting(60.0, "Longest silence of the LLM.", most=86_400)
-    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", most=100)
+    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", least=0, most=100)
     llm_at_once: int = setting(128, "Calls of the LLM that a process makes at once.", most=100_000)
     turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", most=86_400)
     turn_rounds: int = setting(8, "Rounds of tools in one turn.", most=1000)
@@ -106,6 +107,10 @@ class LLMSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.llm_provider not in ("openai", "anthropic"):
+            raise InvalidRequest("llm_provider", "openai or anthropic")
+        if self.llm_key is not None and not re.fullmatch("[!-~]+", self.llm_key):
+            raise InvalidRequest("llm_key", "a key of plain characters, without blanks or line ends")
 
     @classmethod
     def of_environment(cls) -> LLMSettings:

@@ -181,7 +181,9 @@ class Answering:
         """Why it ended, as the provider says it; None while it has not."""
         self.use: TokenUse | None = None
         self._texts: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._calls: list[dict[str, str]] = []
+        self._at: dict[int, dict[str, str]] = {}
+        """The last call at each place."""
         self._length = 0
 
     def say(self, text: str) -> str:
@@ -193,8 +195,14 @@ class Answering:
     def call(
         self, place: int, *, id: str | None = None, name: str | None = None, arguments: str = ""
     ) -> None:
-        """Adds a part to the call at a place: the first id and name that come, and more of its arguments."""
-        call = self._calls.setdefault(place, {"id": "", "name": "", "arguments": ""})
+        """Adds a part to the call at a place: the first name that comes, and more of its arguments.
+
+        Another id than it has begins another call: some servers know no places.
+        """
+        call = self._at.get(place)
+        if call is None or (id and call["id"] not in ("", id)):
+            call = self._at[place] = {"id": "", "name": "", "arguments": ""}
+            self._calls.append(call)
         call["id"], call["name"] = call["id"] or id or "", call["name"] or name or ""
         call["arguments"] += arguments
         self._grow(len(arguments) + 100)
@@ -209,7 +217,7 @@ class Answering:
         if self.finish is None:
             raise Trouble("its answer ended before its end", status=200)
         calls, known = list[dict[str, Any]](), {""}
-        for number, call in enumerate(self._calls.values(), 1):
+        for number, call in enumerate(self._calls, 1):
             id = call["id"] if call["id"] not in known else f"call_{number}_{random.getrandbits(32):08x}"
             known.add(id)
             function = {"name": call["name"], "arguments": call["arguments"] or "{}"}

@@ -118,7 +118,7 @@ class OpenAI:
                 if len(body) > MOST_BYTES:
                     raise Trouble("its answer is too long", status=200)
             if response.status_code >= 400:
-                told, status = body[:400].decode(errors="replace"), response.status_code
+                told, status = body.decode(errors="replace"), response.status_code
                 after = seconds_after(response.headers.get("retry-after", ""))
                 raise Trouble(f"{status}: {told}", status=status, after=after)
             yield decoded(body, _Piece)
@@ -148,7 +148,7 @@ async def _folded(pieces: AsyncIterator[_Piece]) -> AsyncGenerator[str | Answere
     answer = Answering()
     async for piece in pieces:
         if piece.error is not None:
-            raise Trouble(f"error in its answer: {str(piece.error)[:400]}", status=500)
+            raise Trouble(f"error in its answer: {piece.error}", status=500)
         if piece.usage:
             answer.use = used(piece.usage.prompt_tokens, piece.usage.completion_tokens)
         for choice in piece.choices[:1]:

@@ -72,6 +72,10 @@ class ServeConfig(Settings, LLMSettings):
     )
     log_pseudonyms: bool = setting(False, "Log a pseudonym for each user and client instead of their names.")
 
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        LLMSettings.__post_init__(self)
+
     def settings(self) -> Settings:
         """The part that the store is opened with."""
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
