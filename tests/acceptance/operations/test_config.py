@@ -78,6 +78,7 @@ def test_seconds_and_days_may_have_a_letter(tmp_path: Path) -> None:
 def test_every_option_is_a_flag_a_variable_and_a_name_in_the_file(tmp_path: Path) -> None:
     other: dict[str, Any] = {
         "auth": "apikey",
+        "llm_provider": "anthropic",
         "log_level": "error",
         "insecure": True,
         "tracing": True,
