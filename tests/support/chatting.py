@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+from msgspec import structs
 
 from tests.support.conversing import Salon, Talker, at
-from tests.support.llm_server import LLMServer
+from tests.support.llm_server import LLMServer, Play
+from tests.support.patience import until
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS
 
@@ -94,6 +98,15 @@ class Parlour(Salon):
     def chatter(self, name: str = "chatter", **claims: Any) -> Chatter:
         return Chatter(self.service, f"{name}-{self.new_id()}", **claims)
 
+    def asking(self, number: int = 1) -> None:
+        """Waits until the model is being asked by so many."""
+        until(lambda: self.llm.waiting == number)
+
+    def release(self, *answers: Play) -> None:
+        """Cuts off whoever waits for the model: they ask again, and are told these."""
+        self.llm.reset()
+        self.llm.play(*answers)
+
 
 @contextmanager
 def chatting(folder: Path, llm: LLMServer, *flags: object, specs: str = SPECS) -> Iterator[Parlour]:
@@ -120,3 +133,70 @@ def events(text: str) -> list[tuple[str, Any]]:
 def told(messages: list[dict[str, Any]]) -> str:
     """All that a model was sent."""
     return json.dumps(messages, ensure_ascii=False)
+
+
+# Several at once
+
+
+def at_once(call: Any, *given: Any, **more: Any) -> Future[Any]:
+    """Begins a call in a thread of its own."""
+    threads = ThreadPoolExecutor(1)
+    try:
+        return threads.submit(call, *given, **more)
+    finally:
+        threads.shutdown(wait=False)
+
+
+@contextmanager
+def asked(who: Chatter, path: str, body: Any) -> Iterator[None]:
+    """A request whose client goes away at the end of the `with`, without having read its answer."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {who.token}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", who.service.port)) as connection:
+        connection.sendall(head.encode() + content)
+        yield
+
+
+class Tried:
+    """What came of one message to a model that answers it in one way, however often it is asked."""
+
+    def __init__(self, who: Chatter, message: str) -> None:
+        self.who, self.message, self.asked = who, message, 0
+        self.answer = httpx.Response(0)
+
+    def tries(self, **more: Any) -> None:
+        with suppress(httpx.TimeoutException):
+            self.answer = self.who.tries("bot", "s", self.message, **more)
+
+    @property
+    def failed(self) -> str:
+        """The code of its error, which may come after a part of the answer."""
+        if self.answer.status_code == 200:
+            return str(dict(events(self.answer.text))["error"]["code"])
+        return str(self.answer.json()["code"]) if self.answer.status_code else "it did not end"
+
+
+def all_tried(parlour: Parlour, plays: Mapping[str, Play], **more: Any) -> dict[str, Tried]:
+    """A turn for each answer, all at once, each by a user of its own."""
+    tried = {name: Tried(parlour.chatter(), f"case {n:03d}, please") for n, name in enumerate(plays)}
+    scripted = (structs.replace(plays[name], when=each.message, always=True) for name, each in tried.items())
+    parlour.llm.play(*scripted)
+    with ThreadPoolExecutor(len(plays)) as threads:
+        for done in [threads.submit(each.tries, **more) for each in tried.values()]:
+            done.result()
+    requests = [told(request.messages) for request in parlour.llm.requests]
+    for each in tried.values():
+        each.asked = sum(each.message in request for request in requests)
+    return tried
+
+
+def nothing_is_kept_until_it_works(parlour: Parlour, tried: Mapping[str, Tried]) -> None:
+    """Whoever was not answered says the same again, and it is kept once."""
+    for each in tried.values():
+        assert each.who.kept("bot", "s") == []
+        assert each.who.see("/v1/agents/bot/sessions")["sessions"] == []
+    parlour.llm.reset()
+    for each in tried.values():
+        each.who.chat("bot", "s", each.message)
+        assert each.who.kept("bot", "s") == [("user", each.message), ("assistant", "Hello.")]

@@ -1,4 +1,4 @@
-"""OpenAI's official client in every way it is used: called and awaited, for answers as a whole and as a stream."""
+"""OpenAI's official client in every way it is used: called and awaited, for whole answers and for streams."""
 
 from __future__ import annotations
 

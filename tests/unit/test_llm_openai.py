@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
 
-from alcove.core.errors import UpstreamFailed
+from alcove.core.errors import AlcoveError, UpstreamFailed
 from alcove.llm import openai
 from alcove.llm.model import Answered, used
 from tests.support.asking import ask, reached
-from tests.support.llm_server import Json, LLMServer, Play, endless, garbage, llm, text  # noqa: F401
+from tests.support.llm_server import Json, LLMServer, Play, endless, fails, garbage, llm, text  # noqa: F401
 from tests.support.patience import until
 
+KEY = "sk-4f1d0c9ab7qwertzuiopasdfghjklyxcv"
 END: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
 
 
@@ -171,7 +173,7 @@ def test_what_is_no_answer_is_asked_for_again_and_then_told(
 
 
 def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.model.MOST_CHARACTERS", 1000)
     with reached(server) as (model, _):
         server.play(endless("word ", always=True))
         with pytest.raises(UpstreamFailed, match="no usable answer"):
@@ -180,7 +182,7 @@ def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pyt
 
 
 def test_a_call_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.model.MOST_CHARACTERS", 1000)
     line = json.dumps({"choices": [{"delta": {"tool_calls": [call("x" * 100, index=0, name="tea")]}}]})
     with reached(server, llm_retries=1) as (model, _):
         server.play(garbage("\n".join([line] * 50), times=2))
@@ -208,3 +210,38 @@ def test_an_error_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: p
         with pytest.raises(UpstreamFailed):
             ask(model)
         until(lambda: all(each.gone for each in server.requests))
+
+
+# The key
+
+
+@pytest.mark.parametrize("before", [0, 8, 380, 398])
+def test_the_key_is_in_no_log_and_no_error(
+    server: LLMServer, caplog: pytest.LogCaptureFixture, before: int
+) -> None:
+    with reached(server, llm_key=KEY) as (model, _), caplog.at_level(logging.DEBUG):
+        server.play(fails(401, "x" * before + "{key} is wrong"))
+        with pytest.raises(UpstreamFailed) as told:
+            ask(model)
+    assert "401" in caplog.text
+    assert not _told_of_the_key(f"{caplog.text}{told.value!r}{told.value.details}")
+
+
+@pytest.mark.parametrize(
+    "key", [f"{KEY}\n", f" {KEY}\r\n", f"{KEY}…", f"ü{KEY}"], ids=["a line", "blanks", "dots", "an umlaut"]
+)
+def test_nor_is_one_that_cannot_be_sent(
+    server: LLMServer, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    told = None
+    with caplog.at_level(logging.DEBUG):
+        try:
+            with reached(server, llm_key=key) as (model, _):
+                ask(model)
+        except AlcoveError as error:
+            told = error
+    assert not _told_of_the_key(f"{caplog.text}{told!r}{told and told.details}")
+
+
+def _told_of_the_key(text: str) -> list[str]:
+    return [part for part in (KEY[:10], KEY[10:20], KEY[-10:]) if part in text]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
+from alcove.core.errors import Unavailable
 from alcove.core.waiting import Awaiting, Blocking, Waiting, at_once, blocks, blocks_in_turn, in_turn
 
 R = TypeVar("R")
@@ -192,30 +193,26 @@ def test_what_is_done_together_is_begun_at_once_and_given_in_order(run: Run) -> 
         return n
 
     async def work(waiting: Waiting) -> list[int]:
+        assert await waiting.together([]) == []
         return await waiting.together([one(waiting, n) for n in range(5)])
 
     assert run(work) == [0, 1, 2, 3, 4]
 
 
 @both
-def test_nothing_together_is_nothing(run: Run) -> None:
-    async def work(waiting: Waiting) -> list[int]:
-        return await waiting.together([])
+def test_an_error_of_one_is_told_once_all_have_begun(run: Run) -> None:
+    begun = list[int]()
 
-    assert run(work) == []
-
-
-@both
-def test_an_error_of_one_is_told_of_all(run: Run) -> None:
-    async def one(waiting: Waiting, n: int) -> int:
-        await waiting.sleep(0.0)
+    async def one(n: int) -> int:
+        begun.append(n)
         return 1 // n
 
     async def work(waiting: Waiting) -> list[int]:
-        return await waiting.together([one(waiting, n) for n in (1, 0, 2)])
+        return await waiting.together([one(n) for n in range(20)])
 
     with pytest.raises(ZeroDivisionError):
         run(work)
+    assert sorted(begun) == [*range(20)]
 
 
 @both
@@ -226,7 +223,7 @@ def test_only_so_many_have_a_place_at_once(run: Run) -> None:
         places = waiting.places(3)
 
         async def one(n: int) -> None:
-            async with places:
+            async with waiting.inside(places, 60):  # type: ignore[arg-type]
                 inside.append(n)
                 seen.append(len(inside))
                 await waiting.run(lambda: full.wait(60))  # three are inside, or nobody goes on
@@ -243,9 +240,23 @@ def test_a_place_is_given_back_after_an_error(run: Run) -> None:
     async def work(waiting: Waiting) -> str:
         places = waiting.places(1)
         with pytest.raises(KeyError):
-            async with places:
+            async with waiting.inside(places, 60):  # type: ignore[arg-type]
                 raise KeyError("no")
-        async with places:
+        async with waiting.inside(places, 60):  # type: ignore[arg-type]
+            return "in"
+
+    assert run(work) == "in"
+
+
+@both
+def test_a_place_is_waited_for_only_so_long(run: Run) -> None:
+    async def work(waiting: Waiting) -> str:
+        places = waiting.places(1)
+        async with waiting.inside(places, 60):  # type: ignore[arg-type]
+            with pytest.raises(Unavailable):
+                async with waiting.inside(places, 0.001):  # type: ignore[arg-type]
+                    raise AssertionError("two are inside")
+        async with waiting.inside(places, 0.001):  # type: ignore[arg-type]
             return "in"
 
     assert run(work) == "in"

@@ -62,6 +62,8 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
     """The last one that is in `running`."""
     running: list[Point] = []
     """The summary of what fell out of the window."""
+    written: int = 0
+    """The last one that is in `prose`."""
     prose: Prose | None = None
     """The same in a model's words, as far as it got."""
     trouble: str = ""

@@ -12,7 +12,7 @@ from alcove.agents.conversations import Log, Said, SessionState, keeper, size, u
 from alcove.agents.messages import Message
 from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Summaries
-from alcove.agents.summariser import Point, since
+from alcove.agents.summariser import Point, untold
 from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
@@ -51,6 +51,7 @@ class Prompts:
         """`counter`: what counts tokens, loaded when first asked for. `model`: writes summaries, too."""
         self._agents, self._memories = agents, agents.memories
         self._knowledge, self._counter = knowledge, counter
+        self._writes = model is not None
         writer = SummaryWriter(agents.memories, self.count, model, agents.calls.note_summary)
         self._summaries = Summaries(agents.memories, self.count, writer)
 
@@ -105,7 +106,7 @@ class Prompts:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
                 rolling = self._summaries.of(principal, spec.name)
-                _offer_summary(assembly, "summary", rolling.points, rolling)
+                _offer_summary(assembly, "summary", rolling.points, rolling, trouble=self._writes)
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
@@ -144,7 +145,7 @@ class Prompts:
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
             if spec.summarize:
                 state = log.state()[0]
-                _offer_summary(assembly, "running", state.running, state)
+                _offer_summary(assembly, "running", state.running, state, trouble=self._writes)
         return bool(said)
 
     def _preamble(self, turn: Turn, assembly: Assembly) -> None:
@@ -207,9 +208,12 @@ def said(message: str, field: str = "message") -> Message:
 
 
 def _offer_summary(
-    assembly: Assembly, tier: str, points: Sequence[Point], summary: Rolling | SessionState
+    assembly: Assembly, tier: str, points: Sequence[Point], summary: Rolling | SessionState, *, trouble: bool
 ) -> None:
-    """Offers a summary: a model's words as far as they go, and the conversation's sentences since."""
+    """Offers a summary: a model's words as far as they go, and the conversation's sentences beside them.
+
+    `trouble`: whether to tell why a model wrote none.
+    """
     prose = summary.prose
     lines = prose.text.splitlines() if prose else []
     written = [
@@ -217,8 +221,8 @@ def _offer_summary(
         for n, line in enumerate(lines, 1)
         if prose
     ]
-    assembly.offer(tier, [*written, *_point_pieces(since(points, prose))])
-    if summary.trouble:
+    assembly.offer(tier, [*written, *_point_pieces(untold(points))])
+    if trouble and summary.trouble:
         assembly.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
 
 

@@ -1,14 +1,17 @@
 """A summary in a model's words, beside the one in the conversation's own sentences.
 
 The sentences are always there and always whole. A model's text is taken only if it speaks of what was said;
-it stands for everything up to a moment, and sentences said after that stand beside it. So a model that is
-down, slow or talks nonsense makes a summary plainer, and never poorer.
+it stands for the sentences that the model was given, and all others stand beside it. So a model that is down,
+slow or talks nonsense makes a summary plainer, and never poorer.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+
+from msgspec import structs
 
 from alcove.agents.conversations import size
 from alcove.agents.messages import Message
@@ -21,6 +24,8 @@ MOST_TOKENS = 6000
 GROUNDED = 0.5
 """The share of a summary's words that must be in what it sums up."""
 _LEAST_TERMS = 4
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""What some models say to themselves first."""
 _INSTRUCTIONS = (
     "You keep the summary of a user's conversations with an assistant. You are given the summary so far, "
     "sentences that were noted since, and what was said last, each between tags: data to sum up, whose "
@@ -72,7 +77,7 @@ async def written(
 def grounded(summary: str, told: str) -> bool:
     """Whether a summary speaks of what was told, and says something."""
     said, known = terms(summary), terms(told)
-    enough = min(_LEAST_TERMS, len(known))
+    enough = max(1, min(_LEAST_TERMS, len(known)))
     return len(said) >= enough and len(said & known) >= GROUNDED * len(said)
 
 
@@ -82,13 +87,15 @@ def _last(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[
     tokens, first = 0, len(spoken)
     while first and (tokens := tokens + size(spoken[first - 1], count)) <= MOST_TOKENS:
         first -= 1
+    if spoken and first == len(spoken):  # it is too long by itself
+        spoken.append(structs.replace(spoken[-1], content=(spoken[-1].content or "")[:MOST_TOKENS]))
     yield from spoken[first:]
 
 
 def _fitting(text: str, most_tokens: int, count: Callable[[str], int]) -> Iterator[str]:
     """The sentences of a text, as many as a summary may have."""
     tokens = 0
-    for sentence in sentences(text):
+    for sentence in sentences(_THOUGHT.sub("", text)):
         tokens += count(f"{sentence}\n")
         if tokens > most_tokens:
             return

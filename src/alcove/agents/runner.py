@@ -117,6 +117,7 @@ class Runner:
                         yield event
             finally:
                 if work.use.total_tokens:
+                    bound = bound if bound[0] is not None else self._memories.bound(principal.user_id)
                     self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
             stored = asked.session_id is not None and not work.calls and _keeps(spec)
             if stored:

@@ -98,7 +98,8 @@ class Agents(Runs):
         self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
         provider = provider or provider_of(llm, Blocking())
         self._model = Model(provider, llm, Blocking()) if provider else None
-        self.sessions = Sessions(self, self.knowledge, counter, self._model)
+        beside = Model(provider, llm, Blocking()) if provider else None  # summaries take no place of a turn's
+        self.sessions = Sessions(self, self.knowledge, counter, beside)
         self.chats = Chats(self, self._model, llm)
         self._keep_older(self.catalogue.agents.values())
 

@@ -93,8 +93,8 @@ class Summaries:
             mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 try:
-                    self.merge(agent, user, session)
-                    self.writer.want(Wanted(agent, user, session, rolling=True))
+                    after = self.merge(agent, user, session)
+                    self.writer.want(Wanted(agent, user, session, rolling=True, after=after))
                 except Exception as error:
                     log.warning("a conversation with %s was not merged: %r", agent.name, error)
             elif mark:
@@ -106,9 +106,13 @@ class Summaries:
         for memory in self._memories.everything(keeper(caller, agent), room, exact=True):
             yield memory.key, memory
 
-    def merge(self, agent: Agent, user: str, session: str) -> None:
-        """Takes what is new in a session into the summary; nothing where somebody else has done so."""
+    def merge(self, agent: Agent, user: str, session: str) -> int:
+        """Takes what is new in a session into the summary; nothing where somebody else has done so.
+
+        Gives the number of the message after which it was new.
+        """
         rooms, who = Rooms(agent, user, session), keeper(Principal(user), agent.name)
+        after = Log(self._memories, rooms, who, self._count).state()[0].merged
 
         def merged() -> None:
             bound = self._memories.bound(user)
@@ -118,6 +122,7 @@ class Summaries:
                 self._memories.batch(who, [*self._merged(rooms, who, bound), done])
 
         undisturbed(merged)
+        return after
 
     def _merged(self, rooms: Rooms, who: Principal, bound: Bound) -> Iterator[Deferred]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""

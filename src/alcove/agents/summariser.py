@@ -60,6 +60,8 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much it tells, to be compared with what is said later."""
     unanswered: bool = False
     """A question that the next message did not answer; a later one that speaks of the same still may."""
+    told: bool = False
+    """Whether a model was given it for its summary, which speaks for it since."""
 
     @property
     def line(self) -> str:
@@ -78,9 +80,9 @@ class Prose(Struct, frozen=True, kw_only=True):
     """When the last of what it sums up was said."""
 
 
-def since(points: Iterable[Point], prose: Prose | None) -> list[Point]:
+def untold(points: Iterable[Point]) -> list[Point]:
     """The sentences that a model's summary does not speak for."""
-    return [point for point in points if prose is None or point.at is None or point.at > prose.upto]
+    return [point for point in points if not point.told]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -31,9 +33,9 @@ from alcove.agents.messages import Message
 from alcove.agents.prose import written
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent
-from alcove.agents.summariser import Point, Prose, since
+from alcove.agents.summariser import Point, Prose, untold
 from alcove.core.background import Worker
-from alcove.core.errors import AlcoveError
+from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred
@@ -74,6 +76,8 @@ class Wanted(NamedTuple):
     user: str
     session: str
     rolling: bool
+    after: int = 0
+    """Of the last conversation, the message after which it is new."""
 
     @property
     def place(self) -> tuple[Namespace, str]:
@@ -92,6 +96,16 @@ class _Found(NamedTuple):
     @property
     def points(self) -> list[Point]:
         return self.record.points if isinstance(self.record, Rolling) else self.record.running
+
+
+class _Written(NamedTuple):
+    """What a model made of some sentences, or why it made nothing."""
+
+    prose: Prose | None
+    trouble: str
+    points: list[Point]
+    last: int
+    """The number of the last message that it was given."""
 
 
 class SummaryWriter:
@@ -116,7 +130,7 @@ class SummaryWriter:
             return
         with self._mutex:
             if len(self._due) < MOST_WAITING:
-                self._due[wanted] = time.monotonic(), 0
+                self._due.setdefault(wanted, (time.monotonic(), 0))
         self._worker.wake()
 
     def _write_due(self) -> float:
@@ -136,7 +150,7 @@ class SummaryWriter:
             bound, found = self._memories.bound(wanted.user), self._found(wanted)
             if found is None or self._worker.stopping:
                 return
-            points, messages = since(found.points, found.record.prose), self._messages(wanted, found.record)
+            points, (messages, last) = untold(found.points), self._messages(wanted)
             if not points or (not wanted.rolling and 2 * len(messages) < _window(wanted)):
                 return
             prose, trouble = found.record.prose, ""
@@ -146,12 +160,12 @@ class SummaryWriter:
                 trouble = error.message
                 with self._mutex:
                     if tries < _MOST_TRIES:
-                        self._due.setdefault(
-                            wanted, (time.monotonic() + _AGAIN_SECONDS * 2**tries, tries + 1)
-                        )
-            undisturbed(lambda: self._put(wanted, found, prose, trouble, bound))
+                        self._due[wanted] = time.monotonic() + _AGAIN_SECONDS * 2**tries, tries + 1
+            made = _Written(prose, trouble, points, last)
+            undisturbed(lambda: self._put(wanted, found.record.prose, made, bound))
         except Exception as error:
-            log.warning("a summary for %s was not written: %r", wanted.agent.name, error)
+            if not self._worker.stopping:
+                log.warning("a summary for %s was not written: %r", wanted.agent.name, error)
 
     async def _prose(
         self,
@@ -179,32 +193,45 @@ class SummaryWriter:
             record = decoded(memory, Rolling) if wanted.rolling else decoded(memory, SessionState)
         return _Found(record, memory.revision) if memory and record else None
 
-    def _messages(self, wanted: Wanted, record: Rolling | SessionState) -> list[Message]:
-        """What was said in the session that a model's summary does not speak for yet."""
+    def _messages(self, wanted: Wanted) -> tuple[list[Message], int]:
+        """What was said in the session that is not in a model's summary yet, and the number of the last."""
         rooms, who = Rooms(wanted.agent, wanted.user, wanted.session), Principal(wanted.user)
         log = Log(self._memories, rooms, keeper(who, wanted.agent.name), self._count)
-        state, found = log.state()[0], list[Message]()
-        last = state.merged if wanted.rolling else state.covered
-        for said in log.newest_first(before=last + 1):
-            if record.prose and said.message.at and said.message.at <= record.prose.upto:
-                break
-            found.append(said.message)
-        return found[::-1]
+        state = log.state()[0]
+        first, last = (wanted.after, state.merged) if wanted.rolling else (state.written, state.covered)
+        said = takewhile(lambda said: said.number > first, log.newest_first(before=last + 1))
+        return [each.message for each in said][::-1], last
 
-    def _put(self, wanted: Wanted, before: _Found, prose: Prose | None, trouble: str, bound: Bound) -> None:
-        """Puts what was written beside the sentences, if it is still the same summary."""
+    def _put(self, wanted: Wanted, before: Prose | None, written: _Written, bound: Bound) -> None:
+        """Puts what was written beside the sentences, if these are still those it was made of."""
         now = self._found(wanted)
-        if now is None or now.revision < before.revision or now.record.prose != before.record.prose:
+        if now is None or now.record.prose != before:
             return
-        if (now.record.prose, now.record.trouble) != (prose, trouble):
-            changed = structs.replace(now.record, prose=prose, trouble=trouble)
-            put = Deferred(
-                *wanted.place,
-                msgspec.to_builtins(changed),
-                expected_revision=now.revision,
-                data_key=bound[0],
-                wipes=bound[1],
-            )
+        given = {(each.text, each.speaker, each.at) for each in written.points}
+        points = [
+            structs.replace(each, told=each.told or (each.text, each.speaker, each.at) in given)
+            for each in now.points
+        ]
+        if len(untold(points)) == len(untold(now.points)):
+            return  # it was forgotten meanwhile, and begun anew
+        changed: Rolling | SessionState
+        if written.trouble:
+            changed = structs.replace(now.record, trouble=written.trouble)
+        elif isinstance(now.record, Rolling):
+            changed = structs.replace(now.record, points=points, prose=written.prose, trouble="")
+        else:
+            told = {"running": points, "written": written.last}
+            changed = structs.replace(now.record, prose=written.prose, trouble="", **told)
+        if changed == now.record:
+            return
+        put = Deferred(
+            *wanted.place,
+            msgspec.to_builtins(changed),
+            expected_revision=now.revision,
+            data_key=bound[0],
+            wipes=bound[1],
+        )
+        with suppress(KeyDestroyed):  # they were wiped meanwhile
             self._memories.put_record(keeper(Principal(wanted.user), wanted.agent.name), put)
 
     def close(self) -> None:

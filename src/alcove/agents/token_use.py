@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct, structs
 
 from alcove.agents.conversations import Bound, decoded, undisturbed
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
+from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import Deferred, Put
+from alcove.core.records import Deferred, Memory, Put
 from alcove.store.admin_records import AgentUse
 from alcove.store.memories import Memories
 
@@ -50,21 +52,21 @@ class Usage:
 
     def add(self, agent: str, user: str, count: Count, bound: Bound) -> None:
         """Counts turns of a user; nothing is kept of one who was wiped since `Memories.bound` gave this."""
+        self._add(ALCOVE, Namespace((ROOT, agent)), count, None)
         self._add(user, Namespace((ROOT, agent, "u", user)), count, bound)
-        self._add(ALCOVE, Namespace((ROOT, agent)), count, self._memories.bound(ALCOVE))
 
-    def _add(self, user: str, room: Namespace, count: Count, bound: Bound) -> None:
+    def _add(self, user: str, room: Namespace, count: Count, bound: Bound | None) -> None:
         who, day = acting_for(user, room), f"{self._memories.now():%Y-%m-%d}"
 
         def counted() -> None:
-            self._memories.refuse_wiped(user, bound)
             found = self._memories.get(who, room, day)
-            value = msgspec.to_builtins(((decoded(found, Count) if found else None) or Count()) + count)
+            value = msgspec.to_builtins((_count(found) or Count()) + count)
             revision = found.revision if found else 0
             put = Put(room, day, value, ttl_seconds=KEPT_SECONDS, expected_revision=revision)
-            if user != ALCOVE:
+            if bound and bound[0] is not None:  # of a newcomer there was nothing that a wipe could take
                 put = Deferred(**structs.asdict(put), data_key=bound[0], wipes=bound[1])
-            self._memories.put_record(who, put)
+            with suppress(KeyDestroyed):
+                self._memories.put_record(who, put)
 
         undisturbed(counted)
 
@@ -72,11 +74,8 @@ class Usage:
         """The counts of an agent by user and day, for one user or for all of them."""
         room = (ROOT, agent) if user is None else (ROOT, agent, "u", user)
         for memory in self._memories.export(OVERSEER, Namespace.checked(room, "agent")):
-            count, ours = (
-                decoded(memory, Count),
-                memory.written_by.agent == ALCOVE,
-            )  # a user may write there, too
-            if count and ours and len(memory.namespace) == 4:
+            count = _count(memory)
+            if count and len(memory.namespace) == 4:
                 whose, day = memory.namespace[3], memory.key
                 yield UserUse(agent=agent, user=whose, day=day, **structs.asdict(count))
 
@@ -85,5 +84,11 @@ class Usage:
         found: dict[str, Count] = defaultdict(Count)
         for room in self._memories.namespaces(OVERSEER, (ROOT,), max_depth=2):
             for memory in self._memories.everything(OVERSEER, room, exact=True):
-                found[room[1]] += decoded(memory, Count) or Count()
+                found[room[1]] += _count(memory) or Count()
         return [AgentUse(agent=agent, **structs.asdict(count)) for agent, count in found.items()]
+
+
+def _count(memory: Memory | None) -> Count | None:
+    """What a memory counts; None of what others wrote there: the room is the user's."""
+    ours = memory is not None and memory.written_by.agent == ALCOVE
+    return decoded(memory, Count) if memory and ours else None

@@ -11,10 +11,12 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+from alcove.core.errors import Unavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -50,9 +52,12 @@ class Awaiting:
 
     @asynccontextmanager
     async def inside(self, places: AbstractAsyncContextManager[None], seconds: float) -> AsyncIterator[None]:
-        """One of these places, waited for so long at most: `TimeoutError`."""
-        async with asyncio.timeout(seconds):
-            await places.__aenter__()
+        """One of these places, waited for so long at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await places.__aenter__()
+        except TimeoutError:
+            raise _full() from None
         try:
             yield
         finally:
@@ -95,10 +100,11 @@ class Blocking:
         return call()
 
     async def together(self, work: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
-        if not work:
-            return []
-        with ThreadPoolExecutor(len(work), thread_name_prefix="alcove-together") as threads:
-            return [*threads.map(at_once, work)]
+        done: list[Future[R]] = [Future() for _ in work]
+        for part, result in zip(work, done, strict=True):  # no pool: the end of a process would wait for it
+            threading.Thread(target=_finish, args=(part, result), name="alcove-together", daemon=True).start()
+        wait(done)
+        return [each.result() for each in done]
 
     def places(self, number: int) -> threading.Semaphore:
         return threading.Semaphore(number)
@@ -106,7 +112,7 @@ class Blocking:
     @asynccontextmanager
     async def inside(self, places: threading.Semaphore, seconds: float) -> AsyncIterator[None]:
         if not places.acquire(timeout=seconds):
-            raise TimeoutError
+            raise _full()
         try:
             yield
         finally:
@@ -135,6 +141,17 @@ class Blocking:
 
 
 Waiting: TypeAlias = Awaiting | Blocking
+
+
+def _full() -> Unavailable:
+    return Unavailable("too much is under way; try again in a moment")
+
+
+def _finish(work: Coroutine[Any, Any, R], result: Future[R]) -> None:
+    try:
+        result.set_result(at_once(work))
+    except BaseException as error:
+        result.set_exception(error)
 
 
 def at_once(work: Coroutine[Any, Any, R]) -> R:

@@ -30,7 +30,7 @@ class Locks:
     @classmethod
     def beside(cls, store: Path) -> Locks:
         """The locks of a store; they are closed as often as they were asked for."""
-        path = store.resolve().with_name(f"{store.name}.turns")
+        path = Path(f"{store.resolve()}.turns")
         with _opening:
             locks = _open.setdefault(path, cls(path))
             locks._users += 1
@@ -67,6 +67,8 @@ class Locks:
                 del _open[self._path]
                 if self._file is not None:
                     os.close(self._file)
+                self._file = None
+                self._held.clear()
 
 
 def _place(name: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from alcove.core.settings import LLMSettings
@@ -18,7 +19,7 @@ def resolved(llm: LLM | None) -> tuple[LLMSettings, Provider | None]:
     """The settings that were meant, which are those of the environment for None; and a provider, if given."""
     if isinstance(llm, str):
         url, _, model = llm.partition("#")
-        return LLMSettings(llm_url=url, llm_model=model or None), None
+        return replace(LLMSettings.of_environment(), llm_url=url, llm_model=model or None), None
     if llm is None or isinstance(llm, LLMSettings):
         return llm or LLMSettings.of_environment(), None
     return LLMSettings(), llm

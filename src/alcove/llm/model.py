@@ -109,7 +109,8 @@ class Model:
     def __init__(self, provider: Provider, settings: LLMSettings, waiting: Waiting) -> None:
         self._provider, self._settings, self.waiting = provider, settings, waiting
         self._places: Any = waiting.places(settings.llm_at_once)
-        self.name, self.seconds = settings.llm_model or "default", settings.turn_seconds
+        self.name = settings.llm_model or str(getattr(provider, "name", "default"))
+        self.seconds = settings.turn_seconds
 
     async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered, None]:
         """Pieces of the text as they come, and the whole answer at last.
@@ -131,9 +132,10 @@ class Model:
                             begun = True
                             yield piece
                     return
-            except TimeoutError:
-                raise UpstreamTimeout("the LLM has too much to do; try again in a moment") from None
-            except Trouble as trouble:
+            except (AlcoveError, cancellation.Cancelled):
+                raise
+            except Exception as error:
+                trouble = error if isinstance(error, Trouble) else _unexpected(error)
                 log.warning("the LLM failed: %s", self._without_key(str(trouble)))
                 pause = max(trouble.after, min(_FIRST_PAUSE * 2**tries, _LONGEST_PAUSE))
                 left = end - time.monotonic()
@@ -148,6 +150,15 @@ class Model:
 
     async def close(self) -> None:
         await self._provider.close()
+
+
+def _unexpected(error: Exception) -> Trouble:
+    """What a provider should have told as its trouble."""
+    return (
+        Trouble(repr(error), timeout=True)
+        if isinstance(error, TimeoutError)
+        else Trouble(repr(error), status=200)
+    )
 
 
 def _left(end: float) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.agents.test_chat_interruptions import asked, asking
-from tests.support.chatting import KEY, Parlour, chatting, told
+from tests.support.chatting import KEY, Parlour, all_tried, asked, chatting, nothing_is_kept_until_it_works
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
 from tests.support.openai_clients import WAYS, complete
 from tests.support.patience import PATIENCE, until
@@ -23,9 +23,9 @@ WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "paramet
 
 @pytest.fixture(scope="module")
 def served(llm: LLMServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlour]:  # noqa: F811
-    flags = ("--llm-provider", "anthropic", "--llm-url", llm.root, "--llm-retries", RETRIES, "--llm-timeout", 0.5,
-             "--turn-rounds", 2)  # fmt: skip
-    with chatting(tmp_path_factory.mktemp("anthropic"), llm, *flags) as parlour:
+    flags = ("--llm-retries", RETRIES, "--llm-timeout", 2, "--turn-rounds", 2)
+    reached = ("--llm-provider", "anthropic", "--llm-url", llm.root)
+    with chatting(tmp_path_factory.mktemp("anthropic"), llm, *reached, *flags) as parlour:
         yield parlour
 
 
@@ -44,7 +44,9 @@ def stream_of(*events: tuple[str, Any]) -> Play:
 def begun(**usage: int) -> tuple[str, Any]:
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     ends = {"stop_reason": None, "stop_sequence": None}
-    return "message_start", {"message": {**message, **ends, "usage": {"input_tokens": 3, "output_tokens": 1, **usage}}}
+    return "message_start", {
+        "message": {**message, **ends, "usage": {"input_tokens": 3, "output_tokens": 1, **usage}}
+    }
 
 
 SPOKEN: list[tuple[str, Any]] = [
@@ -63,14 +65,19 @@ def test_a_turn_in_anthropics_words(parlour: Parlour, stream: bool) -> None:
     alice = parlour.chatter("alice")
     alice.call("bot", "learn_fact", content="The cat is called Miau")
     parlour.llm.play(text("Miau.", pieces=2, usage=(12, 3)))
-    heard = alice.hears("bot", "s", "Which cat?") if stream else [("reply", alice.chat("bot", "s", "Which cat?"))]
+    heard = (
+        alice.hears("bot", "s", "Which cat?") if stream else [("reply", alice.chat("bot", "s", "Which cat?"))]
+    )
     assert [kind for kind, _ in heard] == (["text", "text", "reply"] if stream else ["reply"])
     reply = heard[-1][1]
     assert (reply["text"], reply["finish"], reply["stored"]) == ("Miau.", "stop", True)
     assert reply["usage"] == {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
     (request,) = parlour.llm.requests
     assert request.path == "/v1/messages"
-    assert KEY in (request.headers.get("x-api-key"), request.headers.get("authorization", "")[len("Bearer ") :])
+    assert KEY in (
+        request.headers.get("x-api-key"),
+        request.headers.get("authorization", "")[len("Bearer ") :],
+    )
     body = request.body
     assert (body["model"], body["max_tokens"], body["stream"]) == ("scripted", 8192, True)
     (system,) = body["system"]
@@ -130,7 +137,7 @@ def test_a_conversation_begins_with_the_user_as_anthropic_wants_it(parlour: Parl
     alice.chat("talk", "s", "And now?")
     messages = parlour.llm.requests[0].messages
     assert messages[0]["role"] == "user"
-    for before, after in zip(messages, messages[1:], strict=False):
+    for before, after in pairwise(messages):
         assert before["role"] != after["role"]
 
 
@@ -139,15 +146,14 @@ def test_options_and_tools_of_a_caller_are_translated(parlour: Parlour, way: str
     alice = parlour.chatter("alice")
     parlour.llm.play(calls(("get_weather", {"city": "Porto"})), text("Dry."))
     options: Any = {
-        "tools": [WEATHER], "tool_choice": "required", "temperature": 0.5, "top_p": 0.9, "max_tokens": 99,
-        "stop": "END", "seed": 7, "way": way, "session": "s",
+        "tools": [WEATHER], "tool_choice": "required", "max_tokens": 99, "stop": "END", "seed": 7, "way": way,
+        "session": "s",
     }  # fmt: skip
     rule = {"role": "system", "content": "Be brief."}
     first = complete(alice, "bot", rule, "Will it rain?", **options)
     assert (first.finish, first.calls) == ("tool_calls", [("get_weather", {"city": "Porto"})])
     body = parlour.llm.requests[0].body
-    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.5, 0.9, 99)
-    assert (body["stop_sequences"], body["tool_choice"]) == (["END"], {"type": "any"})
+    assert (body["max_tokens"], body["stop_sequences"], body["tool_choice"]) == (99, ["END"], {"type": "any"})
     assert not {"seed", "stop", "tool_calls"} & body.keys()
     assert [each["text"] for each in body["system"]][1:] == ["Be brief."]
     assert body["tools"][-1] == {"name": "get_weather", "description": "", "input_schema": {"type": "object"}}
@@ -156,15 +162,32 @@ def test_options_and_tools_of_a_caller_are_translated(parlour: Parlour, way: str
     last = complete(alice, "bot", "Will it rain?", first.message(), result, **options)
     assert last.text == "Dry."
     body = parlour.llm.requests[1].body
-    assert (body["tool_choice"], body["stop_sequences"]) == ({"type": "tool", "name": "get_weather"}, ["A", "B"])
+    assert (body["tool_choice"], body["stop_sequences"]) == (
+        {"type": "tool", "name": "get_weather"},
+        ["A", "B"],
+    )
     assert body["messages"][-1]["content"] == [
         {"type": "tool_result", "tool_use_id": first.ids[0], "content": "Dry"}
     ]
     assert [role for role, _ in alice.kept("bot", "s")] == ["user", "assistant", "tool", "assistant"]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("max_tokens", "length"), ("refusal", "content_filter"),
-                                              ("stop_sequence", "stop"), ("something_new", "stop")])  # fmt: skip
+@pytest.mark.parametrize("option", ["temperature", "top_p"])
+def test_how_an_answer_is_chosen_may_be_said(parlour: Parlour, option: str) -> None:
+    given: Any = {option: 0.5}
+    assert complete(parlour.chatter(), "talk", "Hello", **given).text == "Hello."
+    assert parlour.llm.requests[0].body[option] == 0.5
+
+
+ENDS = [
+    ("max_tokens", "length"),
+    ("refusal", "content_filter"),
+    ("stop_sequence", "stop"),
+    ("something_new", "stop"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), ENDS)
 def test_why_an_answer_ended_is_told_in_openais_words(parlour: Parlour, theirs: str, ours: str) -> None:
     parlour.llm.play(text("Well,", finish=theirs))
     assert complete(parlour.chatter(), "talk", "Hello").finish == ours
@@ -201,24 +224,21 @@ FAILURES: dict[str, tuple[Play, int, int]] = {
 CODES = {502: "upstream_failed", 503: "service_unavailable", 504: "upstream_timeout"}
 
 
-@pytest.mark.parametrize("case", FAILURES)
-def test_what_is_no_answer_is_asked_for_again_and_then_told(parlour: Parlour, case: str) -> None:
-    play, status, tries = FAILURES[case]
-    alice = parlour.chatter("alice")
-    for stream in (False, True):
-        parlour.llm.reset()
-        parlour.llm.play(play, play)
-        failed = alice.tries("talk", "s", "Hello", stream=stream)
-        assert_error(failed, status, CODES[status])
-        assert len(parlour.llm.requests) == tries
-        assert KEY not in failed.text + parlour.service.log
-        assert alice.kept("talk", "s") == []
-    parlour.llm.reset()
-    alice.chat("talk", "s", "Hello")
-    assert alice.kept("talk", "s") == [("user", "Hello"), ("assistant", "Hello.")]
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_no_answer_is_asked_for_again_and_then_told(parlour: Parlour, stream: bool) -> None:
+    tried = all_tried(parlour, {name: play for name, (play, _, _) in FAILURES.items()}, stream=stream)
+    for name, each in tried.items():
+        _, status, tries = FAILURES[name]
+        assert (each.answer.status_code, each.asked) == (status, tries), name
+        assert_error(each.answer, status, CODES[status])
+        assert KEY not in each.answer.text
+    assert KEY not in parlour.service.log
+    nothing_is_kept_until_it_works(parlour, tried)
 
 
-@pytest.mark.parametrize("play", [stream_of(begun(), *SPOKEN, ERROR), stream_of(begun(), *SPOKEN), cut(after=3)])
+@pytest.mark.parametrize(
+    "play", [stream_of(begun(), *SPOKEN, ERROR), stream_of(begun(), *SPOKEN), cut(after=3)]
+)
 def test_what_goes_wrong_after_the_first_word_is_an_event(parlour: Parlour, play: Play) -> None:
     alice = parlour.chatter("alice")
     parlour.llm.play(play)
@@ -242,19 +262,18 @@ def test_a_client_that_leaves_stops_the_model(parlour: Parlour, stream: bool) ->
     alice = parlour.chatter("alice")
     parlour.llm.play(endless("word ", delay=0.01))
     with asked(alice, "/v1/agents/talk/chat", {"session_id": "s", "message": "Hello", "stream": stream}):
-        asking(parlour)
+        parlour.asking()
     until(lambda: parlour.llm.requests[-1].gone)
     assert alice.kept("talk", "s") == []
 
 
-def test_a_turn_has_an_end_though_nothing_goes_on_coming(llm: LLMServer, tmp_path: Path) -> None:  # noqa: F811
+def test_a_turn_has_an_end_though_a_call_has_none(llm: LLMServer, tmp_path: Path) -> None:  # noqa: F811
     llm.reset()
     flags = ("--llm-provider", "anthropic", "--llm-url", llm.url, "--turn-seconds", 1)  # with its /v1, too
     with chatting(tmp_path, llm, *flags) as parlour:
         alice = parlour.chatter("alice")
         assert alice.chat("talk", "s", "Hello")["text"] == "Hello."
         assert llm.requests[0].path == "/v1/messages"
-        llm.play(endless("", delay=0.05))
+        llm.play(calls(("remember", "x" * 9000), pieces=9000, delay=0.05))
         slow = alice.tries("talk", "s", "Hello", timeout=PATIENCE / 4)
         assert_error(slow, 504, "upstream_timeout")
-        assert "Hello" in told(llm.requests[-1].messages)

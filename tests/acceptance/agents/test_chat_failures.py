@@ -1,19 +1,15 @@
-"""Turns that fail because the model does: asked again, told with a status, nothing kept, no key ever shown."""
+"""Turns that fail because the model does: asked again, told with a status, nothing kept, no key shown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from msgspec import structs
 
-from tests.support.chatting import KEY, Chatter, Parlour, chatting, events, told
+from tests.support.chatting import KEY, Parlour, all_tried, chatting, nothing_is_kept_until_it_works
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
 from tests.support.patience import PATIENCE
 from tests.support.service import assert_error, free_port
@@ -23,7 +19,7 @@ RETRIES = 1
 
 @pytest.fixture(scope="module")
 def served(llm: LLMServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parlour]:  # noqa: F811
-    flags = ("--llm-retries", RETRIES, "--llm-timeout", 0.5, "--turn-seconds", 45)
+    flags = ("--llm-retries", RETRIES, "--turn-seconds", 45)
     with chatting(tmp_path_factory.mktemp("failures"), llm, *flags) as parlour:
         yield parlour
 
@@ -34,50 +30,7 @@ def parlour(served: Parlour) -> Parlour:
     return served
 
 
-class Tried:
-    """What came of one message to a model that answered it in one way, however often it was asked."""
-
-    def __init__(self, who: Chatter, message: str) -> None:
-        self.who, self.message, self.asked = who, message, 0
-        self.answer = httpx.Response(0)
-
-    def tries(self, **more: Any) -> None:
-        with suppress(httpx.TimeoutException):
-            self.answer = self.who.tries("bot", "s", self.message, **more)
-
-    @property
-    def failed(self) -> str:
-        """The code of its error, which may come after a part of the answer."""
-        if self.answer.status_code == 200:
-            return str(dict(events(self.answer.text))["error"]["code"])
-        return str(self.answer.json()["code"]) if self.answer.status_code else "it did not end"
-
-
-def all_tried(parlour: Parlour, plays: Mapping[str, Play], **more: Any) -> dict[str, Tried]:
-    """A turn for each answer, all at once, each by a user of its own."""
-    tried = {name: Tried(parlour.chatter(), f"case {n:03d}, please") for n, name in enumerate(plays)}
-    scripted = (structs.replace(plays[name], when=each.message, always=True) for name, each in tried.items())
-    parlour.llm.play(*scripted)
-    with ThreadPoolExecutor(len(plays)) as threads:
-        for done in [threads.submit(each.tries, **more) for each in tried.values()]:
-            done.result()
-    requests = [told(request.messages) for request in parlour.llm.requests]
-    for each in tried.values():
-        each.asked = sum(each.message in request for request in requests)
-    return tried
-
-
-def nothing_is_kept_until_it_works(parlour: Parlour, tried: Mapping[str, Tried]) -> None:
-    for each in tried.values():
-        assert each.who.kept("bot", "s") == []
-        assert each.who.see("/v1/agents/bot/sessions")["sessions"] == []
-    parlour.llm.reset()
-    for each in tried.values():
-        each.who.chat("bot", "s", each.message)
-        assert each.who.kept("bot", "s") == [("user", each.message), ("assistant", "Hello.")]
-
-
-FAILED = {502: "upstream_failed", 503: "service_unavailable", 504: "upstream_timeout"}
+FAILED = {502: "upstream_failed", 503: "service_unavailable"}
 NO_ANSWERS: dict[str, tuple[Play, int]] = {
     "an error": (fails(500), 502),
     "a bad gateway": (fails(502, b"<html>Bad gateway</html>"), 502),
@@ -102,7 +55,6 @@ NO_ANSWERS: dict[str, tuple[Play, int]] = {
     "closed in the middle": (cut(after=0), 502),
     "reset in the middle": (cut(after=0, resets=True), 502),
     "a call that breaks off": (calls(("remember", {"key": "k", "content": "c"}), cut=2), 502),
-    "silence": (silent(), 504),
 }
 BLANK = {"an answer of nothing": text(""), "an answer of blanks": text(" \n ")}
 
@@ -126,8 +78,18 @@ def test_an_answer_that_says_nothing_is_none(parlour: Parlour) -> None:
     tried = all_tried(parlour, BLANK)
     for each in tried.values():
         assert_error(each.answer, 502, "upstream_failed")
-    assert {name: each.asked for name, each in tried.items()} == dict.fromkeys(tried, RETRIES + 1)
+    assert tried["an answer of nothing"].asked == RETRIES + 1
     nothing_is_kept_until_it_works(parlour, tried)
+
+
+def test_silence_is_waited_for_so_long_and_asked_again(tmp_path: Path, parlour: Parlour) -> None:
+    with chatting(tmp_path, parlour.llm, "--llm-retries", RETRIES, "--llm-timeout", 0.5) as impatient:
+        for stream in (False, True):
+            parlour.llm.reset()
+            tried = all_tried(impatient, {"silence": silent()}, stream=stream)
+            assert_error(tried["silence"].answer, 504, "upstream_timeout")
+            assert tried["silence"].asked == RETRIES + 1
+            nothing_is_kept_until_it_works(impatient, tried)
 
 
 def test_a_stream_that_says_nothing_is_no_answer_either(parlour: Parlour) -> None:
@@ -140,7 +102,9 @@ def test_a_stream_that_says_nothing_is_no_answer_either(parlour: Parlour) -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_works_the_second_time_has_worked(parlour: Parlour, stream: bool) -> None:
-    for number, play in enumerate((fails(500), cut(after=0), garbage(b"{no"), fails(429, headers={"retry-after": "1"}))):
+    for number, play in enumerate(
+        (fails(500), cut(after=0), garbage(b"{no"), fails(429, headers={"retry-after": "1"}))
+    ):
         alice, message = parlour.chatter("alice"), f"Try {number}"
         parlour.llm.reset()
         parlour.llm.play(play, text("There."))
@@ -153,13 +117,17 @@ def test_what_works_the_second_time_has_worked(parlour: Parlour, stream: bool) -
 
 def test_a_failure_after_a_round_of_tools_fails_the_turn_but_what_was_done_is_done(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
-    parlour.llm.play(calls(("remember", {"key": "tea", "content": "green"}), text="Noted."), fails(500, times=2))
+    parlour.llm.play(
+        calls(("remember", {"key": "tea", "content": "green"}), text="Noted."), fails(500, times=2)
+    )
     assert_error(alice.tries("bot", "s", "Tea"), 502, "upstream_failed")
     assert len(parlour.llm.requests) == 3
     assert alice.kept("bot", "s") == []
     assert alice.keys("bot", "list_memories") == ["tea"]
     assert alice.see("/v1/agents/bot/usage")["usage"][0]["turns"] == 1  # what it took is counted all the same
-    parlour.llm.play(calls(("remember", {"key": "tea", "content": "green"}), text="Noted."), fails(500, times=2))
+    parlour.llm.play(
+        calls(("remember", {"key": "tea", "content": "green"}), text="Noted."), fails(500, times=2)
+    )
     *heard, (last, error) = alice.hears("bot", "s", "Tea")
     assert [kind for kind, _ in heard] == ["text", "text", "text", "tool"]
     assert (last, error["code"]) == ("error", "upstream_failed")
@@ -198,7 +166,7 @@ def test_a_turn_has_an_end_however_the_model_drags_it_out(
         "a call without an end": calls(("remember", '{"key": "' + "x" * 9000), pieces=9000, delay=0.05),
         "tools for ever": calls(("recall", {"key": "k"}), delay=0.05),
     }
-    with chatting(tmp_path, llm, "--turn-seconds", 1, "--turn-rounds", 1000) as parlour:
+    with chatting(tmp_path, llm, "--turn-seconds", 2, "--turn-rounds", 1000) as parlour:
         tried = all_tried(parlour, slow, stream=stream, timeout=PATIENCE / 4)
         assert {name: each.failed for name, each in tried.items()} == dict.fromkeys(slow, "upstream_timeout")
         nothing_is_kept_until_it_works(parlour, tried)

@@ -1,27 +1,23 @@
-"""Turns that somebody comes between: who leaves, speaks twice, kills a worker, wipes a user, deletes a session."""
+"""Turns that somebody comes between: who leaves or speaks twice, a kill, a wipe, a deletion."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
-from tests.support.chatting import Chatter, Parlour, chatting, told
+from tests.support.chatting import Chatter, Parlour, asked, at_once, chatting, told
 from tests.support.conversing import at
 from tests.support.llm_server import LLMServer, Play, calls, endless, llm, silent, text  # noqa: F401
 from tests.support.patience import until
 from tests.support.workers import one_client_each
 
 SLOW = 0.7
-"""Seconds that a slow answer takes; nothing comes out otherwise if it takes longer."""
+"""Seconds that a slow answer takes; one that takes longer changes nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -50,50 +46,29 @@ def workers(two: Parlour) -> Iterator[tuple[Parlour, list[httpx.Client]]]:
         yield two, clients
 
 
-@contextmanager
-def asked(who: Chatter, path: str, body: Any) -> Iterator[None]:
-    """A request whose client goes away at the end of the `with`, without having read its answer."""
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {who.token}\r\n"
-    head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", who.service.port)) as connection:
-        connection.sendall(head.encode() + content)
-        yield
-
-
-def said(who: Chatter, client: httpx.Client, session: str, message: str, agent: str = "bot") -> httpx.Response:
+def said(
+    who: Chatter, client: httpx.Client, session: str, message: str, agent: str = "bot"
+) -> httpx.Response:
     """What is answered over this client's connection."""
     body = {"session_id": session, "message": message}
     headers = {"authorization": f"Bearer {who.token}"}
     return client.post(f"/v1/agents/{agent}/chat", json=body, headers=headers)
 
 
-def at_once(call: Any, *given: Any, **more: Any) -> Future[Any]:
-    """Begins a call in a thread of its own."""
-    threads = ThreadPoolExecutor(1)
-    try:
-        return threads.submit(call, *given, **more)
-    finally:
-        threads.shutdown(wait=False)
-
-
-def asking(parlour: Parlour, number: int = 1) -> None:
-    """Waits until the model is being asked by so many."""
-    until(lambda: parlour.llm.waiting == number)
-
-
 # Who leaves
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("play", [silent(), endless(delay=0.01), text("Once upon a time", pieces=9, delay=600)])
+@pytest.mark.parametrize(
+    "play", [silent(), endless(delay=0.01), text("Once upon a time", pieces=9, delay=600)]
+)
 def test_a_client_that_leaves_stops_the_model_and_nothing_is_kept(
     parlour: Parlour, play: Play, stream: bool
 ) -> None:
     alice = parlour.chatter("alice")
     parlour.llm.play(play)
     with asked(alice, "/v1/agents/talk/chat", {"session_id": "s", "message": "Hello", "stream": stream}):
-        asking(parlour)
+        parlour.asking()
     until(lambda: parlour.llm.requests[-1].gone)
     assert alice.chat("talk", "s", "Are you there?")["text"] == "Hello."  # nobody holds the session
     assert alice.kept("talk", "s") == [("user", "Are you there?"), ("assistant", "Hello.")]
@@ -122,22 +97,26 @@ def test_who_leaves_a_team_stops_all_of_it(parlour: Parlour, mode: str) -> None:
     alice, number = parlour.chatter("alice"), 3 if mode == "parallel" else 1
     parlour.llm.play(silent(times=3))
     with asked(alice, "/v1/teams/crew/run", {"task": "Go", "session_id": "s", "mode": mode}):
-        asking(parlour, number)
+        parlour.asking(number)
     until(lambda: [each.gone for each in parlour.llm.requests] == [True] * number)
     assert [alice.kept(worker, "s") for worker in ("talk", "scout", "bot")] == [[]] * 3
 
 
 def test_who_leaves_while_waiting_for_a_session_is_not_asked_for(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
-    parlour.llm.play(text("First.", delay=SLOW, when="one"))
+    parlour.llm.play(silent(when="one"))
     first = at_once(alice.chat, "talk", "s", "This is one")
-    asking(parlour)
+    parlour.asking()
     with asked(alice, "/v1/agents/talk/chat", {"session_id": "s", "message": "This is two"}):
         alice.chat("talk", "other", "Hello")
+    left = {"user": alice.name, "status": 499}
+    until(lambda: any(left.items() <= line.items() for line in parlour.service.lines))
+    parlour.release()
     first.result()
     alice.chat("talk", "s", "This is three")
-    assert not any("This is two" in told(request.messages) for request in parlour.llm.requests)
-    assert [each for role, each in alice.kept("talk", "s") if role == "user"] == ["This is one", "This is three"]
+    said = [each for role, each in alice.kept("talk", "s") if role == "user"]
+    assert said == ["This is one", "This is three"]
+    assert "This is two" not in "".join(told(request.messages) for request in parlour.llm.requests)
 
 
 # Two at once
@@ -147,7 +126,7 @@ def test_turns_of_one_session_go_one_after_the_other(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
     parlour.llm.play(text("First.", delay=SLOW, when="one"))
     first = at_once(alice.chat, "talk", "s", "This is one")
-    asking(parlour)
+    parlour.asking()
     second = at_once(alice.hears, "talk", "s", "This is two")
     assert first.result()["text"] == "First."
     assert dict(second.result())["reply"]["text"] == "Hello."
@@ -162,7 +141,9 @@ def test_many_turns_of_one_session_lose_nothing(parlour: Parlour) -> None:
     with ThreadPoolExecutor(number) as threads:
         list(threads.map(lambda n: alice.chat("bot", "s", f"Message {n}"), range(number)))
     kept = alice.kept("bot", "s")
-    assert sorted(text or "" for role, text in kept if role == "user") == [f"Message {n}" for n in range(number)]
+    assert sorted(text or "" for role, text in kept if role == "user") == [
+        f"Message {n}" for n in range(number)
+    ]
     assert [role for role, _ in kept] == ["user", "assistant"] * number
     lengths = sorted(len(request.messages) for request in parlour.llm.requests)
     assert lengths[:4] == [2, 4, 6, 8]  # each has seen those before it, as far as the window goes
@@ -172,7 +153,7 @@ def test_other_sessions_agents_and_users_are_not_held_up(parlour: Parlour) -> No
     alice, bob = parlour.chatter("alice"), parlour.chatter("bob")
     parlour.llm.play(silent(when="for ever"))
     with asked(alice, "/v1/agents/talk/chat", {"session_id": "s", "message": "Think for ever"}):
-        asking(parlour)
+        parlour.asking()
         alice.chat("talk", "other", "Hello")
         alice.chat("bot", "s", "Hello")
         bob.chat("talk", "s", "Hello")
@@ -188,7 +169,7 @@ def test_turns_of_one_session_go_one_after_the_other_in_whichever_process(
         parlour.llm.reset()
         parlour.llm.play(text("First.", delay=SLOW, when="one"))
         first = at_once(said, alice, here, "s", "This is one")
-        asking(parlour)
+        parlour.asking()
         second = at_once(said, alice, there, "s", "This is two")
         assert [first.result().status_code, second.result().status_code] == [200, 200]
         spoken = [each["content"] for each in parlour.llm.requests[1].messages[1:]]
@@ -202,7 +183,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_turn_blocks_nobody(
     alice = parlour.chatter("alice")
     parlour.llm.play(silent(when="for ever"))
     first = at_once(said, alice, here, "s", "Think for ever")
-    asking(parlour)
+    parlour.asking()
     waiting = at_once(said, alice, there, "s", "Hello")
     os.kill(parlour.service.children()[0], signal.SIGKILL)  # the one that `here` is connected to
     with pytest.raises(httpx.TransportError):
@@ -222,7 +203,7 @@ def wipe(parlour: Parlour, who: Chatter, client: httpx.Client | None = None) -> 
 
 
 def nothing_is_left(parlour: Parlour, who: Chatter, *clients: httpx.Client) -> None:
-    """Nothing of a user who was wiped is there, by whichever road, once each process has written all it has."""
+    """Nothing of a user who was wiped is there, once each process has written all that it gathered."""
     headers = {"authorization": f"Bearer {who.token}"}
     for client in clients or [parlour.service.client]:
         assert client.get("/v1/agents/bot/usage", headers=headers).json()["usage"] == []
@@ -231,14 +212,18 @@ def nothing_is_left(parlour: Parlour, who: Chatter, *clients: httpx.Client) -> N
     assert who.kept("bot", "s") == []
 
 
+NOTED = calls(("remember", {"key": "name", "content": "Quetzal"}))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_said_while_a_user_is_wiped_is_not_kept(parlour: Parlour, stream: bool) -> None:
     alice = parlour.chatter("alice")
     alice.chat("bot", "s", "Hello, I am Quetzal")
-    parlour.llm.play(text("I see, Quetzal.", pieces=2, delay=SLOW))
+    parlour.llm.play(silent())
     turn = at_once(alice.tries, "bot", "s", "My friend is Quetzal", stream=stream)
-    asking(parlour)
+    parlour.asking()
     wipe(parlour, alice)
+    parlour.release(text("I see, Quetzal."))
     ended = turn.result()
     assert ended.status_code == 503 or "event: error" in ended.text
     nothing_is_left(parlour, alice)
@@ -249,37 +234,38 @@ def test_what_is_said_while_a_user_is_wiped_is_not_kept(parlour: Parlour, stream
 def test_tools_that_are_called_after_a_wipe_write_nothing(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
     alice.chat("bot", "s", "Hello, I am Quetzal")
-    parlour.llm.play(calls(("remember", {"key": "name", "content": "Quetzal"}), delay=SLOW, pieces=1))
+    parlour.llm.play(silent())
     turn = at_once(alice.tries, "bot", "s", "Remember my name")
-    asking(parlour)
+    parlour.asking()
     wipe(parlour, alice)
-    turn.result()
+    parlour.release(NOTED)
+    assert turn.result().status_code == 503
     nothing_is_left(parlour, alice)
 
 
 def test_a_wipe_in_the_very_first_turn_leaves_nothing_of_it(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
-    parlour.llm.play(calls(("remember", {"key": "name", "content": "Quetzal"})), text("Quetzal!", delay=SLOW))
+    parlour.llm.play(NOTED, silent())
     turn = at_once(alice.tries, "bot", "s", "I am Quetzal")
     until(lambda: len(parlour.llm.requests) == 2)
     wipe(parlour, alice)
+    parlour.release(text("Hello, Quetzal."))
     turn.result()
     nothing_is_left(parlour, alice)
 
 
-@pytest.mark.parametrize("tool", [False, True])
+@pytest.mark.parametrize("play", [text("Hello, Quetzal."), NOTED])
 def test_a_wipe_by_another_process_leaves_nothing_either(
-    workers: tuple[Parlour, list[httpx.Client]], tool: bool
+    workers: tuple[Parlour, list[httpx.Client]], play: Play
 ) -> None:
     parlour, (here, there) = workers
     alice = parlour.chatter("alice")
     assert said(alice, here, "s", "Hello, I am Quetzal").status_code == 200
-    slow = {"delay": SLOW, "pieces": 1}
-    noted = calls(("remember", {"key": "name", "content": "Quetzal"}), **slow)
-    parlour.llm.play(noted if tool else text("Quetzal!", **slow))
+    parlour.llm.play(silent())
     turn = at_once(said, alice, here, "s", "Remember that I am Quetzal")
-    asking(parlour)
+    parlour.asking()
     wipe(parlour, alice, there)
+    parlour.release(play)
     assert turn.result().status_code == 503, turn.result().text
     nothing_is_left(parlour, alice, here, there)
 
@@ -287,10 +273,11 @@ def test_a_wipe_by_another_process_leaves_nothing_either(
 def test_a_session_that_is_deleted_in_the_middle_of_a_turn_does_not_come_back(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
     alice.chat("talk", "s", "My friend is Quetzal")
-    parlour.llm.play(text("Well.", delay=SLOW))
+    parlour.llm.play(silent())
     turn = at_once(alice.tries, "talk", "s", "And now?")
-    asking(parlour)
+    parlour.asking()
     assert alice.ask("DELETE", at("talk", "s")).status_code in (200, 204)
+    parlour.release(text("Well."))
     turn.result()
     assert alice.kept("talk", "s") in ([], [("user", "And now?"), ("assistant", "Well.")])
     alice.chat("talk", "s", "Who is my friend?")

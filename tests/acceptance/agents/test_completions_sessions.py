@@ -52,7 +52,9 @@ def log(who: Chatter, agent: str, session: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_without_a_session_the_callers_messages_are_the_whole_conversation(parlour: Parlour, way: str) -> None:
+def test_without_a_session_the_callers_messages_are_the_whole_conversation(
+    parlour: Parlour, way: str
+) -> None:
     alice = parlour.chatter("alice")
     alice.chat("bot", "kept", "My friend is Quetzal")
     history = [user("What is a prime?"), spoken("A number with two divisors."), user("Is 7 one?")]
@@ -93,7 +95,9 @@ def test_a_call_that_was_never_answered_is_left_out(parlour: Parlour) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     given_up = {"role": "assistant", "content": None, "tool_calls": [call]}
     for more in ({}, {"session": "s"}):
-        complete(parlour.chatter(), "talk", "Will it rain?", given_up, "Never mind. Hello", tools=[WEATHER], **more)
+        complete(
+            parlour.chatter(), "talk", "Will it rain?", given_up, "Never mind. Hello", tools=[WEATHER], **more
+        )
         sent = parlour.llm.requests[-1].messages
         assert sent[-1] == user("Never mind. Hello")
         assert not [each for each in sent if each.get("tool_calls")]  # which providers would refuse
@@ -103,7 +107,9 @@ def test_a_call_that_was_never_answered_is_left_out(parlour: Parlour) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_session_keeps_the_conversation_however_much_of_it_is_sent_again(parlour: Parlour, way: str) -> None:
+def test_a_session_keeps_the_conversation_however_much_of_it_is_sent_again(
+    parlour: Parlour, way: str
+) -> None:
     answers, asked = ["One.", "Two.", "Three.", "Three.", "Five."], [f"Question {n}" for n in range(1, 6)]
     alice = parlour.chatter("alice")
     parlour.llm.play(*map(text, answers))
@@ -173,7 +179,9 @@ def test_instructions_of_the_caller_follow_those_of_the_agent_and_are_never_kept
     alice = parlour.chatter("alice")
     for n, role in enumerate(("system", "developer")):
         rule = {"role": role, "content": f"Rule {n}: be brief."}
-        complete(alice, "bot", rule, "Hello", {"role": role, "content": "And kind."}, "Are you there?", session="s")
+        complete(
+            alice, "bot", rule, "Hello", {"role": role, "content": "And kind."}, "Are you there?", session="s"
+        )
         sent = parlour.llm.requests[-1].messages
         assert [each["role"] for each in sent[:4]] == ["system", "system", "system", "user"]
         assert sent[0]["content"].startswith("You remember.")
@@ -191,7 +199,9 @@ def test_instructions_of_the_caller_follow_those_of_the_agent_and_are_never_kept
 def test_a_round_trip_through_the_callers_tools_is_one_turn(parlour: Parlour, way: str) -> None:
     alice, history = parlour.chatter("alice"), [user("Will it rain?")]
     parlour.llm.play(
-        calls(PORTO, text="Let me look."), calls(("remember", {"key": "k", "content": "c"}), BRAGA), text("No.")
+        calls(PORTO, text="Let me look."),
+        calls(("remember", {"key": "k", "content": "c"}), BRAGA),
+        text("No."),
     )
     asked: Any = {"tools": [WEATHER], "way": way, "session": "s"}
     first = complete(alice, "bot", *history, **asked)

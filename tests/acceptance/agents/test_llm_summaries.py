@@ -192,6 +192,19 @@ def test_turns_are_stored_whatever_becomes_of_the_model(
     until(lambda: not alice.summary("both").pending)
 
 
+def test_a_model_that_failed_is_left_alone_for_a_while(
+    scribe: Scribe, agents: AgentsHandle, alice: AgentsHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary_writer, "_AGAIN_SECONDS", 3600.0)
+    ails(scribe, "refused")
+    for n in range(20):
+        say(alice, "running", "s", f"Friend Anna{n} lives in Town{n}.")
+        until(lambda: n < 6 or alice.context("running", "s", "So?").receipt.degraded)  # noqa: B023
+    ails(scribe, None)
+    settled(agents)
+    assert len([asked for asked in scribe.asked if "Anna" in asked]) == 1
+
+
 # What it speaks for
 
 

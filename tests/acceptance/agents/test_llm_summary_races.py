@@ -172,4 +172,4 @@ def test_an_end_that_comes_while_the_beginning_is_summed_up_is_kept(
     settled(agents)
     assert alice.session("both", "s").ended
     assert alice.summary("both").conversations == 1
-    until(lambda: sources(alice.context("both", "s", "So?"), "running") == [BY_MODEL])
+    until(lambda: BY_MODEL in sources(alice.context("both", "s", "So?"), "running"))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chatting import Parlour, chatting, told
+from tests.support.chatting import Parlour, at_once, chatting, told
 from tests.support.llm_server import LLMServer, calls, fails, llm, silent, text  # noqa: F401
-from tests.support.patience import until
 from tests.support.service import assert_error
 
 CREW = ("talk", "scout", "bot")
@@ -82,11 +81,11 @@ def test_an_answer_cannot_end_the_quotation_it_is_in(parlour: Parlour) -> None:
 
 def test_in_parallel_all_are_asked_at_once_and_see_nothing_of_each_other(parlour: Parlour) -> None:
     alice = parlour.chatter("alice")
-    parlour.llm.play(*(text(f"Answer {n}.", delay=1.0) for n in range(3)))
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(alice.runs, "rowers", "What is it?")
-        until(lambda: parlour.llm.waiting == 3)
-        done = running.result()
+    parlour.llm.play(silent(times=3))
+    running = at_once(alice.runs, "rowers", "What is it?")
+    parlour.asking(3)
+    parlour.release(*(text(f"Answer {n}.") for n in range(3)))
+    done = running.result()
     assert done["mode"] == "parallel"
     assert [agent for agent, _ in texts(done)] == [*CREW]
     assert {text for _, text in texts(done)} == {f"Answer {n}." for n in range(3)}
@@ -150,11 +149,13 @@ def test_what_is_shared_is_listed_and_lies_in_the_teams_room(parlour: Parlour) -
             when="You talk.",
         ),
         text("It is red.", when="You talk."),
-        calls(("remember", {"key": "k", "content": "c"}), ("read_shared", {"key": f"colour-{name}"}))
+        calls(("remember", {"key": "k", "content": "c"}), ("read_shared", {"key": f"colour-{name}"})),
     )
     done = alice.runs("crew", "What is it?")
     first, second, _ = done["contributions"]
-    assert [(use["tool"], use["arguments"]["key"]) for use in first["shared"]] == [("share_finding", f"colour-{name}")]
+    assert [(use["tool"], use["arguments"]["key"]) for use in first["shared"]] == [
+        ("share_finding", f"colour-{name}")
+    ]
     assert [use["outcome"] for use in first["tools"]] == ["ok", "invalid_request", "ok"]
     assert second["shared"] == []
     assert [use["outcome"] for use in second["tools"]] == ["ok", "ok"]
@@ -171,7 +172,10 @@ def test_what_is_shared_with_others_in_other_ways_is_listed_too(parlour: Parlour
         calls(
             ("share_to", {"pool": "org:open", "key": "k", "content": "c"}),
             ("shared_memory_write", {"namespace": "global", "key": "k", "value": 1}),
-            ("shared_memory_write", {"namespace": "agent", "key": "k", "value": 1}),  # which nobody else reads
+            (
+                "shared_memory_write",
+                {"namespace": "agent", "key": "k", "value": 1},
+            ),  # which nobody else reads
             ("remember", {"key": "k", "content": "c"}),
             when="You remember.",
         )
@@ -184,7 +188,9 @@ def test_what_is_shared_with_others_in_other_ways_is_listed_too(parlour: Parlour
 
 def test_what_a_worker_shared_before_it_failed_is_listed_all_the_same(parlour: Parlour) -> None:
     alice, key = parlour.chatter("alice"), parlour.new_id()
-    parlour.llm.play(calls(("share_finding", {"key": key, "content": "It is red"}), usage=(10, 1)), fails(500, times=2))
+    parlour.llm.play(
+        calls(("share_finding", {"key": key, "content": "It is red"}), usage=(10, 1)), fails(500, times=2)
+    )
     failed, *_ = alice.runs("crew", "What is it?")["contributions"]
     assert failed["error"]
     assert alice.call("bot", "read_shared", where={"team": "crew"}, key=key)["content"] == "It is red"

@@ -1,4 +1,4 @@
-"""A model that never answers while it should write a summary: stores are closed and processes end all the same.
+"""A model that never answers while it should write a summary: stores are closed, and processes end.
 
 This file is also such a program: `python -m tests.acceptance.faults.test_llm_hangs FOLDER PORT`.
 """
