@@ -115,15 +115,15 @@ class Runner:
                 async with aclosing(self._rounds(turn, asked, work, bound)) as events:
                     async for event in events:
                         yield event
+                stored = asked.session_id is not None and not work.calls and _keeps(spec)
+                if stored:
+                    with work.stage("store"):
+                        kept = [*new, Message(role="assistant", content=work.text)]
+                        await run(partial(self._agents.sessions.keep, turn, kept, bound))
             finally:
                 if work.use.total_tokens:
-                    bound = bound if bound[0] is not None else self._memories.bound(principal.user_id)
-                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
-            stored = asked.session_id is not None and not work.calls and _keeps(spec)
-            if stored:
-                with work.stage("store"):
-                    kept = [*new, Message(role="assistant", content=work.text)]
-                    await run(partial(self._agents.sessions.keep, turn, kept, bound))
+                    known = bound if bound[0] is not None else self._memories.bound(principal.user_id)
+                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, known)
             yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
 
     async def _rounds(
