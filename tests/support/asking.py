@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,7 +51,7 @@ class Scripted:
 
 
 def asked(seconds: float = 1000.0, **more: Any) -> Asked:
-    return Asked(messages=[Message(role="user", content="Hi")], seconds=seconds, **more)
+    return Asked(messages=[Message(role="user", content="Hi")], end=time.monotonic() + seconds, **more)
 
 
 def ask(model: Model, seconds: float = 1000.0, **more: Any) -> list[str | Answered]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from alcove.core.errors import (
     STATUS,
@@ -139,7 +140,7 @@ def test_an_answer_that_goes_on_past_the_end_is_cut_off(monkeypatch: pytest.Monk
     now = [0.0]
     monkeypatch.setattr("alcove.llm.model.time", SimpleNamespace(monotonic=lambda: now[0]))
     model, _ = a_model(provider := Scripted(["one ", "two ", DONE]))
-    pieces = in_turn(model.ask(asked(10.0)))
+    pieces = in_turn(model.ask(structs.replace(asked(), end=10.0)))
     assert next(pieces) == "one "
     now[0] = 10.0
     with pytest.raises(UpstreamTimeout, match="longer than it may"):

@@ -147,8 +147,9 @@ class Log:
         spec = self.agent.memory.conversation
 
         def added() -> None:
+            if since:
+                self._memories.refuse_wiped(self.who.user_id, since)
             bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
-            self._memories.refuse_wiped(self.who.user_id, since)
             newest, now = self.last(), self._memories.now()
             last = max(newest, state.ended, state.merged, state.covered)  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
@@ -165,7 +166,7 @@ class Log:
 
     def _kept(self, said: Said, since: Bound | None) -> Put:
         place, value = (self.turns, _key(said.number)), _value(said.message)
-        if since is None or since[0] is None:
+        if since is None:
             return Put(*place, value, create_only=True)
         return Deferred(*place, value, create_only=True, data_key=since[0], wipes=since[1])
 

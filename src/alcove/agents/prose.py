@@ -8,6 +8,7 @@ slow or talks nonsense makes a summary plainer, and never poorer.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
@@ -59,7 +60,7 @@ async def written(
     instructions = _INSTRUCTIONS.format(words=most_tokens * 2 // 3)
     asked = Asked(
         messages=[Message(role="system", content=instructions), Message(role="user", content=told)],
-        seconds=model.seconds,
+        end=time.monotonic() + model.seconds,
     )
     text = ""
     async with aclosing(model.ask(asked)) as pieces:

@@ -61,9 +61,11 @@ class TurnRequest:
 
     agent: str
     told: Sequence[Message]
-    """What is said now; in a session it may begin with what was said before."""
+    """What is said now, or all of a conversation that is kept nowhere."""
     session_id: str | None
-    """None for a conversation that is kept nowhere, of which `told` is all."""
+    """None for a conversation that is kept nowhere."""
+    resent: bool = False
+    """Whether `told` may begin with what is kept of the session already."""
     team: str | None = None
     instances: Mapping[str, str] = field(default_factory=dict)
     instructions: Sequence[str] = ()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alcove.agents.context import Context
-from alcove.agents.conversations import Bound, turns_room, unseen
+from alcove.agents.conversations import Bound, Said, is_whole, turns_room, units, unseen
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
@@ -107,8 +107,8 @@ class Runner:
         _refuse_ambiguous(turn, asked.tools)
         work = _Work(self._settings.turn_seconds)
         async with self._alone(turn, work):
-            bound = self._memories.bound(principal.user_id)
             with work.stage("context"):
+                bound = await run(partial(self._memories.bound_for_long, principal.user_id))
                 new, context = await run(partial(self._context, turn, asked))
             work.sent = [*context.messages]
             try:
@@ -120,10 +120,12 @@ class Runner:
                     with work.stage("store"):
                         kept = [*new, Message(role="assistant", content=work.text)]
                         await run(partial(self._agents.sessions.keep, turn, kept, bound))
+            except AlcoveError as error:
+                error.details |= {"usage": msgspec.to_builtins(work.use)} if work.use.total_tokens else {}
+                raise
             finally:
                 if work.use.total_tokens:
-                    known = bound if bound[0] is not None else self._memories.bound(principal.user_id)
-                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, known)
+                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
             yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
 
     async def _rounds(
@@ -132,13 +134,14 @@ class Runner:
         """Asks the model, and runs the tools it calls, until it answers or calls one of the caller's."""
         theirs = {each["function"]["name"] for each in asked.tools}
         while True:
+            tools = self._tools(turn, asked, work)
             asking = Asked(
                 messages=work.sent,
-                tools=self._tools(turn, asked, work),
-                options=_later(asked.options) if work.rounds else asked.options,
+                tools=tools,
+                options=_options(asked.options, tools=bool(tools), first=not work.rounds),
                 stream=asked.stream,
                 may_be_silent=bool(work.texts),
-                seconds=work.left(),
+                end=work.end,
             )
             async with aclosing(self._answer(asking, work)) as pieces:
                 async for piece in pieces:
@@ -166,14 +169,17 @@ class Runner:
         """What is new in what was told, and what the model is to be sent for it."""
         sessions, budget = self._agents.sessions, asked.budget or self._settings.context_tokens
         assembled = partial(sessions.assembled, turn, instructions=asked.instructions)
-        if asked.session_id is not None:
-            new = unseen(asked.told, sessions.last(turn))
-            if not new or new[-1].role == "assistant":
-                raise InvalidRequest("messages", "something that was said after what is kept of the session")
-            return new, assembled(new, budget)
-        last = max((n for n, each in enumerate(asked.told) if each.role == "user"), default=0)
-        new = [*asked.told[last:]]
-        return new, assembled(new, budget, before=asked.told[:last])
+        told, before = [*asked.told], None
+        if asked.session_id is None:
+            start = max((n for n, each in enumerate(told) if each.role == "user"), default=0)
+        else:
+            start = len(told) - len(unseen(told, sessions.last(turn))) if asked.resent else 0
+        new = _whole(told[start:])
+        if not new or new[-1].role == "assistant":
+            raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
+        if asked.session_id is None or not turn.rooms.agent.memory.conversation.enabled:
+            before = told[:start]  # what the caller tells is all there is
+        return new, assembled(new, budget, before=before)
 
     def _tools(self, turn: Turn, asked: TurnRequest, work: _Work) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is told of: none once it has to answer."""
@@ -283,7 +289,7 @@ class _Work:
         self.rounds = 0
         self.use = TokenUse()
         self.timings: dict[str, float] = {}
-        self._end = time.monotonic() + seconds
+        self.end = time.monotonic() + seconds
 
     @property
     def text(self) -> str:
@@ -291,7 +297,7 @@ class _Work:
 
     def left(self) -> float:
         """How many seconds the turn still has."""
-        left = self._end - time.monotonic()
+        left = self.end - time.monotonic()
         if left <= 0:
             raise UpstreamTimeout("the turn took longer than it may")
         return left
@@ -335,9 +341,16 @@ def _refuse_ambiguous(turn: Turn, tools: Sequence[Mapping[str, Any]]) -> None:
             raise InvalidRequest(f"tools[{place}].function.name", "another name: the agent has such a tool")
 
 
-def _later(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options after the first round: whoever had to call a tool has done so."""
-    return {name: value for name, value in options.items() if name != "tool_choice"}
+def _options(options: Mapping[str, Any], *, tools: bool, first: bool) -> dict[str, Any]:
+    """Options as they are sent: of tools only beside some, and whoever had to call one has done so."""
+    dropped = {"tool_choice": not first or not tools, "parallel_tool_calls": not tools}
+    return {name: value for name, value in options.items() if not dropped.get(name)}
+
+
+def _whole(messages: Sequence[Message]) -> list[Message]:
+    """Messages without calls that have no result, and results that have no call: providers refuse both."""
+    said = [Said(n, "", message) for n, message in enumerate(messages)]
+    return [each.message for unit in units(said) if is_whole(unit) for each in unit]
 
 
 def _object(arguments: str) -> dict[str, Any]:

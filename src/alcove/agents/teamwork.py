@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from alcove.agents.context import as_data
 from alcove.agents.prompts import Text, said
-from alcove.agents.replies import Reply, ToolUse, TurnRequest
+from alcove.agents.replies import ToolUse, TurnRequest
+from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
-from alcove.agents.tools.base import READ, name, quoted
+from alcove.agents.specs import Agent
+from alcove.agents.tools.base import name, quoted
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
 from alcove.core.waiting import blocks
 from alcove.llm.model import TokenUse
 
-SHARING = frozenset(("share_finding", "share_to", "shared_memory_write"))
-"""Tools by which others see what a worker writes."""
+SHARING = frozenset(("share_finding", "share_to"))
+"""Tools by which others see what a worker writes; those of scratch rooms do in these:"""
+SHARED_ROOMS = frozenset(("global", *RUNS))
 Mode = Literal["order", "parallel"]
 
 
@@ -70,16 +75,17 @@ class Chats(Runner):
         without, what the team's spec says.
         """
         said(task, "task")
-        spec = self._agents.team(principal, team)
-        session, how = session_id or f"run-{secrets.token_hex(8)}", mode or spec.mode
+        spec, together = self._agents.team(principal, team), self.waiting.together
+        session, how = f"run-{secrets.token_hex(8)}" if session_id is None else session_id, mode or spec.mode
+        Rooms(Agent(name=spec.name), principal.user_id, session).session()  # refused before anybody works
 
         def work(agent: str, before: Sequence[Contribution] = ()) -> Coroutine[Any, Any, Contribution]:
-            message = said(_passed_on(task, before), "task")
+            message = said(self._passed_on(task, before), "task")
             asked = TurnRequest(agent=agent, told=[message], session_id=session, team=spec.name)
             return self._contribution(principal, asked)
 
         if how == "parallel":
-            done = await self.waiting.together([work(agent) for agent in spec.workers])
+            done = await together([work(agent) for agent in spec.workers])
         else:
             done = []
             for agent in spec.workers:
@@ -95,23 +101,43 @@ class Chats(Runner):
         )
 
     async def _contribution(self, principal: Principal, asked: TurnRequest) -> Contribution:
+        tools, reply, error, use = list[ToolUse](), None, None, TokenUse()
         try:
-            reply: Reply = await self.reply(principal, asked)
-        except AlcoveError as error:
-            return Contribution(agent=asked.agent, error=error.message)
-        shared = [use for use in reply.tools if use.tool in SHARING and use.outcome == "ok"]
+            async with aclosing(self.turn(principal, asked)) as events:
+                async for event in events:
+                    tools += [event.tool] if event.tool else []
+                    reply = event.reply
+        except AlcoveError as failure:
+            error, use = failure.message, msgspec.convert(failure.details.get("usage", {}), TokenUse)
         return Contribution(
-            agent=asked.agent, text=reply.text, shared=shared, tools=reply.tools, usage=reply.usage
+            agent=asked.agent,
+            text=reply.text if reply else None,
+            error=error,
+            shared=[*filter(_shares, tools)],
+            tools=tools,
+            usage=reply.usage if reply else use,
         )
 
+    def _passed_on(self, task: str, before: Sequence[Contribution]) -> str:
+        """A task with the answers to it so far, quoted as data; they take at most half of the context."""
+        answers = [(each.agent, each.text) for each in before if each.text]
+        if not answers:
+            return task
+        most = self._settings.context_tokens // 2 // len(answers)
+        lines = [f"- {as_data(f'{name(agent)}: {self._quoted(text, most)}')}" for agent, text in answers]
+        head = '<recalled from="those who worked on it before you">'
+        return "\n".join([task, "", head, *lines, "</recalled>"])
 
-def _passed_on(task: str, before: Sequence[Contribution]) -> str:
-    """A task with the answers to it so far, quoted as data."""
-    answers = [
-        f"- {as_data(f'{name(each.agent)}: {quoted(each.text, READ)}')}" for each in before if each.text
-    ]
-    if not answers:
-        return task
-    return "\n".join(
-        [task, "", '<recalled from="those who worked on it before you">', *answers, "</recalled>"]
-    )
+    def _quoted(self, text: str, tokens: int) -> str:
+        """An answer in quotes, or as much of its beginning as so many tokens hold."""
+        length = len(text)
+        while (shown := quoted(text, length)) and length > 1 and self._count([shown]) > tokens:
+            length //= 2
+        return shown
+
+
+def _shares(use: ToolUse) -> bool:
+    """Whether others can read what a tool wrote."""
+    room = use.arguments.get("namespace", "global")
+    wrote = use.tool in SHARING or (use.tool == "shared_memory_write" and room in SHARED_ROOMS)
+    return wrote and use.outcome == "ok"

@@ -63,7 +63,7 @@ class Usage:
             value = msgspec.to_builtins((_count(found) or Count()) + count)
             revision = found.revision if found else 0
             put = Put(room, day, value, ttl_seconds=KEPT_SECONDS, expected_revision=revision)
-            if bound and bound[0] is not None:  # of a newcomer there was nothing that a wipe could take
+            if bound:
                 put = Deferred(**structs.asdict(put), data_key=bound[0], wipes=bound[1])
             with suppress(KeyDestroyed):
                 self._memories.put_record(who, put)

@@ -20,7 +20,7 @@ from alcove.llm.model import Answered, Answering, Asked, Trouble, seconds_after,
 _FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 _MOST_TOKENS = 8192
 """Of an answer, because Anthropic wants to be told."""
-_OPTIONS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop_sequences"}
+_SYSTEM = ("system", "developer")
 _TOOL_CHOICE = {"auto": "auto", "none": "none", "required": "any"}
 """What OpenAI and Anthropic call the same."""
 
@@ -39,12 +39,12 @@ class Anthropic:
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
         """Pieces of the text as they come, and the whole answer at last."""
-        library = self._library
+        library, request = self._library, self._request(asked)
         try:
-            made = self._client.messages.create(**self._request(asked), stream=True, timeout=seconds)
+            made = self._client.messages.create(**request, stream=True, timeout=seconds)
             stream = await self._waiting.given(made)
             try:
-                async for piece in self._folded(self._waiting.each(stream)):
+                async for piece in self._folded(self._waiting.each(stream), asked):
                     yield piece
             finally:
                 await self._waiting.given(stream.close())
@@ -71,27 +71,31 @@ class Anthropic:
             raise
 
     def _request(self, asked: Asked) -> dict[str, Any]:
-        options = {_OPTIONS[name]: value for name, value in asked.options.items() if name in _OPTIONS}
-        if isinstance(options.get("stop_sequences"), str):
-            options["stop_sequences"] = [options["stop_sequences"]]
-        most = asked.options.get("max_completion_tokens") or asked.options.get("max_tokens") or self._most
-        request = {"model": self._model, "max_tokens": most, **options}
-        system = [
-            each.content for each in asked.messages if each.role in ("system", "developer") and each.content
-        ]
+        given = asked.options
+        most = given.get("max_completion_tokens") or given.get("max_tokens") or self._most
+        request: dict[str, Any] = {"model": self._model, "max_tokens": most}
+        if stop := given.get("stop"):
+            request["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        if more := {name: given[name] for name in ("temperature", "top_p") if name in given}:
+            request["extra_body"] = more  # which the library does not name for all models
+        system = [each.content for each in asked.messages if each.role in _SYSTEM and each.content]
         if system:
             request["system"] = [{"type": "text", "text": text} for text in system]
         request["messages"] = [*_merged(asked.messages)]
         if asked.tools:
             request["tools"] = [_tool(each["function"]) for each in asked.tools]
-            if choice := _choice(asked.options.get("tool_choice")):
+            if choice := _choice(given.get("tool_choice")):
                 request["tool_choice"] = choice
+        elif used := {call["function"]["name"] for each in asked.messages for call in each.tool_calls}:
+            request["tools"] = [_tool({"name": name}) for name in sorted(used)]  # calls are told of with them
+            request["tool_choice"] = {"type": "none"}
         return request
 
-    async def _folded(self, events: AsyncIterator[Any]) -> AsyncGenerator[str | Answered, None]:
+    async def _folded(self, events: AsyncIterator[Any], asked: Asked) -> AsyncGenerator[str | Answered, None]:
         """The text of a stream's events as it comes, and in the end all that they came to."""
         answer, prompt = Answering(), 0
         async for event in events:
+            asked.left()
             match event.type:
                 case "message_start":
                     use = event.message.usage
@@ -117,10 +121,11 @@ class Anthropic:
 
 def _merged(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     """Messages as blocks; neighbours of one role are one, as results of parallel calls have to be."""
+    spoken = [each for each in messages if each.role not in _SYSTEM]
+    if spoken[0].role == "assistant":  # the user is to begin
+        spoken.insert(0, Message(role="user", content="(What was said before is left out.)"))
     role, blocks = None, list[dict[str, Any]]()
-    for message in messages:
-        if message.role in ("system", "developer"):
-            continue
+    for message in spoken:
         speaks = "assistant" if message.role == "assistant" else "user"
         if speaks != role and blocks:
             yield {"role": role, "content": blocks}

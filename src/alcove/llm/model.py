@@ -61,8 +61,15 @@ class Asked(Struct, frozen=True, kw_only=True):
     stream: bool = False
     may_be_silent: bool = False
     """Whether an answer of nothing is one."""
-    seconds: float
-    """How long it may take in all."""
+    end: float
+    """When it must have come to its end, as `time.monotonic` tells it."""
+
+    def left(self) -> float:
+        """How many seconds there are until then; an error if it is past. Providers ask with every piece."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise UpstreamTimeout("the turn took longer than it may")
+        return left
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -117,16 +124,16 @@ class Model:
 
         While nothing has come it is asked again, as often as the settings say; afterwards it fails.
         """
-        end, tries = time.monotonic() + asked.seconds, 0
+        tries = 0
         while True:
             begun = False
             try:
-                async with self.waiting.inside(self._places, _left(end)):
-                    silence = min(_left(end), self._settings.llm_timeout)
+                async with self.waiting.inside(self._places, asked.left()):
+                    silence = min(asked.left(), self._settings.llm_timeout)
                     async with aclosing(self._provider.ask(asked, silence)) as pieces:
                         async for piece in pieces:
                             cancellation.check()
-                            _left(end)
+                            asked.left()
                             if isinstance(piece, Answered) and not (piece.said or asked.may_be_silent):
                                 raise Trouble("it says nothing", status=200)
                             begun = True
@@ -138,8 +145,8 @@ class Model:
                 trouble = error if isinstance(error, Trouble) else _unexpected(error)
                 log.warning("the LLM failed: %s", self._without_key(str(trouble)))
                 pause = max(trouble.after, min(_FIRST_PAUSE * 2**tries, _LONGEST_PAUSE))
-                left = end - time.monotonic()
-                if begun or not trouble.again or tries >= self._settings.llm_retries or pause >= left:
+                late = time.monotonic() + pause >= asked.end
+                if begun or not trouble.again or tries >= self._settings.llm_retries or late:
                     raise _told(trouble) from None
                 await self.waiting.sleep(pause)
                 tries += 1
@@ -159,14 +166,6 @@ def _unexpected(error: Exception) -> Trouble:
         if isinstance(error, TimeoutError)
         else Trouble(repr(error), status=200)
     )
-
-
-def _left(end: float) -> float:
-    """The seconds until the end; an error where it is past."""
-    left = end - time.monotonic()
-    if left <= 0:
-        raise UpstreamTimeout("the turn took longer than it may")
-    return left
 
 
 def _told(trouble: Trouble) -> AlcoveError:
@@ -208,10 +207,10 @@ class Answering:
     ) -> None:
         """Adds a part to the call at a place: the first name that comes, and more of its arguments.
 
-        Another id than it has begins another call: some servers know no places.
+        A name with another id than it has begins another call: some servers know no places.
         """
         call = self._at.get(place)
-        if call is None or (id and call["id"] not in ("", id)):
+        if call is None or (name and id and call["id"] not in ("", id)):
             call = self._at[place] = {"id": "", "name": "", "arguments": ""}
             self._calls.append(call)
         call["id"], call["name"] = call["id"] or id or "", call["name"] or name or ""

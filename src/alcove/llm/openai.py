@@ -84,7 +84,10 @@ class OpenAI:
             request = self._client.stream(
                 "POST", self._url, content=self._body(asked), headers=self._headers, timeout=seconds
             )
-            async with self._waiting.sent(request) as response, aclosing(self._pieces(response)) as pieces:
+            async with (
+                self._waiting.sent(request) as response,
+                aclosing(self._pieces(response, asked)) as pieces,
+            ):
                 async for piece in _folded(pieces):
                     yield piece
         except httpx.TimeoutException as error:
@@ -108,12 +111,12 @@ class OpenAI:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
 
-    async def _pieces(self, response: Any) -> AsyncGenerator[_Piece, None]:
+    async def _pieces(self, response: Any, asked: Asked) -> AsyncGenerator[_Piece, None]:
         """The pieces of an answer, whether it came as a stream or, asked for or not, as a whole."""
         streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         if response.status_code >= 400 or not streamed:
             body = b""
-            async for part in self._waiting.bytes_of(response):
+            async for part in self._parts(response, asked):
                 body += part
                 if len(body) > MOST_BYTES:
                     raise Trouble("its answer is too long", status=200)
@@ -123,16 +126,22 @@ class OpenAI:
                 raise Trouble(f"{status}: {told}", status=status, after=after)
             yield decoded(body, _Piece)
             return
-        async for line in self._lines(response):
+        async for line in self._lines(response, asked):
             name, _, text = line.partition(b":")
             if name == b"data" and text.strip() == b"[DONE]":
                 return
             if name == b"data":
                 yield decoded(text, _Piece)
 
-    async def _lines(self, response: Any) -> AsyncIterator[bytes]:
-        begun = b""
+    async def _parts(self, response: Any, asked: Asked) -> AsyncIterator[bytes]:
+        """The body as it comes, as long as there is time."""
         async for part in self._waiting.bytes_of(response):
+            asked.left()
+            yield part
+
+    async def _lines(self, response: Any, asked: Asked) -> AsyncIterator[bytes]:
+        begun = b""
+        async for part in self._parts(response, asked):
             *ended, begun = (begun + part).split(b"\n")
             for line in ended:
                 yield line

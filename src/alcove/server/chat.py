@@ -32,6 +32,7 @@ SESSION = b"x-session-id"
 MOST_MESSAGES = 2000
 """Of a conversation that a caller tells."""
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_FIELDS = {"session_id": "X-Session-ID", "budget_tokens": "messages"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -150,7 +151,14 @@ class ChatEdge:
     # OpenAI's
 
     async def complete(self, request: Request) -> Struct:
-        """One turn of the agent that is named as the model."""
+        """One turn of the agent that is named as the model; errors name fields as OpenAI does."""
+        try:
+            return await self._complete(request)
+        except InvalidRequest as error:
+            field = _FIELDS.get(error.field, error.field)
+            raise type(error)(field, error.expected) from None
+
+    async def _complete(self, request: Request) -> Struct:
         asked: CompletionRequest = request.asked
         turn = _turn(asked, _session(request))
         stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
@@ -272,7 +280,7 @@ def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
         raise InvalidRequest("messages", "a last message of the user, or of a tool")
     options = {name: value for name in _OPTIONS if (value := getattr(asked, name)) is not None}
     return TurnRequest(
-        agent=asked.model, told=told, session_id=session, instructions=instructions, tools=tools,
+        agent=asked.model, told=told, session_id=session, resent=True, instructions=instructions, tools=tools,
         options=options, stream=bool(asked.stream),
     )  # fmt: skip
 

@@ -34,6 +34,8 @@ def configure(level: str, file: str | None = None) -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn.access").disabled = True
+    for client in ("httpx", "httpcore", "httpx2", "httpcore2", "anthropic"):
+        logging.getLogger(client).setLevel(logging.WARNING)  # they tell of addresses, and of what is said
 
 
 def write_to(file: str | None) -> None:

@@ -186,9 +186,14 @@ class Memories(Writing, Reading):
         """Lets the next take its turn."""
         self._engine.locks.give(namespace.encode("namespace"))
 
-    def refuse_wiped(self, user: str, since: tuple[int | None, int] | None) -> None:
+    def bound_for_long(self, user: str) -> tuple[int, int]:
+        """The same for what takes long: makes the user's data key, so that a wipe of anybody else is none."""
+        return self._vault.key(user_subject(user)).id, 0
+
+    def refuse_wiped(self, user: str, since: tuple[int | None, int]) -> None:
         """Raises where a user was wiped since `bound` gave this: what was begun then is not gone on with."""
-        if since and since[0] is not None and self.bound(user)[0] != since[0]:
+        self._vault.forget(user_subject(user))  # another process may have wiped them
+        if self.bound(user)[0] != since[0]:
             raise Unavailable("what is kept of this user was erased in the meantime; nothing was stored")
 
     # Living and dying

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -202,11 +203,16 @@ def wipe(parlour: Parlour, who: Chatter, client: httpx.Client | None = None) -> 
     assert answer.status_code == 200, answer.text
 
 
-def nothing_is_left(parlour: Parlour, who: Chatter, *clients: httpx.Client) -> None:
-    """Nothing of a user who was wiped is there, once each process has written all that it gathered."""
+def counted(who: Chatter, client: httpx.Client) -> Any:
+    """The tokens that are counted for a user, once this client's process has written what it gathered."""
     headers = {"authorization": f"Bearer {who.token}"}
+    return client.get("/v1/agents/bot/usage", headers=headers).json()["usage"]
+
+
+def nothing_is_left(parlour: Parlour, who: Chatter, *clients: httpx.Client) -> None:
+    """Nothing of a user who was wiped is there, in whichever process."""
     for client in clients or [parlour.service.client]:
-        assert client.get("/v1/agents/bot/usage", headers=headers).json()["usage"] == []
+        assert counted(who, client) == []
     exported = parlour.admin.ask("GET", "/v1/memories/export").text
     assert [line for line in exported.splitlines() if who.name in line or "Quetzal" in line] == []
     assert who.kept("bot", "s") == []
@@ -261,6 +267,7 @@ def test_a_wipe_by_another_process_leaves_nothing_either(
     parlour, (here, there) = workers
     alice = parlour.chatter("alice")
     assert said(alice, here, "s", "Hello, I am Quetzal").status_code == 200
+    assert counted(alice, here)  # so that nothing is written there in the meantime
     parlour.llm.play(silent())
     turn = at_once(said, alice, here, "s", "Remember that I am Quetzal")
     parlour.asking()
