@@ -141,17 +141,19 @@ def turns(service: str, upstream: str, count: int) -> None:
     with httpx.Client(timeout=60, headers=ALICE) as client:
         for n in range(count + 5):
             message = f"What does the user like about {SUBJECTS[n % 10]}?"
-            body = {"session_id": "now", "message": message, "explain": True}
+            body = {"session_id": "now", "message": message}
+            context = client.post(f"{service}/v1/agents/all/context", json=body).json()["messages"]
             started = time.perf_counter()
             reply = client.post(f"{service}/v1/agents/all/chat", json=body).json()
             took = (time.perf_counter() - started) * 1000
             started = time.perf_counter()
-            client.post(f"{upstream}/chat/completions", json={"model": "m", "messages": reply["sent"]})
+            client.post(f"{upstream}/chat/completions", json={"model": "m", "messages": context})
             if n >= 5:
                 bare.append((time.perf_counter() - started) * 1000)
                 whole.append(took)
                 embedding.append(reply["receipt"]["timings_ms"]["embedding"])
-                for name, ms in reply["timings_ms"].items():
+                parts = {f"context: {name}": ms for name, ms in reply["receipt"]["timings_ms"].items()}
+                for name, ms in {**reply["timings_ms"], **parts}.items():
                     stages.setdefault(name, []).append(ms)
     told("a turn", whole)
     told("a bare call of the model with the same messages", bare)

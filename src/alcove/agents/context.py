@@ -131,6 +131,7 @@ class Assembly:
         self._instructions = [Message(role="system", content=text) for text in texts]
         self._new = [structs.replace(message, at=None) for message in new]
         self._offered: dict[str, list[Piece]] = {}
+        self._counted: dict[int, int] = {}
         self._left_out: list[LeftOut] = []
         self._timings: dict[str, float] = {}
         self._degraded: list[str] = []
@@ -211,9 +212,11 @@ class Assembly:
         return {tier: pieces for tier, pieces in shown.items() if pieces}
 
     def _tokens(self, piece: Piece) -> int:
-        if piece.said:
-            return sum(size(said.message, self._count) for said in piece.said)
-        return self._count(f"- {piece.text}\n")
+        """How many tokens a piece takes, counted once."""
+        if (known := self._counted.get(id(piece))) is None:
+            said = sum(size(said.message, self._count) for said in piece.said)
+            known = self._counted[id(piece)] = said or self._count(f"- {piece.text}\n")
+        return known
 
     def _frame(self, tier: str) -> int:
         return 0 if tier == "conversation" else self._sized("\n".join(_framed(tier, [])))

@@ -21,6 +21,7 @@ from alcove.agents.conversations import Bound, Said, is_whole, turns_room, units
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
+from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent
 from alcove.agents.tools import Turn, offered
 from alcove.core.errors import AlcoveError, InvalidRequest, Unavailable, UpstreamFailed, UpstreamTimeout
@@ -102,14 +103,10 @@ class Runner:
     async def turn(self, principal: Principal, asked: TurnRequest) -> AsyncGenerator[ChatEvent, None]:
         """One turn: pieces of the answer and tools as they come, then the reply."""
         run, spec = self.waiting.run, self._agents.agent(principal, asked.agent)
-        where = asked.session_id, asked.team, asked.instances
-        turn = await run(lambda: self._agents.turn(principal, spec, *where))
-        _refuse_ambiguous(turn, asked.tools)
         work = _Work(self._settings.turn_seconds)
-        async with self._alone(turn, work):
+        async with self._alone(principal, spec, asked.session_id, work):
             with work.stage("context"):
-                bound = await run(partial(self._memories.bound_for_long, principal.user_id))
-                new, context = await run(partial(self._context, turn, asked))
+                turn, bound, new, context = await run(partial(self._begun, principal, spec, asked))
             work.sent = [*context.messages]
             try:
                 async with aclosing(self._rounds(turn, asked, work, bound)) as events:
@@ -165,8 +162,16 @@ class Runner:
                 for call, use in zip(mine, uses, strict=True)
             )
 
+    def _begun(
+        self, principal: Principal, spec: Agent, asked: TurnRequest
+    ) -> tuple[Turn, Bound, list[Message], Context]:
+        """What tools work with, what a wipe would end, what is new, and what the model is to be sent."""
+        turn = self._agents.turn(principal, spec, asked.session_id, asked.team, asked.instances)
+        _refuse_ambiguous(turn, asked.tools)
+        bound = self._memories.bound_for_long(principal.user_id)
+        return turn, bound, *self._context(turn, asked)
+
     def _context(self, turn: Turn, asked: TurnRequest) -> tuple[list[Message], Context]:
-        """What is new in what was told, and what the model is to be sent for it."""
         sessions, budget = self._agents.sessions, asked.budget or self._settings.context_tokens
         assembled = partial(sessions.assembled, turn, instructions=asked.instructions)
         told, before = [*asked.told], None
@@ -257,12 +262,14 @@ class Runner:
         return ToolUse(tool=name, arguments=arguments, outcome=outcome, text=text)
 
     @asynccontextmanager
-    async def _alone(self, turn: Turn, work: _Work) -> AsyncIterator[None]:
+    async def _alone(
+        self, principal: Principal, agent: Agent, session: str | None, work: _Work
+    ) -> AsyncIterator[None]:
         """Waits until no other turn of the session is under way, in whichever process."""
-        if turn.rooms.session_id is None:
+        if session is None:
             yield
             return
-        room = turns_room(turn.rooms.agent.name, turn.rooms.user, turn.rooms.session())
+        room = turns_room(agent.name, principal.user_id, Rooms(agent, principal.user_id, session).session())
         with work.stage("queue"):
             while not self._memories.take_turn(room):
                 work.left()
