@@ -8,7 +8,7 @@ is kept, as a whole; one that failed, or that nobody waits for any more, leaves 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MOST_CALLS = 32
 """Calls of tools in one round; more are refused."""
 _POLL_SECONDS = 0.01
+_BYTES_A_TOKEN = 4
+"""About, in any language, for what no provider counts."""
 _BETWEEN = "\n\n"
 """What stands between texts of two rounds."""
 
@@ -146,10 +148,9 @@ class Runner:
             calls = work.answered.tool_calls
             if not calls:
                 return
-            self._memories.refuse_wiped(turn.caller.user_id, bound)
             mine = [call for call in calls if call["function"]["name"] not in theirs]
             with work.stage("tools"):
-                uses = await self.waiting.run(partial(self._uses, turn.caller, asked, mine))
+                uses = await self.waiting.run(partial(self._uses, turn.caller, asked, mine, bound))
             work.tools += uses
             for use in uses:
                 yield ChatEvent(tool=use)
@@ -197,7 +198,7 @@ class Runner:
         """The text of one answer as it comes; what it took is counted, however it ends."""
         assert self._model is not None
         left = self._settings.turn_tokens - work.use.total_tokens
-        answered, texts, spoken, uncounted, most = None, list[str](), 0, 0, 0
+        answered, texts, spoken = None, list[str](), 0
         try:
             with work.stage("llm"):
                 async with aclosing(self._model.ask(asking)) as pieces:
@@ -210,34 +211,28 @@ class Runner:
                             yield _BETWEEN
                         texts.append(piece)
                         work.texts.append(piece)
-                        uncounted += 1
-                        most += 4 * len(piece)  # a character has four tokens at most
+                        spoken += len(piece.encode())
                         yield piece
-                        if most > left:
-                            spoken, uncounted = spoken + self._count(texts[-uncounted:]), 0
-                            most = spoken
-                        if spoken > left:
+                        if spoken > _BYTES_A_TOKEN * left:
                             break
         finally:
             work.rounds += 1
             if answered and answered.use:
                 work.use += answered.use
             elif texts or answered:
-                sent = (each.content or "" for each in asking.messages)
-                work.use += used(self._count(sent), self._count(texts))
+                sent = sum(len((each.content or "").encode()) for each in asking.messages)
+                work.use += used(sent // _BYTES_A_TOKEN, spoken // _BYTES_A_TOKEN)
         work.answered = answered or Answered(text="".join(texts), finish="length")
         if work.answered.tool_calls and not asking.tools:  # it had to answer
             work.answered = Answered(text=work.answered.text, finish="length")
         if not (work.answered.said or work.text.strip()):
             raise UpstreamFailed("the LLM gave no answer")
 
-    def _count(self, texts: Iterable[str]) -> int:
-        return self._agents.sessions.count("".join(texts))
-
     def _uses(
-        self, principal: Principal, asked: TurnRequest, calls: Sequence[Mapping[str, Any]]
+        self, principal: Principal, asked: TurnRequest, calls: Sequence[Mapping[str, Any]], bound: Bound
     ) -> list[ToolUse]:
         """What the tools that a model calls give, one after the other: what one writes the next one reads."""
+        self._memories.refuse_wiped(principal.user_id, bound)
         return [self._use(principal, asked, n, call["function"]) for n, call in enumerate(calls)]
 
     def _use(

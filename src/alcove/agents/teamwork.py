@@ -124,16 +124,14 @@ class Chats(Runner):
         if not answers:
             return task
         most = self._settings.context_tokens // 2 // len(answers)
-        lines = [f"- {as_data(f'{name(agent)}: {self._quoted(text, most)}')}" for agent, text in answers]
+        lines = [f"- {as_data(f'{name(agent)}: {_quoted(text, most)}')}" for agent, text in answers]
         head = '<recalled from="those who worked on it before you">'
         return "\n".join([task, "", head, *lines, "</recalled>"])
 
-    def _quoted(self, text: str, tokens: int) -> str:
-        """An answer in quotes, or as much of its beginning as so many tokens hold."""
-        length = len(text)
-        while (shown := quoted(text, length)) and length > 1 and self._count([shown]) > tokens:
-            length //= 2
-        return shown
+
+def _quoted(text: str, tokens: int) -> str:
+    """An answer in quotes, or as much of its beginning as about so many tokens hold."""
+    return quoted(text, len(text.encode()[: 3 * tokens].decode(errors="ignore")))
 
 
 def _shares(use: ToolUse) -> bool:
