@@ -104,7 +104,7 @@ class Runner:
 
     async def turn(self, principal: Principal, asked: TurnRequest) -> AsyncGenerator[ChatEvent, None]:
         """One turn: pieces of the answer and tools as they come, then the reply."""
-        run, spec = self.waiting.run, self._agents.agent(principal, asked.agent)
+        spec, run = self._agents.agent(principal, asked.agent), self.waiting.run
         work = _Work(self._settings.turn_seconds)
         async with self._alone(principal, spec, asked.session_id, work):
             with work.stage("context"):

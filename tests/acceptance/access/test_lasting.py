@@ -113,8 +113,7 @@ def test_a_client_is_told_that_its_export_was_ended(keyed: Service) -> None:
     for n in range(16):
         assert keyed.put(ALICE, f"k{n:02}", {"text": "x" * 900_000}, key.text).is_success
     with alcove.connect(keyed.url, api_key=key.text) as store:
-        connections = vars(store.transport)["_connections"]
-        vars(connections)["_client"] = httpx.Client(transport=narrow(), timeout=PATIENCE)
+        vars(store.transport)["_client"] = httpx.Client(transport=narrow(), timeout=PATIENCE)
         found = store.export_memories()
         assert next(found).key == "k00"
         key.revoke()

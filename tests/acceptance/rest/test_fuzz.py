@@ -14,6 +14,7 @@ from schemathesis.engine import from_schema
 from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, ScenarioFinished
 from schemathesis.engine.recorder import Interaction, ScenarioRecorder
 
+from tests.support.llm_server import llm_server, text
 from tests.support.patience import LONG
 from tests.support.service import Service, serving
 
@@ -40,6 +41,12 @@ SETTINGS = {
         "negative_data_rejection": {"enabled": True, "expected-statuses": ["4xx", "503"]},
     },
 }
+AGENTS = """
+agents: [{name: talk, memory: {conversation: {}}}]
+teams: [{name: pair, workers: [talk]}]
+"""
+NAMES = {"agent": "talk", "team": "pair", "model": "talk"}
+NOT_RUNNING = r"^/(?!v1/(agents/\{agent\}/(chat|usage)$|teams/\{team\}/run$|chat/|models))"
 ADMIN = "^/v1/admin/"
 NOT_ADMIN = "^/(?!v1/admin/)"
 ENDLESS = "/v1/memories/events/stream"
@@ -78,12 +85,38 @@ def test_every_answer_to_an_operator_is_one_that_the_description_names(tmp_path:
     assert [label for label in _never_done(statuses) if not label.startswith(found_by_chance)] == []
 
 
+def test_every_answer_of_agents_that_run_is_one_that_the_description_names(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(AGENTS)
+    flags = ["--agents", specs, "--embedder", "none"]
+    with llm_server(tmp_path) as llm, serving(tmp_path, *flags, "--llm-url", llm.url) as service:
+        llm.play(text("Indeed.", pieces=2, always=True))
+        schema = _described(service).exclude(path_regex=NOT_RUNNING)
+        schema.hook("map_path_parameters")(_named)
+        schema.hook("map_body")(_to_an_agent)
+        statuses = _fuzzed(service, schema, least=50)
+        assert _never_done(statuses) == []
+        assert llm.requests
+
+
+def _named(context: Any, sent: Any) -> Any:
+    return {name: NAMES[name] for name in sent} if sent else sent
+
+
+def _to_an_agent(context: Any, sent: Any) -> Any:
+    """Random names of models are of none, and random messages seldom ones that can be answered."""
+    if isinstance(sent, dict) and isinstance(sent.get("model"), str):
+        sent["model"] = NAMES["model"]
+        if isinstance(sent.get("messages"), list):
+            sent["messages"].append({"role": "user", "content": "Hello"})
+    return sent
+
+
 def _described(service: Service) -> Any:
     config = SchemathesisConfig.from_dict({**SETTINGS, "base-url": service.url})
     return schemathesis.openapi.from_url(f"{service.url}/openapi.json", config=config)
 
 
-def _fuzzed(service: Service, schema: Any) -> dict[str, list[int]]:
+def _fuzzed(service: Service, schema: Any, least: int = LEAST_REQUESTS) -> dict[str, list[int]]:
     """The statuses that each operation answered, once nothing was found wrong with any of them."""
     wrong: set[str] = set()
     statuses: dict[str, list[int]] = {}
@@ -95,7 +128,7 @@ def _fuzzed(service: Service, schema: Any) -> dict[str, list[int]]:
             met += [answer.status_code for answer in answers if answer is not None]
             wrong.update(_failures(event.recorder))
     assert not wrong, "\n\n".join(sorted(wrong)[:20])
-    assert sum(map(len, statuses.values())) > LEAST_REQUESTS
+    assert sum(map(len, statuses.values())) > least
     assert "Traceback" not in service.log
     return statuses
 
