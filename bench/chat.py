@@ -35,7 +35,7 @@ from alcove import Alcove, Settings
 from context import SPECS, SUBJECTS, fill
 from sample import folder
 
-FIRST, BETWEEN, PIECES = 0.05, 0.02, 100
+FIRST, BETWEEN, PIECES = 0.05, 0.05, 100
 """Of an answer that streams: seconds before its first piece and each other, and how many there are."""
 LONG = 20_000
 SECRET = "a secret that is long enough for HS256 to be taken seriously"

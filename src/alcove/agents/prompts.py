@@ -168,15 +168,17 @@ class Prompts:
         All of it, with what tools recall in this turn, is at most the recall budget.
         """
         memory, budget = turn.rooms.agent.memory, turn.rooms.agent.memory.long_term.recall_budget
-        rooms = [("long_term", turn.room(at)) for at in turn.rooms.long_term.values()]
+        every = [("long_term", turn.room(at)) for at in turn.rooms.long_term.values()]
+        every += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
+        sizes = {room.at: room.size() for _, room in every}
+        rooms = [(tier, room) for tier, room in every if sizes[room.at]]  # many have nothing in them
         standing: dict[str, Memory] = {}
-        for _, room in rooms:
+        for _, room in (each for each in rooms if each[0] == "long_term"):
             found = room.answers(question, filter={"type": "instruction"}, limit=MOST_STANDING)
             standing |= {each.id: each for each in found}
         newest = sorted(standing.values(), key=lambda each: each.created_at, reverse=True)
         assembly.offer("standing", [_standing_piece(each) for each in newest[:budget]][::-1])
         assembly.leave_out("standing", "recall budget", count=len(newest[budget:]))
-        rooms += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
         related = [
             (tier, each)
             for tier, room in rooms
@@ -188,7 +190,7 @@ class Prompts:
         for tier in ("facts", "long_term"):
             source = f"{tier.replace('_', '-')} memory"
             pieces = [_memory_piece(each, source) for of, each in chosen if of == tier]
-            there = sum(room.size() for of, room in rooms if of == tier)
+            there = sum(sizes[room.at] for of, room in rooms if of == tier)
             assembly.offer(tier, pieces)
             known = len(pieces) + (len(standing) if tier == "long_term" else 0)
             assembly.leave_out(tier, "recall budget", count=max(0, there - known))

@@ -49,7 +49,8 @@ List: TypeAlias = list  # inside the class, `list` is the method
 
 MODES = get_args(Mode)
 _MOST_OFFSET = 10**9
-_EXPORT_PAGE = 200
+_FIRST_PAGE, _EXPORT_PAGE = 25, 200
+"""Many who begin to read want a few."""
 SMALL_BYTES = 16 * 1024
 """What can be opened and told in less time than it takes to hand it to another thread."""
 _ALIKE = 16
@@ -378,9 +379,10 @@ class Reading(Timeline):
 
     def seen(self, view: View, after: tuple[bytes, bytes] | None = None) -> Iterator[Memory]:
         """Everything in a view, which is looked through anew before each page; `after`: behind this place."""
-        while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=_EXPORT_PAGE):
+        limit = _FIRST_PAGE
+        while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=limit):
             yield from self._opener.still_there(page, self._opener.memory)
-            after = page[-1].ns, page[-1].key
+            after, limit = (page[-1].ns, page[-1].key), _EXPORT_PAGE
 
     def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:
         """How many memories below a prefix the caller may see."""
