@@ -39,7 +39,7 @@ $(BIN)/python:
 
 # Each stamp says that one extra is installed; what serving needs is a part of what testing needs.
 $(SERVER): pyproject.toml | $(BIN)/python
-	$(PIP) '.[knowledge,server,tokens]'
+	$(PIP) '.[knowledge,llm,server,tokens]'
 	touch $@
 
 $(READY): pyproject.toml | $(BIN)/python
