@@ -153,7 +153,7 @@ def _responses(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str,
     elif resource.answer:
         found["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
         if resource.streams_too:
-            found["200"]["content"][EVENTS] = {"schema": _TEXT}
+            found["200"]["content"][EVENTS] = {"schema": {}}  # events have none in OpenAPI 3.0
     if resource.quiet:
         found["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
     elif not found:
