@@ -40,7 +40,7 @@ from alcove.store import validation
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.agents.spec_loading import Watched  # loads YAML
+    from alcove.agents.spec_loading import Given, Watched  # loads YAML
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
@@ -74,7 +74,7 @@ class Agents(Runs):
     def __init__(
         self,
         memories: Memories,
-        watched: Watched | None,
+        watched: Watched | Given | None,
         *,
         authentication: bool,
         tokenizer: str = "o200k",
@@ -204,7 +204,7 @@ class Agents(Runs):
     ) -> list[dict[str, Any]]:
         """The tools of an agent as a provider wants to be told of them.
 
-        `agent`: its name. `format`: `openai`, `anthropic` or `mcp`.
+        `agent`: its name. `format`: `openai`, `responses`, `anthropic` or `mcp`.
         `team`: the team in which the agent works, whose room then has tools, too.
         """
         turn = self.turn(principal, self.agent(principal, agent), team=team or None)

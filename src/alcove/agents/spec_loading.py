@@ -22,6 +22,21 @@ def load(path: str | FilePath, *, max_depth: int = 5) -> Catalogue:
     return _load(FilePath(path), _contents(FilePath(path)), max_depth)
 
 
+class Given:
+    """Specs that a program gives as data, in the words of a file; they stay as they are."""
+
+    troubles: tuple[Trouble, ...] = ()
+
+    def __init__(self, content: bytes, *, max_depth: int = 5) -> None:
+        """`content`: what a file would have; JSON is YAML, too."""
+        path = FilePath("specs")
+        self._catalogue = _load(path, {path: content}, max_depth)
+
+    def current(self) -> Catalogue:
+        """The specs."""
+        return self._catalogue
+
+
 class Watched:
     """Specs that follow their files; what does not load leaves the last good version in force."""
 

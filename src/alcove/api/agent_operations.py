@@ -10,6 +10,7 @@ from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
 from alcove.agents.teamwork import Chats
 from alcove.agents.tools import READING
+from alcove.agents.tools.base import Format
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
@@ -37,7 +38,7 @@ class AgentOperations:
         Agents.tools,
         f"GET {_AGENT}/tools",
         "An agent's tools, as a provider takes them",
-        types={"format": Literal["openai", "anthropic", "mcp"]},
+        types={"format": Format},
         within="tools",
     )
     call_with = Operation(

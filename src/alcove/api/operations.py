@@ -48,6 +48,7 @@ class MemoryOperations:
 
     TAG = "memories"
 
+    whoami = Operation(Memories.whoami, "GET /v1/me", "Who the caller is here")
     put = Operation(
         Memories.put,
         f"PUT {_AT}",

@@ -24,6 +24,19 @@ TEXTS = ("authz", "attributes", "filter")
 
 
 @command()
+def whoami(store: Store) -> None:
+    """Show who you are to a store.
+
+    \b
+    Example:  alcove whoami --at http://127.0.0.1:8080 --token "$TOKEN"
+    """
+    found = store.whoami()
+    through = f", through {plain(found.client)}" if found.client else ""
+    roles = f", with the roles {', '.join(map(plain, found.roles))}" if found.roles else ""
+    show(found, f"{plain(found.user)}{through}{roles}")
+
+
+@command()
 def held(store: Store, user: str) -> int:
     """Show what is held of a user.
 
@@ -271,5 +284,5 @@ def revoke(store: Store, id: str) -> None:
     show({"revoked": id}, f"revoked {id}")
 
 
-PEOPLE: list[click.Command] = [held, review, remove, wipe, receipt]
+PEOPLE: list[click.Command] = [whoami, held, review, remove, wipe, receipt]
 RULES: list[click.Command] = [policy, settings, apikey]

@@ -69,7 +69,7 @@ def _rooms(memory: Any) -> str:
 
 @command("agent")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls", "usage"]), default="spec")
-@click.option("--format", type=click.Choice(["openai", "anthropic", "mcp"]), default="openai",
+@click.option("--format", type=click.Choice(["openai", "responses", "anthropic", "mcp"]), default="openai",
               help="Of tools with --json.")  # fmt: skip
 def show_agent(
     agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int

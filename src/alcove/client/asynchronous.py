@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import AdminOperations
 from alcove.client import SCHEMES
+from alcove.client.agent import SESSION, AsyncAgentHandle
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
-from alcove.client.open_store import FileOperations
+from alcove.client.open_store import FileOperations, Specs
 from alcove.client.remote import AT_ONCE, AsyncHttpTransport, named
 from alcove.client.store import OverAgents, OverStore, OverTransport
 from alcove.core.cancellation import Cancellation
@@ -89,6 +90,10 @@ class AsyncAdminHandle(AdminOperations, FileOperations, OverTransport, AsyncHand
 class AsyncAgentsHandle(OverAgents, AsyncHandle):
     """The agents of a spec file or of a server, with the principal given once."""
 
+    def of(self, name: str, *, session_id: str = SESSION) -> AsyncAgentHandle:
+        """One of these agents, in one conversation."""
+        return AsyncAgentHandle(self, name, session_id)
+
 
 class AsyncAlcove(OverStore, AsyncHandle):
     """Memory in a file or behind a URL, opened for one principal; its methods are awaited.
@@ -124,11 +129,15 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
         return AsyncAdminHandle(self.transport)
 
-    def agents(
-        self, specs: str | os.PathLike[str] | None = None, *, llm: LLM | None = None
-    ) -> AsyncAgentsHandle:
-        """The agents and teams of a spec file or folder, or of the server, as `Store.agents` gives them."""
+    def agents(self, specs: Specs | None = None, *, llm: LLM | None = None) -> AsyncAgentsHandle:
+        """The agents and teams of some specs, or of the server, as `Store.agents` gives them."""
         return AsyncAgentsHandle(self.transport.agents(specs, llm))
+
+    def agent(
+        self, name: str, *, session_id: str = SESSION, specs: Specs | None = None, llm: LLM | None = None
+    ) -> AsyncAgentHandle:
+        """One agent in one conversation, as `Store.agent` gives it."""
+        return AsyncAgentHandle(AsyncAgentsHandle(self.transport.agent(name, specs, llm)), name, session_id)
 
     async def close(self) -> None:
         """Closes the store, for every handle over it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from alcove.api.operation import Operation
-from alcove.client.open_store import OpenStore
+from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError
@@ -30,6 +30,13 @@ from alcove.store.memories import Memories
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
+UNSPECIFIED: Mapping[str, object] = {
+    "conversation": {"summarize": True},
+    "session_memory": True,
+    "long_term": {},
+}
+"""What an agent remembers that has no spec."""
+
 
 class LocalTransport(Transport):
     """Operations done by services in this process, as one principal."""
@@ -47,7 +54,7 @@ class LocalTransport(Transport):
             raise InvalidRequest("roles", "a list of strings")
         return Principal(user_id, claims={"sub": user_id, "roles": [*roles]})
 
-    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
+    def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
         agents = self.services["store"].agents(specs, llm)
         of_agents = {
@@ -55,6 +62,10 @@ class LocalTransport(Transport):
         }  # fmt: skip
         other.services = {**self.services, **of_agents}
         return other
+
+    def agent(self, name: str, specs: Specs | None, llm: LLM | None) -> Self:
+        unspecified = {"agents": [{"name": name, "memory": UNSPECIFIED}]}
+        return self.agents(unspecified if specs is None else specs, llm)
 
     def close(self) -> Any:
         self.services["store"].close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
@@ -21,6 +21,7 @@ from alcove.core.records import Swept
 from alcove.core.settings import Settings
 from alcove.llm import LLM, resolved
 from alcove.search.embedders import load_numpy
+from alcove.store import validation
 from alcove.store.admin import Admin
 from alcove.store.common import Parts
 from alcove.store.memories import Memories
@@ -28,6 +29,10 @@ from alcove.upkeep.transfer import File, Importer, Imports
 
 if TYPE_CHECKING:
     from alcove.search.searcher import Searcher
+
+
+Specs = str | os.PathLike[str] | Mapping[str, Any]
+"""Agents and teams: a file of specs or a folder of them, or what such a file would say."""
 
 
 class OpenStore:
@@ -51,25 +56,34 @@ class OpenStore:
         admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
         self._settings = settings
         self._clock = clock
-        self._agents: dict[tuple[Path, LLM | None], Agents] = {}
+        self._agents: dict[tuple[Path | bytes, LLM | None], Agents] = {}
         self._opening = threading.Lock()
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         if settings.sweep_interval:
             self._sweeper.start()
             admin.wake = self._sweeper.wake
 
-    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Agents:
-        """The agents and teams of a spec file or folder, at work on this store, and with a model."""
-        from alcove.agents.spec_loading import Watched  # noqa: PLC0415  loads YAML, which few calls need
+    def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
+        """The agents and teams of some specs, at work on this store, and with a model."""
+        from alcove.agents.spec_loading import Given, Watched  # noqa: PLC0415  loads YAML, which few need
 
         if specs is None:
-            raise InvalidRequest("specs", "the path of a file or folder of agent specs")
-        path = Path(specs).absolute()
+            raise InvalidRequest("specs", "the path of a file or folder of agent specs, or a mapping")
+        place: Path | bytes
+        if isinstance(specs, Mapping):
+            place = validation.json(dict(specs), "specs")
+        else:
+            place = Path(specs).absolute()
         with self._opening:  # of two, one would be left to itself, with the calls it was to record
-            if (path, llm) not in self._agents:
-                watched = Watched(path, max_depth=self._settings.max_depth)
+            if (place, llm) not in self._agents:
+                depth = self._settings.max_depth
+                watched = (
+                    Given(place, max_depth=depth)
+                    if isinstance(place, bytes)
+                    else Watched(place, max_depth=depth)
+                )
                 settings, provider = resolved(llm)
-                self._agents[path, llm] = Agents(
+                self._agents[place, llm] = Agents(
                     self.memories,
                     watched,
                     authentication=False,
@@ -77,7 +91,7 @@ class OpenStore:
                     llm=settings,
                     provider=provider,
                 )
-            return self._agents[path, llm]
+            return self._agents[place, llm]
 
     def import_memories(
         self, principal: Principal, lines: File | Iterable[bytes], *, wait_for_index: bool = False

@@ -6,7 +6,6 @@ awaits, or a thread is blocked by (`core/waiting.py`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -18,7 +17,7 @@ from msgspec import structs
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS, NDJSON
 from alcove.client.http import HttpRequest, Server
-from alcove.client.open_store import ONLY_HERE
+from alcove.client.open_store import ONLY_HERE, Specs
 from alcove.client.store import Store, Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -52,7 +51,7 @@ class AsyncHttpTransport(Transport):
             raise InvalidRequest("roles", "none: the server knows them from the API key")
         return Principal(user_id)
 
-    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
+    def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
         for name, given in (("specs", specs), ("llm", llm)):
             if given is not None:
                 raise InvalidRequest(name, "none: the server has its own")

@@ -21,7 +21,8 @@ from alcove.api.agent_operations import (
 from alcove.api.messages import ToolAnswer
 from alcove.api.operation import Handle, Operation
 from alcove.api.operations import AdminOperations, MemoryOperations
-from alcove.client.open_store import FileOperations, StoreOperations
+from alcove.client.agent import SESSION, AgentHandle
+from alcove.client.open_store import FileOperations, Specs, StoreOperations
 from alcove.core.principal import Principal
 from alcove.llm import LLM
 from alcove.upkeep.backup import BackedUp, Progress
@@ -41,8 +42,12 @@ class Transport(ABC):
         """The principal that a user is here."""
 
     @abstractmethod
-    def agents(self, specs: str | os.PathLike[str] | None, llm: LLM | None) -> Self:
+    def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
         """How the operations of these agents are done; `llm` is the model that they talk with."""
+
+    def agent(self, name: str, specs: Specs | None, llm: LLM | None) -> Self:
+        """How the operations of one agent are done, which may have no spec."""
+        return self.agents(specs, llm)
 
     @abstractmethod
     def close(self) -> Any:
@@ -134,6 +139,10 @@ class MemoriesHandle(MemoryOperations, OverTransport, Handle):
 class AgentsHandle(OverAgents, Handle):
     """The agents of a spec file or of a server, with the principal given once."""
 
+    def of(self, name: str, *, session_id: str = SESSION) -> AgentHandle:
+        """One of these agents, in one conversation."""
+        return AgentHandle(self, name, session_id)
+
     @property
     def memories(self) -> MemoriesHandle:
         """The store's memories, for the same principal: what is theirs, in whichever room."""
@@ -151,13 +160,24 @@ class Store(OverStore, Handle):
         """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
         return AdminHandle(self.transport)
 
-    def agents(self, specs: str | os.PathLike[str] | None = None, *, llm: LLM | None = None) -> AgentsHandle:
-        """The agents and teams of a spec file or folder, or of the server, at work for this principal.
+    def agents(self, specs: Specs | None = None, *, llm: LLM | None = None) -> AgentsHandle:
+        """The agents and teams of some specs, or of the server, at work for this principal.
 
+        `specs`: for a file: where specs are, or what they say as a mapping. A server has its own.
         `llm`: the model that they talk with: `URL#MODEL`, settings, or a provider of your own; without, the
         one that `ALCOVE_LLM_URL` and its like name. A server has its own.
         """
         return AgentsHandle(self.transport.agents(specs, llm))
+
+    def agent(
+        self, name: str, *, session_id: str = SESSION, specs: Specs | None = None, llm: LLM | None = None
+    ) -> AgentHandle:
+        """One agent at work for this principal in one conversation.
+
+        `specs`, `llm`: as for `agents`. In a file an agent needs no spec: it then remembers conversations and
+        what it is told to remember for good.
+        """
+        return AgentHandle(AgentsHandle(self.transport.agent(name, specs, llm)), name, session_id)
 
     def close(self) -> None:
         """Closes the store, for every handle over it."""

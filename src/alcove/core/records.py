@@ -40,6 +40,14 @@ class Author(Struct, frozen=True, gc=False):
     agent: str | None = None
 
 
+class Caller(Struct, frozen=True, kw_only=True):
+    """Who a call is taken to come from."""
+
+    user: str
+    client: str | None
+    roles: list[str]
+
+
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """A memory without its value: what a write answers and what a list shows."""
 

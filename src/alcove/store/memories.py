@@ -22,6 +22,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import (
     Address,
     AfterCursor,
+    Caller,
     Delete,
     Deletion,
     Entry,
@@ -59,6 +60,10 @@ class Memories(Writing, Reading):
         self._make_searcher = make_searcher
         self.index_patience = 30.0
         """Seconds that a put waits to be indexed, if it is asked to."""
+
+    def whoami(self, principal: Principal) -> Caller:
+        """Who the caller is here: whose rooms are theirs, and which roles they have."""
+        return Caller(user=principal.user_id, client=principal.client_id, roles=principal.roles)
 
     # Writing
 

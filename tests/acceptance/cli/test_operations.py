@@ -17,6 +17,7 @@ from tests.support.command import Command
 from tests.support.crowd import QUIET
 
 COMMANDS = {
+    "GET /v1/me": "whoami",
     "PUT /v1/memories": "put",
     "GET /v1/memories": "get",
     "DELETE /v1/memories": "delete",

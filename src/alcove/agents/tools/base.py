@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct, defstruct, structs
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from alcove.search.terms import Question
 
 log = logging.getLogger("alcove")
-SCHEMA_FIELD = {"openai": "parameters", "anthropic": "input_schema", "mcp": "inputSchema"}
+Format = Literal["openai", "responses", "anthropic", "mcp"]
+"""Whose words tools are told of in: OpenAI's chat API or its Responses API, Anthropic's, or MCP's."""
+FORMATS: tuple[Format, ...] = get_args(Format)
+_SCHEMA_FIELD = {"anthropic": "input_schema", "mcp": "inputSchema"}
 """The providers, and what each calls the schema of a tool's arguments."""
 LISTED = 1_000
 """Characters shown of each content in a list or a search."""
@@ -236,10 +239,13 @@ def _arguments(run: Callable[..., Answer], before: tuple[tuple[str, Any], ...]) 
 
 def rendered(tool: Tool, format: str) -> dict[str, Any]:
     """A tool as a provider wants to be told of it."""
-    if format not in SCHEMA_FIELD:
-        raise InvalidRequest("format", "openai, anthropic or mcp")
-    about = {"name": tool.name, "description": tool.description, SCHEMA_FIELD[format]: tool.parameters()}
-    return {"type": "function", "function": about} if format == "openai" else about
+    if format not in FORMATS:
+        raise InvalidRequest("format", f"one of {', '.join(FORMATS)}")
+    schema = _SCHEMA_FIELD.get(format, "parameters")
+    about = {"name": tool.name, "description": tool.description, schema: tool.parameters()}
+    if format == "openai":
+        return {"type": "function", "function": about}
+    return {"type": "function", **about, "strict": False} if format == "responses" else about
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""One agent as one user has it: keep what is said, get what belongs in the next prompt, call its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from alcove.agents.context import DEFAULT_BUDGET, Context
+from alcove.agents.messages import Message
+from alcove.agents.sessions import Added
+from alcove.agents.tools.base import Answer, Format
+
+if TYPE_CHECKING:
+    from alcove.client.asynchronous import AsyncAgentsHandle
+    from alcove.client.store import AgentsHandle
+
+Said = Sequence[Message | Mapping[str, Any]]
+"""Messages as chat APIs have them: `{"role": "user", "content": "…"}`."""
+SESSION = "default"
+"""The conversation where none is named."""
+
+
+@dataclass(frozen=True)
+class AgentHandle:
+    """An agent at work for one user in one conversation."""
+
+    agents: AgentsHandle
+    name: str
+    session_id: str = SESSION
+
+    def in_session(self, session_id: str) -> AgentHandle:
+        """The same agent in another conversation."""
+        return AgentHandle(self.agents, self.name, session_id)
+
+    def remember(self, messages: Said) -> Added:
+        """Keeps messages of the conversation; no model is asked."""
+        return self.agents.add_turns(self.name, self.session_id, messages)
+
+    def context(self, message: str, *, budget_tokens: int = DEFAULT_BUDGET) -> Context:
+        """What belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
+        return self.agents.context(self.name, self.session_id, message, budget_tokens=budget_tokens)
+
+    def tools(self, format: Format = "openai") -> list[dict[str, Any]]:
+        """The agent's memory tools, as a provider wants to be told of them."""
+        return self.agents.tools(self.name, format)
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """Runs one of them with the arguments that a model gave."""
+        return self.agents.call_with(self.name, tool, arguments, session_id=self.session_id)
+
+
+@dataclass(frozen=True)
+class AsyncAgentHandle:
+    """The same, for who awaits answers."""
+
+    agents: AsyncAgentsHandle
+    name: str
+    session_id: str = SESSION
+
+    def in_session(self, session_id: str) -> AsyncAgentHandle:
+        """The same agent in another conversation."""
+        return AsyncAgentHandle(self.agents, self.name, session_id)
+
+    async def remember(self, messages: Said) -> Added:
+        """Keeps messages of the conversation; no model is asked."""
+        return await self.agents.add_turns(self.name, self.session_id, messages)
+
+    async def context(self, message: str, *, budget_tokens: int = DEFAULT_BUDGET) -> Context:
+        """What belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
+        return await self.agents.context(self.name, self.session_id, message, budget_tokens=budget_tokens)
+
+    async def tools(self, format: Format = "openai") -> list[dict[str, Any]]:
+        """The agent's memory tools, as a provider wants to be told of them."""
+        return await self.agents.tools(self.name, format)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """Runs one of them with the arguments that a model gave."""
+        return await self.agents.call_with(self.name, tool, arguments, session_id=self.session_id)
