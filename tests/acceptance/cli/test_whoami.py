@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.command import Command
 
 
-def test_a_caller_is_told_who_they_are(alcove: Command) -> None:
-    assert alcove.json("whoami") == {"user": "noop", "client": None, "roles": ["admin"]}
-    assert alcove.says("whoami") == "noop, with the roles admin\n"
+def test_a_caller_is_told_who_they_are(command: Command) -> None:
+    assert command.json("whoami") == {"user": "noop", "client": None, "roles": ["admin"]}
+    assert command.says("whoami") == "noop, with the roles admin\n"
 
 
-def test_in_a_file_one_can_be_somebody_else(alcove: Command) -> None:
-    if not alcove.remote:
-        assert alcove.says("whoami", "--as-user", "alice") == "alice\n"
+def test_in_a_file_one_can_be_somebody_else(command: Command) -> None:
+    if not command.remote:
+        assert command.says("whoami", "--as-user", "alice") == "alice\n"
