@@ -112,6 +112,13 @@ class SessionOperations:
         refuses=(409,),
         example={"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
     )
+    replace_last = Operation(
+        Sessions.replace_last,
+        f"PUT {_SESSION}/turns/last",
+        "Replace the last message of a conversation, or take it away",
+        types={"last": Message, "message": Message | None},
+        refuses=(409,),
+    )
     sessions = Operation(
         Sessions.sessions,
         f"GET {_SESSIONS}",

@@ -15,12 +15,14 @@ from alcove.core.records import Operation as Write
 from alcove.store import validation
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories
+from alcove.store.value_pattern import spelled
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 _AT = "/v1/memories"
 _NS = {"namespace": "ns", "prefix": "ns"}
 _KINDS = {"kinds": validation.kinds}
+_FILTER = {"filter": spelled}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
 
@@ -77,6 +79,7 @@ class MemoryOperations:
         f"POST {_AT}/search",
         "Find memories",
         defaults={"namespace_prefix": msgspec.NODEFAULT},
+        sends=_FILTER,
         within="items",
         refuses=(503,),
         reads=True,
@@ -86,6 +89,7 @@ class MemoryOperations:
         Memories.list,
         f"POST {_AT}/list",
         "List memories without their values",
+        sends=_FILTER,
         within="items",
         reads=True,
         example={"namespace_prefix": ["user", "noop"], "limit": 20},

@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from alcove.core.errors import InvalidRequest
 
 MAX_ENCODED_BYTES = 1024
+TREE = "langgraph"
+"""A user's own room `user:<user>:langgraph` holds the namespaces of a LangGraph store, each below it."""
+TREE_LABELS = 16
+"""How many segments a namespace may have below that room, where elsewhere a setting says how many in all."""
 
 
 class Namespace(tuple[str, ...]):
@@ -65,6 +69,10 @@ class Namespace(tuple[str, ...]):
         """The topmost namespace on the way here that belongs to somebody; empty where none does."""
         position = self._owner_at()
         return Namespace(self[: position + 1]) if position < len(self) else Namespace()
+
+    def depth(self, usual: int) -> int:
+        """How many segments it may have, where others may have as many as usual."""
+        return max(usual, 3 + TREE_LABELS) if self[:1] == ("user",) and self[2:3] == (TREE,) else usual
 
     def _owner_at(self) -> int:
         """The position of the owner's segment; past the end where nobody owns it."""

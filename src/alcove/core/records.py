@@ -57,7 +57,12 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     attributes: dict[str, JSON]
     revision: int
     created_at: datetime
+    """When this version was written."""
+    added_at: datetime
+    """When the key was written first, since it last held nothing."""
     expires_at: datetime | None
+    ttl_seconds: int | None = None
+    """How long it was to live when it was written or last touched; None for ever."""
 
 
 class Signal(Struct, frozen=True, gc=False):
@@ -78,6 +83,8 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     relevance: float | None = None
     """How likely it is to answer the question, from 0 to 1; None where that was not asked for."""
     explain: dict[str, Signal] | None = None
+    similarity: float | None = None
+    """The cosine itself, which may be negative; None where that was not asked for, or as `score` is."""
 
 
 class FoundMemories(list[Memory]):
@@ -203,6 +210,7 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
     """A put of what was exported: it keeps when it was written, its expiry and, for an admin, its author."""
 
     created_at: datetime | None = None
+    added_at: datetime | None = None
     expires_at: datetime | None = None
     written_by: Author | None = None
 

@@ -34,6 +34,10 @@ class Row(NamedTuple):
     index_text: str | None
     original_at: int | None = None
     """When it was written first, for what was brought from elsewhere; `created_at` is the log's own time."""
+    ttl: int | None = None
+    """How long it was to live when it was written or last touched; None for ever."""
+    added_at: int | None = None
+    """Since when its key has held something; None where this is the first."""
 
     @property
     def size(self) -> int:
@@ -81,6 +85,8 @@ class PutRow(NamedTuple):
     """When it expires, for what is brought with its expiry; `ttl` counts from the write."""
     original_at: int | None = None
     """When it was written first, for what is brought with that; a time to come is not believed."""
+    added_at: int | None = None
+    """The same of the first version of its key, if that is not there."""
 
 
 class GetRow(NamedTuple):
@@ -155,6 +161,8 @@ class Scope:
     """Whether rooms that belong to anybody at all are left out."""
     written_by: tuple[str | None, ...] | None = None
     """When set, only what one of these wrote; None among them stands for what has no author."""
+    unindexed: bool = False
+    """Whether only what has no index text is meant."""
     filter: Filter = field(default_factory=Filter)
 
     @property
@@ -176,6 +184,8 @@ class Scope:
             nobody = " OR v.user IS NULL" * (None in self.written_by)
             parts.append(f"(v.user IN ({', '.join('?' * len(authors))}){nobody})")
             params.extend(authors)
+        if self.unindexed:
+            parts.append("v.index_text IS NULL")
         if self.by_author:
             parts.append("v.user IS NOT v.owner")  # follows, but the index is found by these words
         parts.append(self.filter.sql("v", params))

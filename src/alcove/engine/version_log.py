@@ -45,6 +45,8 @@ class Newest(NamedTuple):
     lapsed: Live | None
     """Live by the log, but past its expiry: whoever writes the key records that first."""
     revision: int
+    added_at: int | None
+    """When the first of the versions up to it was written that had none before it."""
     namespace_known: bool
     data_key_exists: bool
 
@@ -146,11 +148,17 @@ class Transaction:
         elif not newest.namespace_known:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
         kind: Kind = "update" if newest.live else "add"
-        expires_at = put.until if put.ttl is None else self.at + put.ttl
-        original_at = put.original_at if (put.original_at or 0) < self.at else None
+        expires_at = self.at + put.ttl if put.until is None and put.ttl is not None else put.until
+        original_at, first_at = map(self._past, (put.original_at, put.added_at))
+        added_at = newest.added_at if newest.live else first_at
         row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
-                  put.data_key, put.sealed, put.attributes, put.index_text, original_at)  # fmt: skip
+                  put.data_key, put.sealed, put.attributes, put.index_text, original_at, put.ttl,
+                  added_at)  # fmt: skip
         return self._append(row, put.owner, ended_at=None)
+
+    def _past(self, at: int | None) -> int | None:
+        """A moment that is told of something brought from elsewhere; one to come is not believed."""
+        return at if at is not None and at < self.at else None
 
     def _delete(self, delete: rows.DeleteRow) -> Row | None:
         newest = self._newest(delete.ns, delete.key)
@@ -165,7 +173,7 @@ class Transaction:
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
         expires_at = None if touch.ttl is None else self.at + touch.ttl
-        self._db.execute(SQL["set_expiry"], (expires_at, live.seq))
+        self._db.execute(SQL["set_expiry"], (expires_at, touch.ttl, live.seq))
         row = self._do(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 
@@ -182,16 +190,16 @@ class Transaction:
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
         (found,) = self._db.execute(SQL["newest"], (ns, key, data_key))
-        *fields, ended_at, expires_at, namespace_known, data_key_exists = found
+        *fields, added_at, ended_at, expires_at, namespace_known, data_key_exists = found
         if fields[0] is None:
-            return Newest(None, None, 0, namespace_known, data_key_exists)
+            return Newest(None, None, 0, None, namespace_known, data_key_exists)
         last = Live._make(fields)
         live = lapsed = None
         if ended_at is None and (expires_at is None or expires_at > self.at):
             live = last
         elif ended_at is None:
             lapsed = last
-        return Newest(live, lapsed, last.revision, namespace_known, data_key_exists)
+        return Newest(live, lapsed, last.revision, added_at, namespace_known, data_key_exists)
 
     def _append(self, row: Row, owner: str | None, *, ended_at: int | None) -> Row:
         _, id, ns, key, kind, revision, created_at, expires_at, *rest = row

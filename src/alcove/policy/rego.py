@@ -197,7 +197,7 @@ def _narrowed(engine: regorus.Engine) -> Narrowed | None:
     try:
         return Narrowed(
             Namespace.checked(narrowed, "namespace_prefix"),
-            Filter.parse(conditions, "attribute_filter"),
+            Filter.parse(conditions, "attribute_filter", of_values=False),
             owner,
             None if authors is None else tuple(authors),
         )

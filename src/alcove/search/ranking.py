@@ -65,6 +65,8 @@ class Hit:
     score: float | None
     """max(0, cosine), None while the item is not embedded."""
     fused: float
+    similarity: float | None = None
+    """The cosine itself."""
     relevance: float | None = None
     """How likely it is to answer the question, from 0 to 1, if that was asked for."""
     signals: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -82,13 +84,15 @@ def rank(
     mode: Mode = "hybrid",
     ranking: Ranking = DEFAULT,
     explain: bool = False,
+    unranked: bool = False,
 ) -> list[Hit]:
     """The best items of those the mask lets pass, best first.
 
-    `semantic` is the exact order by cosine, and `keyword` gives only items that hold a word of the
-    question or one like it. `hybrid` without a question vector goes by words alone.
+    `semantic` is the exact order by cosine, and `unranked` puts what has none at its end; `keyword` gives
+    only items that hold a word of the question or one like it. `hybrid` without a question vector goes by
+    words alone.
     """
-    return _Scorer(corpus, question, mask, ranking).best(limit, mode, explain=explain)
+    return _Scorer(corpus, question, mask, ranking).best(limit, mode, explain=explain, unranked=unranked)
 
 
 class _Scorer:
@@ -99,10 +103,12 @@ class _Scorer:
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0
 
-    def best(self, limit: int, mode: Mode, *, explain: bool) -> list[Hit]:
+    def best(self, limit: int, mode: Mode, *, explain: bool, unranked: bool = False) -> list[Hit]:
         cosines = self._corpus.vectors.cosines(self._question.vector)
         if mode == "semantic":
-            order = best_rows(np.where(np.isnan(cosines) | ~self._passing, -np.inf, cosines), limit)
+            last = np.float32(-2 if unranked else -np.inf)  # no cosine is below -1
+            known = np.where(np.isnan(cosines), last, cosines)
+            order = best_rows(np.where(self._passing, known, np.float32(-np.inf)), limit)
             return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
         words, holding = self._words()
         signals = {"words": _scaled(words)}
@@ -219,6 +225,7 @@ class _Scorer:
             Hit(
                 id=self._corpus.columns.id[row],
                 score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
+                similarity=None if np.isnan(cosines[row]) else float(cosines[row]),
                 fused=float(fused[row]),
                 signals={
                     name: (1 + int(np.count_nonzero(passing > values[row])), float(values[row]))

@@ -45,6 +45,8 @@ class SearchResult(NamedTuple):
     """Where to go on, if not all of them fit in one answer."""
     complete: bool
     """Whether everything that was ranked best was still there when it was read, as far as it fits."""
+    ranked: int
+    """How many were ranked, those before the offset too; all there are, if fewer than were asked for."""
 
 
 class How(TypedDict):
@@ -58,6 +60,8 @@ class How(TypedDict):
     """Whether each hit says what each signal added to its rank."""
     calibrated: NotRequired[bool]
     """Whether what most likely answers the question comes first, with how likely that is."""
+    unranked: NotRequired[bool]
+    """Whether what has no vectors comes last where it goes by vectors alone, and is not left out."""
 
 
 class Searcher:
@@ -134,13 +138,22 @@ class Searcher:
         if how.get("calibrated") and self._embedder:
             best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
         else:
-            best = rank(corpus, question, limit=limit, mask=mask, mode=mode, explain=explain)
+            unranked = how.get("unranked", False)
+            best = rank(
+                corpus, question, limit=limit, mask=mask, mode=mode, explain=explain, unranked=unranked
+            )
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
         found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
         next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
-        return SearchResult(rows, question.degraded, next_offset, complete)
+        return SearchResult(rows, question.degraded, next_offset, complete, len(best))
+
+    def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
+        """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
+        parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
+        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask in parts)
+        return [int(seq) for seqs in bare for seq in seqs]
 
     @property
     def _name(self) -> str:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
@@ -69,6 +70,13 @@ class Vectors:
     def __len__(self) -> int:
         """How many vectors there are."""
         return sum(len(block.matrix) for block in self._blocks)
+
+    def present(self) -> NDArray[np.bool_]:
+        """Which rows have any."""
+        found = np.zeros(self._rows, dtype=np.bool_)
+        for block in self._blocks:
+            found[block.rows] = True
+        return found
 
     def first(self, rows: Rows) -> Matrix:
         """The first vector of each of some rows; zeros where one has none."""

@@ -6,6 +6,9 @@ row pass and `Filter.matches` decides on the opened value, so nothing decrypted 
 
 Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar against an
 array means membership. `null` matches null or absent. A string in a range is an RFC 3339 instant.
+
+`$value` instead of a field is a pattern of the value itself, whatever else has its fields' names
+(`value_pattern.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Final, TypeGuard
 from alcove.core.clock import parse_instant
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import JSON
+from alcove.store.value_pattern import INFINITIES, VALUE, Pattern
 
 Scalar = None | bool | int | float | str
 Params = list[int | float | str | bytes | None]
@@ -100,10 +104,13 @@ class Range:
         return _is_number(found) and _COMPARE[self.sign](found, self.bound)
 
     def sql(self, params: Params) -> str:
-        params.append(self.bound)
+        sign, bound = self.sign, self.bound
+        if isinstance(bound, int) and not -(2**63) <= bound < 2**63:
+            sign, bound = _among_floats(sign, bound)
+        params.append(bound)
         if self.instant:
-            return f"(f.type = 'text' AND alcove_instant(f.value) {self.sign} ?) IS TRUE"
-        return f"(f.type IN ('integer', 'real') AND f.value {self.sign} ?)"
+            return f"(f.type = 'text' AND alcove_instant(f.value) {sign} ?) IS TRUE"
+        return f"(f.type IN ('integer', 'real') AND f.value {sign} ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,7 @@ class Exists:
         return "1" if self.wanted else "0"
 
 
-Test = OneOf | Not | Range | Exists
+Test = OneOf | Not | Range | Exists | Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +136,22 @@ class Filter:
     conditions: tuple[tuple[str, Test], ...] = ()
 
     @classmethod
-    def parse(cls, expression: object, field: str = "filter") -> Filter:
-        """The filter an expression spells; an error names the field that is wrong."""
+    def parse(cls, expression: object, field: str = "filter", *, of_values: bool = True) -> Filter:
+        """The filter an expression spells; an error names the field that is wrong.
+
+        `of_values`: whether it may have a pattern of the value.
+        """
         if expression is None:
             return cls()
         if not isinstance(expression, dict):
             raise InvalidRequest(field, "an object of conditions by field name")
-        conditions = [
-            (name, test)
-            for name, condition in expression.items()
-            for test in _parse_condition(name, condition, f"{field}.{name}")
-        ]
+        conditions: list[tuple[str, Test]] = []
+        for name, condition in expression.items():
+            place = f"{field}.{name}"
+            if name == VALUE and of_values:
+                conditions.append((name, Pattern.parse(condition, place)))
+            else:
+                conditions += [(name, test) for test in _parse_condition(name, condition, place)]
         if len(conditions) > MAX_CONDITIONS:
             raise InvalidRequest(field, f"at most {MAX_CONDITIONS} conditions")
         if sum(len(test.choices) for _, test in conditions if isinstance(test, OneOf)) > MAX_CHOICES:
@@ -148,7 +160,7 @@ class Filter:
 
     def sql(self, alias: str, params: Params) -> str:
         """A predicate on a version row that is false only where `matches` is, whatever the value holds."""
-        if not self.conditions:
+        if all(isinstance(test, Pattern) for _, test in self.conditions):
             return "1"
         attributes, index = (
             f"NOT EXISTS (SELECT 1 FROM json_each({alias}.{column}) f WHERE NOT {self._tests(params)}"
@@ -166,9 +178,10 @@ class Filter:
 
     def _tests(self, params: Params, *, other: int = 1) -> str:
         """What each field of a row must fulfil, so that a row is read once for all conditions."""
-        fields: dict[str, list[Test]] = {}
+        fields: dict[str, list[OneOf | Not | Range | Exists]] = {}
         for name, test in self.conditions:
-            fields.setdefault(name, []).append(test)
+            if not isinstance(test, Pattern):
+                fields.setdefault(name, []).append(test)
         cases = []
         for name, tests in fields.items():
             params.append(name)
@@ -185,6 +198,11 @@ class Filter:
         opened: Mapping[str, JSON] | None = None
         for name, test in self.conditions:
             found: JSON | _Absent
+            if isinstance(test, Pattern):
+                opened = value() if opened is None else opened
+                if not test.holds(opened):
+                    return False
+                continue
             if name in attributes:
                 found = attributes[name]
             elif name in index:
@@ -229,13 +247,26 @@ def _parse_operator(op: object, operand: object, field: str) -> Test:
 
 
 def _parse_range(sign: str, bound: object, field: str) -> Range:
-    if _is_number(bound):
-        _scalar(bound, field)
+    if isinstance(bound, str) and bound in INFINITIES:
+        bound = INFINITIES[bound]
+    if _is_number(bound) and (isinstance(bound, int) or not math.isnan(bound)):
         return Range(sign, bound, instant=False)
     moment = parse_instant(bound) if isinstance(bound, str) else None
     if moment is None:
-        raise InvalidRequest(field, "a number or an RFC 3339 time")
+        raise InvalidRequest(field, "a number, Infinity, -Infinity or an RFC 3339 time")
     return Range(sign, moment, instant=True)
+
+
+def _among_floats(sign: str, bound: int) -> tuple[str, float]:
+    """A bound that SQLite has no integer for, by the nearest number it has: the same are on either side."""
+    try:
+        near = float(bound)
+    except OverflowError:
+        near = math.inf if bound > 0 else -math.inf
+    if near == bound:
+        return sign, near
+    outside = (near < bound) is (sign[0] == ">")
+    return sign[0] if outside else f"{sign[0]}=", near
 
 
 def _is_scalar(value: object) -> TypeGuard[Scalar]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -58,8 +59,6 @@ class Memories(Writing, Reading):
         super().__init__(parts)
         self.admin = admin
         self._make_searcher = make_searcher
-        self.index_patience = 30.0
-        """Seconds that a put waits to be indexed, if it is asked to."""
 
     def whoami(self, principal: Principal) -> Caller:
         """Who the caller is here: whose rooms are theirs, and which roles they have."""
@@ -154,16 +153,24 @@ class Memories(Writing, Reading):
         *,
         idempotency_key: str | None = None,
         after_cursor: AfterCursor | None = None,
+        wait_for_index: bool = False,
     ) -> Steps[Portion[Result]]:
         """Puts, gets, deletes and touches in one transaction, which reads its own writes: all or none.
 
         `operations`: records (`Put`, `Get`, `Delete`, `Touch`) or mappings with an `op`.
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
         `after_cursor`: gets of more than 4 MiB in all end early; the same call with their cursor goes on.
+        `wait_for_index`: answers when what was put can be found by meaning, too.
         """
         yield Work.LARGE
         parsed = validation.operations(operations)
-        return (yield from self._write(principal, parsed, idempotency_key, after_cursor))
+        results = yield from self._write(principal, parsed, idempotency_key, after_cursor)
+        if wait_for_index:
+            until = time.monotonic() + self.index_patience
+            for put, entry in zip(parsed, results, strict=False):
+                if isinstance(put, Put) and put.index and isinstance(entry, Entry):
+                    yield from self.index_pauses(entry, until - time.monotonic())
+        return results
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""

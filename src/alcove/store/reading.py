@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
 from alcove.core import cursor
-from alcove.core.clock import checked_moment, to_datetime
+from alcove.core.clock import checked_moment
 from alcove.core.cursor import Portion, portion
-from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, PermissionDenied
+from alcove.core.errors import AlcoveError, KeyDestroyed, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
     Address,
     AfterCursor,
-    Entry,
-    FoundMemories,
     Key,
     Memory,
-    Mode,
     Moment,
     Offset,
-    Query,
     Version,
 )
 from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work
-from alcove.store.filters import Filter
-from alcove.store.timeline import Timeline
+from alcove.store.finding import MOST_OFFSET, Finding
 
 if TYPE_CHECKING:
-    from alcove.search.searcher import How, Searcher
-    from alcove.search.terms import Question
+    pass
 
 T = TypeVar("T")
 
@@ -47,8 +41,6 @@ View = Callable[[], Scope]
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
-MODES = get_args(Mode)
-_MOST_OFFSET = 10**9
 _FIRST_PAGE, _EXPORT_PAGE = 25, 200
 """Many who begin to read want a few."""
 SMALL_BYTES = 16 * 1024
@@ -57,15 +49,8 @@ _ALIKE = 16
 """Namespaces after which it is cheaper to look for the next that differs than to read on."""
 
 
-class Reading(Timeline):
+class Reading(Finding):
     """Reads for every principal; each call says who asks. `memories.Memories` adds the writing."""
-
-    _make_searcher: Callable[[], Searcher]
-
-    @cached_property
-    def _searcher(self) -> Searcher:
-        """Made by the first search: it brings numpy along."""
-        return self._make_searcher()
 
     @property
     def settings(self) -> Settings:
@@ -149,139 +134,6 @@ class Reading(Timeline):
 
         return row_decoding.undisturbed(read)
 
-    def search(
-        self,
-        principal: Principal,
-        namespace_prefix: Address = (),
-        *,
-        query: Query | None = None,
-        mode: Mode = "hybrid",
-        filter: Mapping[str, object] | None = None,
-        limit: Annotated[int, Meta(ge=1, le=100)] = 10,
-        offset: Offset = 0,
-        as_of: Moment | None = None,
-        explain: bool = False,
-        exact: bool = False,
-    ) -> FoundMemories:
-        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
-
-        `namespace_prefix`: where to look; everywhere the caller may, without.
-        `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
-        `filter`: conditions on fields, such as `{"n": {"gte": 2}}`.
-        `limit`, `offset`: how many, after how many.
-        `as_of`: a past moment, of which to tell what was there.
-        `explain`: whether each memory tells what each signal of its rank added.
-        `exact`: whether to look only in the namespace itself, and not below it.
-        """
-        limit = validation.whole(limit, "limit", 1, 100)
-        if mode not in MODES:
-            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
-        if query is not None:
-            validation.query(query)
-        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-        if query is not None:
-            question = self._searcher.question(query, mode)
-            return self._best(scope, question, at, mode=mode, limit=limit, offset=offset, explain=explain)
-
-        def find() -> FoundMemories:
-            matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
-            found = FoundMemories(map(self._opener.memory, matching))
-            found.next_offset = offset + len(found) if more and len(found) < limit else None
-            self._refuse_forgotten(at)
-            return found
-
-        return row_decoding.undisturbed(find)
-
-    def question(self, query: str) -> Question:
-        """Reads and embeds a question once, for several searches that ask it."""
-        validation.query(query)
-        return self._searcher.question(query, "hybrid")
-
-    def answers(
-        self,
-        principal: Principal,
-        prefix: Address,
-        question: Question,
-        *,
-        limit: int,
-        filter: Mapping[str, object] | None = None,
-        exact: bool = False,
-        calibrated: bool = False,
-    ) -> FoundMemories:
-        """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
-        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
-        how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
-        return self._best(scope, question, None, **how)
-
-    def _best(self, scope: Scope, question: Question, at: int | None, **how: Unpack[How]) -> FoundMemories:
-        """The memories of a scope that answer a question best, now or at a moment."""
-
-        def find() -> FoundMemories:
-            if at is None:
-                best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
-            else:
-                best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
-            found = FoundMemories(self._opener.hit(row, hit) for row, hit in best.hits)
-            found.degraded, found.next_offset = best.degraded, best.next_offset
-            self._refuse_forgotten(at)
-            return found
-
-        return row_decoding.undisturbed(find)
-
-    def list(
-        self,
-        principal: Principal,
-        namespace_prefix: Address = (),
-        *,
-        filter: Mapping[str, object] | None = None,
-        limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
-        offset: Offset = 0,
-        as_of: Moment | None = None,
-        exact: bool = False,
-    ) -> List[Entry]:
-        """Memories below a prefix by namespace and key, without their values, which are not opened.
-
-        `namespace_prefix`: where to look; everywhere the caller may, without.
-        `filter`: conditions on fields. `limit`, `offset`: how many, after how many.
-        `as_of`: a past moment, of which to tell what was there.
-        `exact`: whether to look only in the namespace itself, and not below it.
-        """
-        limit = validation.whole(limit, "limit", 1, 1000)
-        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-
-        def find() -> List[Entry]:
-            entries = [*map(row_decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
-            self._refuse_forgotten(at)
-            return entries
-
-        return row_decoding.undisturbed(find)
-
-    def _asked(
-        self,
-        principal: Principal,
-        prefix: Address,
-        filter: Mapping[str, object] | None,
-        offset: int,
-        as_of: Moment | None,
-        *,
-        exact: bool,
-    ) -> tuple[Scope, int, int | None]:
-        """Where a search or a list looks, after how many it begins, and of which moment."""
-        offset = validation.whole(offset, "offset", 0, _MOST_OFFSET)
-        at = checked_moment(as_of, "as_of")
-        below = Namespace.checked(prefix, "namespace_prefix")
-        return self._scope(principal, below, filter, exact=exact), offset, at
-
-    def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
-        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
-        found = self._engine.scan(scope, now=self._clock(), at=at)
-        return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
-
-    def _fits(self, filter: Filter, row: Row) -> bool:
-        return filter.matches(
-            row_decoding.attributes(row), row_decoding.index(row), lambda: self._opener.value(row)
-        )
-
     def namespaces(
         self,
         principal: Principal,
@@ -315,8 +167,8 @@ class Reading(Timeline):
         """The same; with an owner, only those that belong to this user, at the cost of those."""
         ending = Namespace.checked(suffix, "suffix")
         depth = None if max_depth is None else validation.whole(max_depth, "max_depth", 1, 2**31)
-        offset = validation.whole(offset, "offset", 0, _MOST_OFFSET)
-        stop = None if limit is None else offset + validation.whole(limit, "limit", 1, _MOST_OFFSET)
+        offset = validation.whole(offset, "offset", 0, MOST_OFFSET)
+        stop = None if limit is None else offset + validation.whole(limit, "limit", 1, MOST_OFFSET)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         found = self._below(scope, None if ending else depth, owner)
         cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
@@ -388,8 +240,3 @@ class Reading(Timeline):
         """How many memories below a prefix the caller may see."""
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
         return self._engine.count(scope, now=self._clock())
-
-    def _refuse_forgotten(self, at: int | None) -> None:
-        """Asked after reading: what retention removed meanwhile must not look as if it never was."""
-        if at is not None and at < (earliest := self._engine.horizon()[0]):
-            raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")

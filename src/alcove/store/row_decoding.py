@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from alcove.core import cancellation, cursor
-from alcove.core.clock import to_datetime
+from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import KeyDestroyed, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
@@ -46,8 +46,13 @@ def index(row: Row) -> dict[str, str]:
 
 def entry(row: Row) -> Entry:
     """The row without its value."""
-    written_at = row.created_at if row.original_at is None else row.original_at
-    return Entry(**_common(row), created_at=to_datetime(written_at), attributes=_decode(row.attributes))
+    return Entry(
+        **_common(row),
+        created_at=(created_at := to_datetime(row.written_at)),
+        added_at=created_at if row.added_at is None else to_datetime(row.added_at),
+        ttl_seconds=row.ttl and row.ttl // SECOND,
+        attributes=_decode(row.attributes),
+    )
 
 
 def deletion(ns: Namespace, key: str, tombstone: Row | None) -> Deletion:
@@ -79,8 +84,10 @@ class Opener:
             namespace=Namespace.decode(row.ns),
             key=row.key.decode(),
             revision=row.revision,
-            created_at=to_datetime(row.created_at if row.original_at is None else row.original_at),
+            created_at=(created_at := to_datetime(row.written_at)),
+            added_at=created_at if row.added_at is None else to_datetime(row.added_at),
             expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
+            ttl_seconds=row.ttl and row.ttl // SECOND,
             value=_decode(self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))),
             attributes=_decode(row.attributes),
             index=_decode(row.index_text) if row.index_text else {},
@@ -95,11 +102,13 @@ class Opener:
             with contextlib.suppress(KeyDestroyed):
                 yield opened(row)
 
-    def hit(self, row: Row, hit: Hit) -> Memory:
-        """A memory that a search found, with its score and why."""
+    def hit(self, row: Row, hit: Hit, *, similarity: bool) -> Memory:
+        """A memory that a search found, with its score and why, and its cosine where that is asked for."""
         explain = {name: Signal(*why) for name, why in hit.signals.items()} or None
-        memory = self.memory(row)
-        return structs.replace(memory, score=hit.score, relevance=hit.relevance, explain=explain)
+        cosine = hit.similarity if similarity else None
+        return structs.replace(
+            self.memory(row), score=hit.score, relevance=hit.relevance, explain=explain, similarity=cosine
+        )
 
     def version(self, row: Row) -> Version:
         """An entry of one memory's history."""

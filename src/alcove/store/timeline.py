@@ -18,6 +18,7 @@ from alcove.engine.rows import Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service
 from alcove.store.filters import Filter
+from alcove.store.value_pattern import spelled
 
 _FOLLOWED = 100
 _POLL_SECONDS = 0.05
@@ -131,7 +132,8 @@ class Timeline(Service):
     ) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
-        narrowed = self._configuration.current().policy.narrow(principal, prefix, filter)
+        told = None if filter is None else spelled(filter)
+        narrowed = self._configuration.current().policy.narrow(principal, prefix, told)
         low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
                      written_by=narrowed.written_by)  # fmt: skip

@@ -48,7 +48,9 @@ def location(namespace: object, key: object, settings: Settings) -> Location:
     """A namespace of 1 to `max_depth` segments and a key."""
     checked, ns = Namespace.encoded(namespace)
     if not 1 <= len(checked) <= settings.max_depth:
-        raise InvalidRequest("namespace", f"1 to {settings.max_depth} segments, not {len(checked)}")
+        most = checked.depth(settings.max_depth)
+        if not 1 <= len(checked) <= most:
+            raise InvalidRequest("namespace", f"1 to {most} segments, not {len(checked)}")
     encoded = text(key, "key")
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")

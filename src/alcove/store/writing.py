@@ -186,14 +186,15 @@ class Writing(Service):
             return None
         sealed = data_key.seal(value, row_decoding.bound_to(id, place.ns, place.key))
         index_text = index.decode() if index else None
-        until = original_at = None
+        until = original_at = added_at = None
         if isinstance(put, records.Imported):
             until = checked_moment(put.expires_at, "expires_at")
             original_at = checked_moment(put.created_at, "created_at")
+            added_at = checked_moment(put.added_at, "added_at")
             if put.written_by and principal.is_admin:
                 writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
         return rows.PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
-                           index_text, ttl, expected, until, original_at)  # fmt: skip
+                           index_text, ttl, expected, until, original_at, added_at)  # fmt: skip
 
     def _deferred_key(self, put: records.Deferred, subject: str) -> SubjectKey:
         """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""

@@ -39,6 +39,8 @@ class Line(Struct, kw_only=True):
     value: dict[str, Any] | None
     index: dict[str, str] | None = None
     created_at: Annotated[datetime, Meta(tz=True)] | None = None
+    added_at: Annotated[datetime, Meta(tz=True)] | None = None
+    ttl_seconds: int | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
     written_by: Author | None = None
     current: bool = True

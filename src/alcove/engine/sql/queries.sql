@@ -4,7 +4,7 @@
 -- name: newest
 -- All that a write must know, in one statement: the last version of its key, live or not, whether its
 -- namespace is known, and whether the data key that sealed it still exists.
-SELECT seq, ns, key, revision, owner, attributes, ended_at, expires_at,
+SELECT seq, ns, key, revision, owner, attributes, coalesce(added_at, original_at, created_at), ended_at, expires_at,
        EXISTS (SELECT 1 FROM namespaces WHERE ns = ?1), EXISTS (SELECT 1 FROM data_keys WHERE id = ?3)
 FROM (SELECT 1) LEFT JOIN versions ON seq = (
     SELECT seq FROM versions WHERE ns = ?1 AND key = ?2 ORDER BY revision DESC LIMIT 1)
@@ -15,14 +15,14 @@ SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1
 
 -- name: append
 INSERT INTO versions (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner,
-                      user, client, agent, data_key, sealed, attributes, index_text, original_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      user, client, agent, data_key, sealed, attributes, index_text, original_at, ttl, added_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: end
 UPDATE versions SET ended_at = ? WHERE seq = ?
 
 -- name: set_expiry
-UPDATE versions SET expires_at = ? WHERE seq = ?
+UPDATE versions SET expires_at = ?, ttl = ? WHERE seq = ?
 
 -- name: know_namespace
 INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)

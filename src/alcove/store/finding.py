@@ -1,0 +1,226 @@
+"""Finding memories: below a prefix, by a filter, by meaning and words, now or at a past moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack, get_args
+
+from msgspec import Meta
+
+from alcove.core.clock import checked_moment, to_datetime
+from alcove.core.cursor import portion
+from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
+from alcove.core.records import Address, Entry, FoundMemories, Mode, Moment, Offset, Query
+from alcove.engine.rows import Row, Scope
+from alcove.store import row_decoding, validation
+from alcove.store.common import Steps, Work, stepwise
+from alcove.store.filters import Filter
+from alcove.store.timeline import Timeline
+
+if TYPE_CHECKING:
+    from alcove.search.searcher import How, Searcher
+    from alcove.search.terms import Question
+
+List: TypeAlias = list  # inside the class, `list` is the method
+
+MODES = get_args(Mode)
+MOST_OFFSET = 10**9
+
+
+class Finding(Timeline):
+    """Searches and lists for every principal; each call says who asks."""
+
+    _make_searcher: Callable[[], Searcher]
+    index_patience = 30.0
+    """Seconds for which a call waits for the index, if it is asked to."""
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        """Made by the first search: it brings numpy along."""
+        return self._make_searcher()
+
+    @stepwise
+    def search(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        query: Query | None = None,
+        mode: Mode = "hybrid",
+        filter: Mapping[str, object] | None = None,
+        limit: Annotated[int, Meta(ge=1, le=100)] = 10,
+        offset: Offset = 0,
+        as_of: Moment | None = None,
+        explain: bool = False,
+        exact: bool = False,
+        similarity: bool = False,
+        unranked: bool = False,
+        wait_for_index: bool = False,
+    ) -> Steps[FoundMemories]:
+        """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
+
+        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
+        `filter`: conditions on fields, such as `{"n": {"gte": 2}}`.
+        `limit`, `offset`: how many, after how many.
+        `as_of`: a past moment, of which to tell what was there.
+        `explain`: whether each memory tells what each signal of its rank added.
+        `exact`: whether to look only in the namespace itself, and not below it.
+        `similarity`: whether each memory tells its cosine, which may be negative, beside its score.
+        `unranked`: whether what a query cannot rank, because it has no index text, comes after all others.
+        `wait_for_index`: looks when what is there can be found by meaning, too.
+        """
+        yield Work.LARGE
+        limit = validation.whole(limit, "limit", 1, 100)
+        if mode not in MODES:
+            raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
+        if query is not None:
+            validation.query(query)
+        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+        if query is not None:
+            question = self._searcher.question(query, mode)
+            if wait_for_index and at is None:
+                fits = partial(self._fits, scope.filter)
+                yield from self.indexed(self._searcher.without_vectors(scope, fits=fits))
+            how: How = {
+                "mode": mode,
+                "limit": limit,
+                "offset": offset,
+                "explain": explain,
+                "unranked": unranked,
+            }
+            return self._best(scope, question, at, similarity=similarity, **how)
+
+        def find() -> FoundMemories:
+            matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
+            found = FoundMemories(map(self._opener.memory, matching))
+            found.next_offset = offset + len(found) if more and len(found) < limit else None
+            self._refuse_forgotten(at)
+            return found
+
+        return row_decoding.undisturbed(find)
+
+    def question(self, query: str) -> Question:
+        """Reads and embeds a question once, for several searches that ask it."""
+        validation.query(query)
+        return self._searcher.question(query, "hybrid")
+
+    def answers(
+        self,
+        principal: Principal,
+        prefix: Address,
+        question: Question,
+        *,
+        limit: int,
+        filter: Mapping[str, object] | None = None,
+        exact: bool = False,
+        calibrated: bool = False,
+    ) -> FoundMemories:
+        """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
+        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
+        how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
+        return self._best(scope, question, None, **how)
+
+    def indexed(self, seqs: Sequence[int]) -> Generator[float, None, None]:
+        """Waits, for as long as the index's patience, until versions have their vectors or cannot have any.
+
+        Yields how long to pause before asking for the next pause.
+        """
+        until = time.monotonic() + self.index_patience
+        for seq in seqs if self._indexer else ():
+            yield from self._indexer.pauses(seq, until - time.monotonic())  # type: ignore[union-attr]
+
+    def _best(
+        self,
+        scope: Scope,
+        question: Question,
+        at: int | None,
+        *,
+        similarity: bool = False,
+        **how: Unpack[How],
+    ) -> FoundMemories:
+        """The memories of a scope that answer a question best, now or at a moment."""
+
+        def find() -> FoundMemories:
+            if at is None:
+                best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
+            else:
+                best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
+            found = FoundMemories(self._opener.hit(row, hit, similarity=similarity) for row, hit in best.hits)
+            found.degraded, found.next_offset = best.degraded, best.next_offset
+            if how.get("unranked") and best.next_offset is None and len(found) < how["limit"]:
+                rest = self._scanned(replace(scope, unindexed=True), at)
+                first = max(0, how["offset"] - best.ranked)
+                more, left = portion(islice(rest, first, None), how["limit"] - len(found))
+                found += map(self._opener.memory, more)
+                if left and len(found) < how["limit"]:
+                    found.next_offset = how["offset"] + len(found)
+            self._refuse_forgotten(at)
+            return found
+
+        return row_decoding.undisturbed(find)
+
+    def list(
+        self,
+        principal: Principal,
+        namespace_prefix: Address = (),
+        *,
+        filter: Mapping[str, object] | None = None,
+        limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
+        offset: Offset = 0,
+        as_of: Moment | None = None,
+        exact: bool = False,
+    ) -> List[Entry]:
+        """Memories below a prefix by namespace and key, without their values, which are not opened.
+
+        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `filter`: conditions on fields. `limit`, `offset`: how many, after how many.
+        `as_of`: a past moment, of which to tell what was there.
+        `exact`: whether to look only in the namespace itself, and not below it.
+        """
+        limit = validation.whole(limit, "limit", 1, 1000)
+        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+
+        def find() -> List[Entry]:
+            entries = [*map(row_decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
+            self._refuse_forgotten(at)
+            return entries
+
+        return row_decoding.undisturbed(find)
+
+    def _asked(
+        self,
+        principal: Principal,
+        prefix: Address,
+        filter: Mapping[str, object] | None,
+        offset: int,
+        as_of: Moment | None,
+        *,
+        exact: bool,
+    ) -> tuple[Scope, int, int | None]:
+        """Where a search or a list looks, after how many it begins, and of which moment."""
+        offset = validation.whole(offset, "offset", 0, MOST_OFFSET)
+        at = checked_moment(as_of, "as_of")
+        below = Namespace.checked(prefix, "namespace_prefix")
+        return self._scope(principal, below, filter, exact=exact), offset, at
+
+    def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
+        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
+        found = self._engine.scan(scope, now=self._clock(), at=at)
+        return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
+
+    def _fits(self, filter: Filter, row: Row) -> bool:
+        return filter.matches(
+            row_decoding.attributes(row), row_decoding.index(row), lambda: self._opener.value(row)
+        )
+
+    def _refuse_forgotten(self, at: int | None) -> None:
+        """Asked after reading: what retention removed meanwhile must not look as if it never was."""
+        if at is not None and at < (earliest := self._engine.horizon()[0]):
+            raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")

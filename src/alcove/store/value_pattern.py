@@ -1,0 +1,126 @@
+"""Patterns of a memory's value: its fields by name, compared as Python compares its data.
+
+An object stands for an object with at least these fields, each like its pattern, which may be an object
+again. One with operators (`{"$gt": 2}`) stands for what they hold of. A list, or a scalar, stands for what
+equals it: `1`, `1.0` and `true` do, as in Python. A field that is not there is like one that is null.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from alcove.core.clock import parse_instant
+from alcove.core.errors import InvalidRequest
+
+VALUE = "$value"
+"""The name that a pattern has in a filter, where others have the name of a field."""
+MAX_NODES = 1000
+"""Scalars, lists and objects in a pattern: each memory is compared with all of them."""
+MAX_NESTING = 100
+INFINITIES = {"Infinity": float("inf"), "-Infinity": float("-inf")}
+"""JSON has no word for them."""
+_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """What a value is to be like."""
+
+    wanted: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, wanted: object, field: str) -> Pattern:
+        """The pattern that an expression spells; an error names the part that is wrong."""
+        if not isinstance(wanted, dict) or _is_operators(wanted):
+            raise InvalidRequest(field, "an object of patterns by the names of fields")
+        if sum(1 for _ in _checked(wanted, field, MAX_NESTING)) > MAX_NODES:
+            raise InvalidRequest(field, f"at most {MAX_NODES} values in all")
+        return cls(wanted)
+
+    def holds(self, found: object) -> bool:
+        """Whether a value is like it."""
+        return _like(found, self.wanted)
+
+
+def spelled(filter: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A filter with the bounds that JSON cannot say written as words."""
+
+    def told(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {name: told(part) for name, part in node.items()}
+        words = {bound: word for word, bound in INFINITIES.items()}
+        return words.get(node, node) if isinstance(node, float) else node
+
+    return {name: told(condition) for name, condition in filter.items()}
+
+
+def _checked(node: object, field: str, depth: int) -> Iterator[None]:
+    """A None for each part; refuses what no value can be compared with."""
+    yield
+    if depth == 0:
+        raise InvalidRequest(field, f"at most {MAX_NESTING} levels of nesting")
+    if isinstance(node, dict):
+        operators = _is_operators(node)
+        for name, part in node.items():
+            at = f"{field}.{name}"
+            if type(name) is not str:
+                raise InvalidRequest(field, "names that are strings")
+            if operators and name in _SIGNS and _comparable(part) is None:
+                raise InvalidRequest(at, "a number, Infinity, -Infinity or an RFC 3339 time")
+            if operators and name == "$in" and not isinstance(part, list):
+                raise InvalidRequest(at, "a list")
+            if operators and name not in (*_SIGNS, "$eq", "$ne", "$in"):
+                raise InvalidRequest(at, f"one of $eq, $ne, $in, {', '.join(_SIGNS)}")
+            yield from _checked(part, at, depth - 1)
+    elif isinstance(node, list | tuple):
+        for place, part in enumerate(node):
+            yield from _checked(part, f"{field}[{place}]", depth - 1)
+    elif not (node is None or isinstance(node, bool | int | float | str)):
+        raise InvalidRequest(field, f"JSON data, not {type(node).__name__}")
+
+
+def _is_operators(node: Mapping[Any, Any]) -> bool:
+    return any(isinstance(name, str) and name.startswith("$") for name in node)
+
+
+def _like(found: object, wanted: object) -> bool:
+    if isinstance(wanted, dict):
+        if _is_operators(wanted):
+            return all(_holds(found, name, operand) for name, operand in wanted.items())
+        return isinstance(found, dict) and all(_like(found.get(name), part) for name, part in wanted.items())
+    if isinstance(wanted, list | tuple):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_like, found, wanted))
+    return found == wanted
+
+
+def _holds(found: object, name: str, operand: Any) -> bool:
+    if name == "$eq":
+        return bool(found == operand)
+    if name == "$ne":
+        return bool(found != operand)
+    if name == "$in":
+        return any(found == each for each in operand)
+    kind, bound = _comparable(operand) or (None, None)
+    other, value = _comparable(found) or (None, None)
+    return kind is not None and kind is other and _SIGNS[name](value, bound)
+
+
+def _comparable(part: object) -> tuple[str, int | float] | None:
+    """What bounds compare: a number, also in words, or a moment; None for anything else."""
+    if isinstance(part, int | float):
+        return ("number", part)
+    if not isinstance(part, str):
+        return None
+    try:
+        return ("number", float(part))
+    except ValueError:
+        moment = parse_instant(part)
+        return None if moment is None else ("moment", moment)
