@@ -18,16 +18,22 @@ import alcove
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    "apsw", "cryptography", "httptools", "httpx", "jwt", "numpy", "onnxruntime", "opentelemetry",
+    "apsw", "cryptography", "httptools", "httpx", "jwt", "mcp", "numpy", "onnxruntime", "opentelemetry",
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
 OWN_EXTRA = {
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",
     "core/waiting.py": "client",
+    "integrations/mcp.py": "mcp",
+    "integrations/mcp_changes.py": "mcp",
     "llm/anthropic.py": "anthropic",
     "search/remote_embedders.py": "fastembed",
+    "cli/mcp.py": "mcp",
+    "server/mcp.py": "mcp",
+    "server/mcp_exchanges.py": "mcp",
     "server/tracing.py": "tracing",
+    "upkeep/coming_from/langgraph.py": "postgres",
 }
 COMMAND = "from alcove.cli import main\nmain({!r}, prog_name='alcove')"
 

@@ -157,6 +157,9 @@ class Application:
             work = self._call(request, resource, receive)
             answer = await (work if resource.takes_lines or resource.unhurried else self._in_time(work))
             if isinstance(answer, Stream):
+                if not resource.lasts:  # it was let in as something that is soon answered
+                    request.held.give_back()
+                    request.held.take(self._lasting, request.user)
                 return answer
             page = answer if isinstance(answer, Page) else Page(_encode(answer))
             if len(page.body) > PART_BYTES:

@@ -49,6 +49,7 @@ from alcove.server.auth import LOOPBACK, Headers, authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
 from alcove.server.limits import Queue, ThreadPool
+from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
 from alcove.server.protocol import Protocol
 from alcove.server.routes import Request, served
@@ -167,7 +168,10 @@ def build(config: ServeConfig) -> ASGIApp:
         *streams.resources(),
         *monitoring.resources(metrics, health),
     ]
-    resources += pages(resources, __version__)
+    resources += [
+        *pages(resources, __version__),
+        *McpEdge(memories, agents, reads, changes, tail).resources(),
+    ]
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     Protocol.when_stopping = tail.stop
@@ -189,7 +193,7 @@ def build(config: ServeConfig) -> ASGIApp:
         allow_origins=[each.strip() for each in config.cors_origins.split(",")],
         allow_methods=sorted(METHODS),
         allow_headers=["*"],
-        expose_headers=["x-request-id", "x-session-id", "retry-after"],
+        expose_headers=["x-request-id", "x-session-id", "mcp-session-id", "retry-after"],
     )
 
 

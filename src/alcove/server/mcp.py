@@ -1,0 +1,189 @@
+"""The Model Context Protocol over HTTP: `/mcp/{agent}`, within the limits and rules of every other request.
+
+The SDK's own HTTP server is not used. It would read, limit, check and log requests a second time; it keeps
+sessions in the memory of one worker, or starts a task and two streams for each request. Only its handling of
+one message is (`ServerRunner`), so each POST is answered with JSON by whichever worker gets it. What tells of
+changes is a stream: a GET for clients of the older protocols, and since 2026-07-28 `subscriptions/listen`.
+Every worker looks at the specs by itself, so it does not matter which of them has the stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from alcove.agents.rooms import RUNS
+from alcove.agents.service import Agents
+from alcove.api.operation import Operation
+from alcove.api.operations import EVENTS
+from alcove.client.embedded import LocalTransport
+from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, needed_by
+from alcove.core.principal import Principal
+from alcove.integrations.mcp import Connected, Memory
+from alcove.integrations.mcp_changes import notices
+from alcove.server.limits import ThreadPool
+from alcove.server.routes import Page, Request, Resource
+from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
+from alcove.store.memories import Memories
+
+if TYPE_CHECKING:
+    from mcp import types
+
+    from alcove.server.mcp_exchanges import Exchanges
+
+_NAMED = 10
+"""Agents that are told to who named none."""
+_encode = msgspec.json.Encoder().encode
+
+
+class McpQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where an agent is at work: the id of a session, the name of a team, the ids of runs."""
+
+    session: str | None = None
+    team: str | None = None
+    workflow: str | None = None
+    swarm: str | None = None
+    debate: str | None = None
+
+
+class RpcMessage(Struct, kw_only=True):
+    """A message of JSON-RPC: a request, a notification without `id`, or an answer without `method`."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: dict[str, Any] | UnsetType = UNSET
+
+
+class RpcError(Struct, kw_only=True):
+    """A refusal in the shape that MCP's clients read."""
+
+    jsonrpc: Literal["2.0"] = "2.0"
+    id: str | int | None = None
+    error: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: AlcoveError, request_id: str) -> RpcError:
+        """Of what was refused before it was known which message it is about."""
+        about = {"code": error.code, "request_id": request_id, "details": error.details}
+        code = -32600 if STATUS[error.code] == 400 else -32000
+        return cls(error={"code": code, "message": error.message, "data": about})
+
+
+class PooledTransport(LocalTransport):
+    """Operations of the services in this process, each call in a thread of the server's."""
+
+    def __init__(
+        self, services: Mapping[str, Any], principal: Principal, reads: ThreadPool, changes: ThreadPool
+    ) -> None:
+        super().__init__(services, principal)
+        self._threads = {True: reads, False: changes}
+
+    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        do = super().bound(operation)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            reads = operation.reads
+            if not isinstance(reads, bool):
+                reads = reads(operation.signature.bind(*args, **named).arguments)
+            return await self._threads[reads or operation.tag == "memories"](partial(do, *args, **named))
+
+        return call
+
+
+class McpEdge:
+    """Handlers of what MCP's clients send."""
+
+    def __init__(
+        self, memories: Memories, agents: Agents, reads: ThreadPool, changes: ThreadPool, tail: Tail
+    ) -> None:
+        self._services = {"memories": memories, "agents": agents, "sessions": agents.sessions}
+        self._agents, self._tail = agents, tail
+        self._reads, self._changes = reads, changes
+        self._exchanges: Exchanges | None = None
+
+    def resources(self) -> list[Resource]:
+        """What stands in no OpenAPI document: MCP describes itself, to who asks in its words."""
+        shared: dict[str, Any] = {"tag": "mcp", "refusal": RpcError, "query": McpQuery}
+        there, nowhere = "/mcp/{agent}", "/mcp"
+        return [
+            Resource(name="mcp", method="POST", path=there, handler=self.message, body=RpcMessage, **shared),
+            Resource(name="mcp_changes", path=there, handler=self.changes, streams=EVENTS, **shared),
+            Resource(name="mcp_nowhere", method="POST", path=nowhere, handler=self.nowhere, **shared),
+            Resource(name="mcp_nowhere_changes", path=nowhere, handler=self.nowhere, **shared),
+        ]
+
+    async def message(self, request: Request) -> Struct:
+        """The answer to a request; what needs none is taken and passed over."""
+        asked: RpcMessage = request.asked
+        if asked.id is UNSET or asked.method is UNSET:
+            return Page(b"", status=202)
+        exchanges, params = await self._loaded(), None if asked.params is UNSET else asked.params
+        at = self._connected(request)
+        answer = await exchanges.answer(asked.id, asked.method, params, request.headers, at)
+        return answer if isinstance(answer, Page) else self._stream(answer)
+
+    async def changes(self, request: Request) -> Struct:
+        """Notifications for as long as the client stays."""
+        await self._loaded()
+        at = self._connected(request)
+        await at.memory.agent(at.agent)
+        return self._stream(notices(at))
+
+    async def nowhere(self, request: Request) -> Struct:
+        names = [each.name for each in self._agents.agents(request.principal)[:_NAMED]]
+        known = f"; you may use {', '.join(names)}" if names else ""
+        raise NotFound(f"expected an agent's name after /mcp/{known}")
+
+    async def _loaded(self) -> Exchanges:
+        """What answers messages; it takes a second to load, when the first client comes."""
+        if self._exchanges is None:
+            try:
+                self._exchanges = await self._changes(_exchanges)
+            except MissingExtra as error:
+                raise NotFound(error.message) from None
+        return self._exchanges
+
+    def _stream(self, told: AsyncIterator[list[types.ServerNotification]]) -> Stream:
+        """Notifications as server-sent events."""
+        return Stream(self._frames(told), EVENTS.encode(), b": ended %s\n\n")
+
+    async def _frames(self, told: AsyncIterator[list[types.ServerNotification]]) -> AsyncIterator[bytes]:
+        heard = time.monotonic()
+        async for some in told:
+            for each in some:
+                body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
+                yield b"event: message\ndata: %b\n\n" % _encode({"jsonrpc": "2.0", **body})
+            if self._tail.stopping:
+                return
+            if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                yield b": still here\n\n"
+                heard = time.monotonic()
+
+    def _connected(self, request: Request) -> Connected:
+        chosen = request.resource.parse_query(request.scope["query_string"])
+        assert isinstance(chosen, McpQuery)
+        transport = PooledTransport(self._services, request.principal, self._reads, self._changes)
+        instances: dict[str, str] = {
+            kind: name for kind in RUNS if (name := getattr(chosen, kind)) is not None
+        }
+        return Connected(
+            Memory(transport),
+            request.path["agent"],
+            chosen.session,
+            chosen.team,
+            instances,
+            specs=lambda: self._agents.catalogue,
+        )
+
+
+def _exchanges() -> Exchanges:
+    with needed_by("/mcp", extra="mcp"):
+        from alcove.server.mcp_exchanges import Exchanges  # noqa: PLC0415  loads the SDK
+
+    return Exchanges()
