@@ -16,8 +16,8 @@ from alcove.client.agent import SESSION, AsyncAgentHandle
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
 from alcove.client.open_store import FileOperations, Specs
-from alcove.client.remote import AT_ONCE, AsyncHttpTransport, named
-from alcove.client.store import OverAgents, OverStore, OverTransport
+from alcove.client.remote import AT_ONCE, AsyncHttpTransport, HttpTransport, named
+from alcove.client.store import OverAgents, OverStore, OverTransport, Store
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import Unavailable
 from alcove.core.principal import Principal
@@ -123,6 +123,18 @@ class AsyncAlcove(OverStore, AsyncHandle):
             store = Alcove(at, settings=settings, embedder=embedder)
             store = store if user is None else store.as_user(user)
             self.transport = ThreadTransport(store.transport.services, store.principal)
+
+    @classmethod
+    def over(cls, store: Store) -> AsyncAlcove:
+        """A store that is open already, for one event loop; what closes either closes a file for both."""
+        handle, transport = cls.__new__(cls), store.transport
+        if isinstance(transport, HttpTransport):
+            client = transport.server.httpx.AsyncClient(limits=transport.server.limits)
+            http = AsyncHttpTransport(transport.server, client, Awaiting(), store.principal)
+            OverTransport.__init__(handle, http)
+        elif isinstance(transport, LocalTransport):
+            OverTransport.__init__(handle, ThreadTransport(transport.services, store.principal))
+        return handle
 
     @property
     def admin(self) -> AsyncAdminHandle:

@@ -242,7 +242,11 @@ class Touch(Operation, frozen=True, tag="touch"):
     """Changes when a memory expires, without a version or an event."""
 
     ttl_seconds: Seconds | None = None
+    refresh: bool = False
+    """Whether it is to live from now on for as long as it was when it was written; nothing there is fine."""
 
 
 Result = Entry | Memory | Deletion | None
-"""What an operation answers: put and touch an Entry, get a Memory or None, delete a Deletion."""
+"""What an operation answers: put and touch an Entry, get a Memory or None, delete a Deletion.
+
+A touch that refreshes answers None where nothing is there."""

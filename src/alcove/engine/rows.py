@@ -102,9 +102,12 @@ class DeleteRow(NamedTuple):
 
 
 class TouchRow(NamedTuple):
+    """A new expiry, or once more the time to live that the memory was written with."""
+
     ns: bytes
     key: bytes
     ttl: int | None
+    refresh: bool
 
 
 class EvictRow(NamedTuple):

@@ -170,10 +170,15 @@ class Transaction:
 
     def _touch(self, touch: rows.TouchRow) -> Row | None:
         live = self._newest(touch.ns, touch.key).live
+        if not live and touch.refresh:
+            return None
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
-        expires_at = None if touch.ttl is None else self.at + touch.ttl
-        self._db.execute(SQL["set_expiry"], (expires_at, touch.ttl, live.seq))
+        if touch.refresh:
+            self._db.execute(SQL["refresh"], (self.at, live.seq))
+        else:
+            expires_at = None if touch.ttl is None else self.at + touch.ttl
+            self._db.execute(SQL["set_expiry"], (expires_at, touch.ttl, live.seq))
         row = self._do(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 

@@ -160,8 +160,10 @@ class Writing(Service):
                 return rows.DeleteRow(place.ns, place.key, writer, expected)
             case records.Touch():
                 ttl = None if operation.ttl_seconds is None else validation.ttl(operation.ttl_seconds)
+                if operation.refresh and ttl is not None:
+                    raise InvalidRequest("refresh", "not to be combined with ttl_seconds")
                 policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
-                return rows.TouchRow(place.ns, place.key, ttl)
+                return rows.TouchRow(place.ns, place.key, ttl, operation.refresh is True)
             case _:
                 raise InvalidRequest("op", "put, get, delete or touch")
 
@@ -215,8 +217,7 @@ class Writing(Service):
                     return self._opener.memory(row) if row else None
                 return None
             case _:
-                assert row is not None
-                return row_decoding.entry(row)
+                return row_decoding.entry(row) if row else None
 
     def _earlier(
         self, principal: Principal, operations: Sequence[Operation], key: str, kept: rows.KeptAnswer

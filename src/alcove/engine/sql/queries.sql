@@ -24,6 +24,10 @@ UPDATE versions SET ended_at = ? WHERE seq = ?
 -- name: set_expiry
 UPDATE versions SET expires_at = ?, ttl = ? WHERE seq = ?
 
+-- name: refresh
+-- Once more the time to live that it was written with.
+UPDATE versions SET expires_at = ? + ttl WHERE seq = ? AND ttl IS NOT NULL
+
 -- name: know_namespace
 INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
 

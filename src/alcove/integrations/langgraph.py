@@ -1,0 +1,231 @@
+"""LangGraph: its store, kept in Alcove.
+
+    graph = builder.compile(store=AlcoveStore("memory.db", index=["text"]))
+
+A namespace of LangGraph's is one below the caller's own room: `("alice", "memories")` is
+`user:<caller>:langgraph:alice:memories`. With `by_user` its first label is the user whose room it is in, so
+that what is kept for somebody is sealed with their key, and erased with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, TypeVar
+
+from alcove.core.errors import InvalidRequest, PayloadTooLarge, needed_by
+from alcove.core.namespace import TREE
+from alcove.core.records import Delete, FoundMemories, Memory, Mode, Operation, Put, Touch
+from alcove.core.waiting import at_once
+from alcove.integrations.opened import At, Opened, given
+
+with needed_by("alcove.integrations.langgraph", extra="langgraph"):
+    from langgraph.store.base import (
+        BaseStore,
+        GetOp,
+        Item,
+        ListNamespacesOp,
+        MatchCondition,
+        Op,
+        PutOp,
+        Result,
+        SearchItem,
+        SearchOp,
+        TTLConfig,
+        get_text_at_path,
+    )
+
+Kind = TypeVar("Kind", bound=Item)
+Labels = tuple[str, ...]
+_PAGE = 100
+_MOST_WRITES = 1000
+
+
+class AlcoveStore(Opened, BaseStore):
+    """A `BaseStore` on a file or a URL; threads and event loops share one."""
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        at: At,
+        *,
+        index: Sequence[str] | Mapping[str, Any] | None = None,
+        ttl: TTLConfig | None = None,
+        mode: Mode = "semantic",
+        by_user: bool = False,
+        **opening: Any,
+    ) -> None:
+        """Opens a store, or takes one that is open.
+
+        `at`: the path of a file, a URL, or a store; `opening`: what `alcove.connect` takes beside it.
+        `index`: the paths of values by which items are found, such as `["text"]` or `["$"]` for all of a
+        value, or LangGraph's `{"fields": […]}`. That text is kept in plain for searching, the value is not.
+        `ttl`: LangGraph's `default_ttl` and `refresh_on_read`, in minutes.
+        `mode`: how a query ranks: by meaning, in the order of scores; by `keyword`; or by both (`hybrid`).
+        `by_user`: whether the first label of each namespace is the user whose room it is in.
+        """
+        if isinstance(index, Mapping) and index.keys() & {"embed", "dims"}:
+            raise InvalidRequest("index", "`fields` alone: the store embeds by itself, with its `embedder`")
+        super().__init__(at, opening)
+        self._paths = [*(index.get("fields") or ["$"])] if isinstance(index, Mapping) else [*(index or ())]
+        self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Does some operations; what is read is as it was before what is written."""
+        return at_once(self._done(self._store, [*ops]))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """The same on an event loop."""
+        return await self._done(self._twin(), [*ops])
+
+    def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """The item at a key, straight from the store where nothing else is to be done for it."""
+        if self._user is None or self._by_user:
+            return super().get(namespace, key, refresh_ttl=refresh_ttl)
+        memory = self._store.get(("user", self._user, TREE, *namespace), str(key))
+        if memory and memory.ttl_seconds:
+            return super().get(namespace, key, refresh_ttl=refresh_ttl)
+        return self._item(memory) if memory else None
+
+    # Each is written once, for a store whose answers are there and for one whose answers are awaited
+
+    async def _done(self, alcove: Any, ops: Sequence[Op]) -> list[Result]:
+        if not self._by_user:
+            await self._caller(alcove)
+        results: list[Result] = []
+        writes: dict[tuple[Labels, str], PutOp] = {}
+        for op in ops:
+            match op:
+                case GetOp():
+                    results.append(await self._get(self._as(alcove, op.namespace), op))
+                case SearchOp():
+                    results.append(await self._search(self._as(alcove, op.namespace_prefix), op))
+                case ListNamespacesOp():
+                    results.append(await self._namespaces(alcove, op))
+                case PutOp():
+                    writes[tuple(op.namespace), op.key] = op  # the last of a key counts
+                    results.append(None)
+                case _:
+                    raise InvalidRequest("ops", f"operations of LangGraph's, not {type(op).__name__}")
+        users: dict[str | None, list[Operation]] = {}
+        for op in writes.values():
+            users.setdefault(op.namespace[0] if self._by_user else None, []).append(self._write(op))
+        for user, operations in users.items():
+            at = alcove if user is None else alcove.as_user(user)
+            for n in range(0, len(operations), _MOST_WRITES):
+                await _written(at, operations[n : n + _MOST_WRITES])
+        return results
+
+    async def _get(self, alcove: Any, op: GetOp) -> Item | None:
+        memory: Memory | None = await given(alcove.get(self._room(op.namespace), op.key))
+        if memory is None:
+            return None
+        if op.refresh_ttl:
+            await self._refresh(alcove, [memory])
+        return self._item(memory)
+
+    async def _search(self, alcove: Any, op: SearchOp) -> list[SearchItem]:
+        found: list[Memory] = []
+        more = True
+        while more and len(found) < op.limit:
+            page: FoundMemories = await given(
+                alcove.search(
+                    self._room(op.namespace_prefix),
+                    query=op.query or None,
+                    mode=self._mode,
+                    filter={"$value": op.filter} if op.filter else None,
+                    limit=min(_PAGE, op.limit - len(found)),
+                    offset=op.offset + len(found),
+                    similarity=True,
+                    unranked=True,
+                    wait_for_index=True,
+                )
+            )
+            more = len(page) == _PAGE or page.next_offset is not None
+            found += page
+        if op.refresh_ttl:
+            await self._refresh(alcove, found)
+        return [self._item(each, SearchItem, score=each.similarity) for each in found]
+
+    async def _refresh(self, alcove: Any, found: Sequence[Memory]) -> None:
+        """Lets those that expire live on for as long as they were to when they were written."""
+        expiring = [Touch(each.namespace, each.key, refresh=True) for each in found if each.ttl_seconds]
+        if expiring:
+            await given(alcove.batch(expiring))
+
+    async def _namespaces(self, alcove: Any, op: ListNamespacesOp) -> list[Labels]:
+        conditions = op.match_conditions or ()
+        prefixes = (each.path for each in conditions if each.match_type == "prefix")
+        known: Labels = tuple(takewhile(lambda label: label != "*", next(prefixes, ())))
+        below = await given(self._as(alcove, known).namespaces(self._room(known)))
+        every = (self._labels(each) for each in below)
+        kept = {ns[: op.max_depth] for ns in every if ns and all(_matches(each, ns) for each in conditions)}
+        return sorted(kept)[op.offset : op.offset + op.limit]
+
+    def _write(self, op: PutOp) -> Operation:
+        room = self._room(op.namespace)
+        if op.value is None:
+            return Delete(room, op.key)
+        ttl = None if op.ttl is None else max(1, math.ceil(op.ttl * 60))
+        return Put(room, op.key, op.value, self._texts(op) or None, ttl)
+
+    def _texts(self, op: PutOp) -> dict[str, str]:
+        """The texts by which an item is found, each by its path."""
+        paths = self._paths if op.index is None else op.index or ()
+        found = {path: get_text_at_path(op.value, path) for path in paths}
+        return {
+            f"{path}.{n}" if len(texts) > 1 else path: text
+            for path, texts in found.items()
+            for n, text in enumerate(texts)
+        }
+
+    # Where things are
+
+    def _as(self, alcove: Any, labels: Labels) -> Any:
+        """The store as the user whose room it is, where the first label says that."""
+        if not self._by_user:
+            return alcove
+        if not labels:
+            raise InvalidRequest("namespace", "a user as its first label, where each has a room")
+        return alcove.as_user(labels[0])
+
+    def _room(self, labels: Labels) -> Labels:
+        if self._by_user:
+            return ("user", labels[0], TREE, *labels[1:])
+        return ("user", self._user or "", TREE, *labels)
+
+    def _labels(self, room: Labels) -> Labels:
+        return (room[1], *room[3:]) if self._by_user else room[3:]
+
+    def _item(self, memory: Memory, kind: type[Kind] = Item, **more: Any) -> Kind:  # type: ignore[assignment]
+        return kind(
+            value=memory.value,
+            key=memory.key,
+            namespace=self._labels(memory.namespace),
+            created_at=memory.added_at,
+            updated_at=memory.created_at,
+            **more,
+        )
+
+
+async def _written(alcove: Any, operations: Sequence[Operation]) -> None:
+    """Writes in one transaction, or in several where it is too much for one request."""
+    try:
+        await given(alcove.batch(operations))
+    except PayloadTooLarge:
+        if len(operations) == 1:
+            raise
+        half = len(operations) // 2
+        await _written(alcove, operations[:half])
+        await _written(alcove, operations[half:])
+
+
+def _matches(condition: MatchCondition, labels: Labels) -> bool:
+    """Whether labels begin, or end, with those of a condition, in which a star stands for any."""
+    wanted = condition.path
+    part = labels[: len(wanted)] if condition.match_type == "prefix" else labels[len(labels) - len(wanted) :]
+    return len(part) == len(wanted) <= len(labels) and all(
+        star in ("*", label) for star, label in zip(wanted, part, strict=True)
+    )
