@@ -22,7 +22,7 @@ from alcove.agents.summariser import Point, Prose, extended
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Deferred, Memory, Operation, Put, Touch
+from alcove.core.records import Deferred, Delete, Memory, Operation, Put, Touch
 from alcove.store import validation
 from alcove.store.memories import Memories
 
@@ -97,14 +97,14 @@ class Log:
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
         self._summary = summary_room(rooms.agent.name, rooms.user, self.session)
 
-    def newest_first(self, before: int | None = None) -> Iterator[Said]:
+    def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[Said]:
         """Every message, the last one first; what is no message, as a user may write here, is passed over.
 
-        `before`: only those before this number.
+        `before`: only those before this number. `originals`: with what frameworks had in their place.
         """
         after = None if before is None else _key(before)
         kept = self._memories.everything(self.who, self.turns, exact=True, after=after)
-        return filter(None, map(_said, kept))
+        return filter(None, (_said(each, originals=originals) for each in kept))
 
     def last(self) -> int:
         """The number of the last message; 0 where there is none."""
@@ -151,7 +151,7 @@ class Log:
                 self._memories.refuse_wiped(self.who.user_id, since)
             bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
             newest, now = self.last(), self._memories.now()
-            last = max(newest, state.ended, state.merged, state.covered)  # retention may have taken the last
+            last = max(newest, self._beyond(state))  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
             new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]
             operations: list[Operation] = [self._kept(said, since) for said in new]
@@ -169,6 +169,29 @@ class Log:
         if since is None:
             return Put(*place, value, create_only=True)
         return Deferred(*place, value, create_only=True, data_key=since[0], wipes=since[1])
+
+    def replace_last(self, last: Message, message: Message | None) -> None:
+        """Puts a message, or nothing, in the place of the last one; Conflict where that is not `last` now."""
+        bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+        newest = next(self.newest_first(originals=True), None)
+        held = newest and self._memories.get(self.who, self.turns, _key(newest.number))
+        if newest is None or held is None or held.id != newest.id or newest.message != last:
+            raise Conflict("the last message of this conversation is another one by now")
+        place, following = (self.turns, _key(newest.number)), max(newest.number, self._beyond(state)) + 1
+        changed: Operation = Delete(*place, expected_revision=held.revision)
+        if message is not None:
+            dated = structs.replace(message, at=message.at or last.at)
+            changed = Put(*place, _value(dated), expected_revision=held.revision)
+        unadded = Delete(self.turns, _key(following), expected_revision=0)  # nobody has added one since,
+        unmoved = self.put_state(state, revision, bound)  # nor changed where the next one goes
+        try:
+            self._memories.batch(self.who, [changed, unadded, unmoved])
+        except KeyDestroyed:
+            raise Conflict("the user was wiped meanwhile") from None
+
+    def _beyond(self, state: SessionState) -> int:
+        """The last number that was given to a message, as far as the state knows: it may be there no more."""
+        return max(state.ended, state.merged, state.covered)
 
     def end(self, beside: Callable[[], Sequence[Operation]]) -> None:
         """Notes that nothing more is to be said, with what else is to be written."""
@@ -242,20 +265,22 @@ def checked(given: Sequence[Message | Mapping[str, Any]], most: int = MOST_MESSA
     """Messages that can be kept, at most so many, as records; an error names the first that cannot."""
     if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= most:
         raise InvalidRequest("messages", f"a list of 1 to {most} messages")
-    messages = []
-    for place, each in enumerate(given):
-        try:
-            message = msgspec.convert(msgspec.to_builtins(each), Message)
-            field, expected = _wrong(message) or ("", "")
-        except msgspec.ValidationError as error:
-            refused = validation.refusal(error, Message, "role")
-            field, expected = refused.field, refused.expected
-        except (TypeError, UnicodeEncodeError):
-            field, expected = "content", "JSON data"
-        if field:
-            raise InvalidRequest(f"messages[{place}].{field}", expected)
-        messages.append(message)
-    return messages
+    return [checked_message(each, f"messages[{place}]") for place, each in enumerate(given)]
+
+
+def checked_message(given: Message | Mapping[str, Any], argument: str) -> Message:
+    """A message that can be kept, as a record; an error names the field of the argument that is wrong."""
+    try:
+        message = msgspec.convert(msgspec.to_builtins(given), Message)
+        field, expected = _wrong(message) or ("", "")
+    except msgspec.ValidationError as error:
+        refused = validation.refusal(error, Message, "role")
+        field, expected = refused.field, refused.expected
+    except (TypeError, UnicodeEncodeError):
+        field, expected = "content", "JSON data"
+    if field:
+        raise InvalidRequest(f"{argument}.{field}", expected)
+    return message
 
 
 def _wrong(message: Message) -> tuple[str, str] | None:
@@ -332,12 +357,12 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
         return None
 
 
-def _said(memory: Memory) -> Said | None:
+def _said(memory: Memory, *, originals: bool) -> Said | None:
     message = decoded(memory, Message) if _is_number(memory.key) else None
     if message is None or _wrong(message):
         return None
-    at = message.at or memory.created_at
-    return Said(_LAST - int(memory.key), memory.id, structs.replace(message, at=at))
+    at, original = message.at or memory.created_at, message.original if originals else []
+    return Said(_LAST - int(memory.key), memory.id, structs.replace(message, at=at, original=original))
 
 
 def _is_number(key: str) -> bool:

@@ -22,3 +22,5 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """Who said it, where the role alone does not tell."""
     at: Annotated[datetime, Meta(tz=True)] | None = None
     """When it was said."""
+    original: list[dict[str, Any]] = []
+    """What a framework had where this message stands, to get it back as it was; no model is sent it."""

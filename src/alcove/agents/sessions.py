@@ -7,12 +7,15 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.conversations import (
     Bound,
     Log,
+    Said,
     checked,
+    checked_message,
     keeper,
     turns_room,
 )
@@ -72,6 +75,12 @@ class SummaryOfUser(Rolling, frozen=True, kw_only=True):
     pending: list[str]
 
 
+def _shown_bytes(said: Said) -> int:
+    """About how many bytes a message takes in an answer."""
+    original = len(msgspec.json.encode(said.message.original)) if said.message.original else 0
+    return len(said.message.content or "") + original + 500
+
+
 class Sessions(Prompts):
     """Conversations of agents, for whoever may use them."""
 
@@ -91,6 +100,25 @@ class Sessions(Prompts):
         turn, given = self._turn(principal, agent, session), checked(messages)
         self.keep(turn, given)
         return Added(added=len(given), messages=self._log(turn).count())
+
+    def replace_last(
+        self,
+        principal: Principal,
+        agent: str,
+        session: str,
+        *,
+        last: Message | Mapping[str, Any],
+        message: Message | Mapping[str, Any] | None = None,
+    ) -> Added:
+        """Puts another message in the place of the last one, or takes that away where there is none.
+
+        `last`: the last message as it was read; a Conflict if it is another one by now.
+        `message`: what stands there then. Summaries keep what they have of the last one.
+        """
+        log = self._log(self._turn(principal, agent, session))
+        other = None if message is None else checked_message(message, "message")
+        log.replace_last(checked_message(last, "last"), other)
+        return Added(added=0 if message is None else 1, messages=log.count())
 
     def keep(self, turn: Turn, messages: Sequence[Message], since: Bound | None = None) -> None:
         """Keeps what was said in a turn; `since`: what `Memories.bound` gave when that began."""
@@ -122,9 +150,7 @@ class Sessions(Prompts):
         validation.whole(limit, "limit", 1, MOST_SESSIONS)
         if before is not None:
             validation.whole(before, "before", 1, 2**31)
-        said, more = portion(
-            log.newest_first(before), limit, lambda said: len(said.message.content or "") + 500
-        )
+        said, more = portion(log.newest_first(before, originals=True), limit, _shown_bytes)
         shown = said[::-1]
         return SessionLog(
             **structs.asdict(self._described(log)),

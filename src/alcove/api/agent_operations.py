@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from alcove.agents.knowledge import Knowledge, as_text
 from alcove.agents.messages import Message
@@ -116,7 +118,7 @@ class SessionOperations:
         Sessions.replace_last,
         f"PUT {_SESSION}/turns/last",
         "Replace the last message of a conversation, or take it away",
-        types={"last": Message, "message": Message | None},
+        types={"last": Annotated[Message, Meta()], "message": Message | None},  # each in a field of its own
         refuses=(409,),
     )
     sessions = Operation(

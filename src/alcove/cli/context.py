@@ -76,6 +76,11 @@ def add_turns(agents: AgentsHandle, agent: str, session: str, messages: tuple[st
     show(added, f"{count(added.added, 'message')} added, {added.messages:,} in all")
 
 
+def _in_short(message: Message) -> str:
+    """What a message says, or the calls that it makes."""
+    return plain(message.content if message.content is not None else compact(message.tool_calls))
+
+
 def _message(word: str) -> dict[str, Any]:
     role, _, text = word.partition("=")
     return {"role": role, "content": text}
@@ -103,9 +108,22 @@ def show_session(agents: AgentsHandle, agent: str, session: str, limit: int) -> 
     found = agents.session(agent, session, min(limit, _MOST_SESSIONS))
     lines = [f"{plain(point.line)} (in summary)" for point in found.running_summary]
     for each in found.said:
-        content = each.content if each.content is not None else compact(each.tool_calls)
-        lines.append(f"{shown(each.at)}  {each.role}: {plain(content)}")
+        lines.append(f"{shown(each.at)}  {each.role}: {_in_short(each)}")
     show(found, *lines)
+
+
+@command("remove-last", group=session)
+@click.argument("session")
+def remove_last(agents: AgentsHandle, agent: str, session: str, *, yes: bool) -> None:
+    """Take the last message of a conversation away; what a summary has of it stays.
+
+    \b
+    Example:  alcove session remove-last researcher monday --as-user alice --yes
+    """
+    (last,) = agents.session(agent, session, 1).said
+    confirm(f"Take this away: {last.role}: {_in_short(last)[:200]}?", yes=yes)
+    left = agents.replace_last(agent, session, last=last)
+    show(left, f"removed, {count(left.messages, 'message')} left")
 
 
 @command("end", group=session)

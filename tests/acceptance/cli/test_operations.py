@@ -60,6 +60,7 @@ COMMANDS = {
     "GET /v1/agents/{agent}/tools": "agent",
     "POST /v1/agents/{agent}/context": "context",
     "POST /v1/agents/{agent}/sessions/{session}/turns": "session add",
+    "PUT /v1/agents/{agent}/sessions/{session}/turns/last": "session remove-last",
     "GET /v1/agents/{agent}/sessions": "session list",
     "GET /v1/agents/{agent}/sessions/{session}": "session show",
     "POST /v1/agents/{agent}/sessions/{session}/end": "session end",
