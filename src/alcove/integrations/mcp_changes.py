@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from alcove.core.errors import AlcoveError, NotFound
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def notices(
     at: Connected, wanted: types.SubscriptionFilter | None = None, request_id: str | int | None = None
-) -> AsyncIterator[list[types.ServerNotification]]:
+) -> AsyncGenerator[list[types.ServerNotification], None]:
     """Notifications, each time that specs were looked at; none where nothing has changed for this client.
 
     A pool that comes or goes changes what may be seen, and an agent takes its prompt along, so that all lists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -74,6 +75,6 @@ async def _rooms(at: Connected) -> list[Namespace]:
 def _place(cursor: str | None) -> tuple[Namespace, int]:
     """The room in which a page begins, and how many memories of it were on earlier ones."""
     skipped, found, room = ("0:" if cursor is None else cursor).partition(":")
-    if not found or not skipped.isdecimal() or len(skipped) > 9:
+    if not found or not re.fullmatch("[0-9]{1,9}", skipped):
         raise InvalidRequest("cursor", "one that an earlier answer gave")
     return Namespace.parse(room, "cursor"), int(skipped)

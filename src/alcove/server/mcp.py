@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,7 @@ from alcove.api.operations import EVENTS
 from alcove.client.embedded import LocalTransport
 from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, needed_by
 from alcove.core.principal import Principal
+from alcove.core.waiting import at_once
 from alcove.integrations.mcp import Connected, Memory
 from alcove.integrations.mcp_changes import notices
 from alcove.server.limits import ThreadPool
@@ -32,9 +34,7 @@ from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from mcp import types
-
-    from alcove.server.mcp_exchanges import Exchanges
+    from alcove.server.mcp_exchanges import Exchanges, Notices
 
 _NAMED = 10
 """Agents that are told to who named none."""
@@ -96,6 +96,18 @@ class PooledTransport(LocalTransport):
         return call
 
 
+class BlockingTransport(LocalTransport):
+    """The same for who is in such a thread already: nothing is waited for in any other way."""
+
+    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        do = super().bound(operation)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            return do(*args, **named)
+
+        return call
+
+
 class McpEdge:
     """Handlers of what MCP's clients send."""
 
@@ -123,9 +135,13 @@ class McpEdge:
         asked: RpcMessage = request.asked
         if asked.id is UNSET or asked.method is UNSET:
             return Page(b"", status=202)
-        exchanges, params = await self._loaded(), None if asked.params is UNSET else asked.params
-        at = self._connected(request)
-        answer = await exchanges.answer(asked.id, asked.method, params, request.headers, at)
+        said = asked.id, asked.method, None if asked.params is UNSET else asked.params, request.headers
+        exchanges = await self._loaded()
+        if request.large:  # checking half a million arguments takes the SDK a quarter of a second
+            at = self._connected(request, BlockingTransport(self._services, request.principal))
+            answer = await self._changes(lambda: at_once(exchanges.answer(*said, at)))
+        else:
+            answer = await exchanges.answer(*said, self._connected(request))
         return answer if isinstance(answer, Page) else self._stream(answer)
 
     async def changes(self, request: Request) -> Struct:
@@ -149,31 +165,33 @@ class McpEdge:
                 raise NotFound(error.message) from None
         return self._exchanges
 
-    def _stream(self, told: AsyncIterator[list[types.ServerNotification]]) -> Stream:
+    def _stream(self, told: Notices) -> Stream:
         """Notifications as server-sent events."""
         return Stream(self._frames(told), EVENTS.encode(), b": ended %s\n\n")
 
-    async def _frames(self, told: AsyncIterator[list[types.ServerNotification]]) -> AsyncIterator[bytes]:
+    async def _frames(self, told: Notices) -> AsyncIterator[bytes]:
         heard = time.monotonic()
-        async for some in told:
-            for each in some:
-                body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
-                yield b"event: message\ndata: %b\n\n" % _encode({"jsonrpc": "2.0", **body})
-            if self._tail.stopping:
-                return
-            if time.monotonic() - heard >= HEARTBEAT_SECONDS:
-                yield b": still here\n\n"
-                heard = time.monotonic()
+        async with aclosing(told):
+            async for some in told:
+                for each in some:
+                    body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
+                    yield b"event: message\ndata: %b\n\n" % _encode({"jsonrpc": "2.0", **body})
+                if self._tail.stopping:
+                    return
+                if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                    yield b": still here\n\n"
+                    heard = time.monotonic()
 
-    def _connected(self, request: Request) -> Connected:
+    def _connected(self, request: Request, transport: LocalTransport | None = None) -> Connected:
+        """The agent in the path, in the places that the query names; `transport`: how it is reached."""
         chosen = request.resource.parse_query(request.scope["query_string"])
         assert isinstance(chosen, McpQuery)
-        transport = PooledTransport(self._services, request.principal, self._reads, self._changes)
         instances: dict[str, str] = {
             kind: name for kind in RUNS if (name := getattr(chosen, kind)) is not None
         }
+        pooled = PooledTransport(self._services, request.principal, self._reads, self._changes)
         return Connected(
-            Memory(transport),
+            Memory(transport or pooled),
             request.path["agent"],
             chosen.session,
             chosen.team,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ _UNSAID = b"2025-03-26"
 """The protocol of a client that does not say, as the specification has it."""
 _SESSION = b"mcp-session-id"
 _encode = msgspec.json.Encoder().encode
-Notices = AsyncIterator[list[types.ServerNotification]]
+Notices = AsyncGenerator[list[types.ServerNotification], None]
 
 
 @dataclass(frozen=True)
