@@ -171,6 +171,7 @@ class McpEdge:
 
     async def _frames(self, told: Notices) -> AsyncIterator[bytes]:
         heard = time.monotonic()
+        yield b": listening\n\n"  # so that a client, or a proxy, need not wait for the first change
         async with aclosing(told):
             async for some in told:
                 for each in some:

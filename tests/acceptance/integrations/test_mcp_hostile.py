@@ -109,7 +109,7 @@ def test_a_page_of_another_origin_gets_nowhere_without_authentication(
     assert rpc(noop, "/mcp/bot", "tools/list", headers={"origin": "http://localhost:3000"}).status_code == 200
 
 
-def test_half_a_million_arguments_are_looked_at_in_a_thread(
+def test_two_hundred_thousand_arguments_are_looked_at_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (specs := tmp_path / "agents.yaml").write_text(SPECS)
@@ -129,7 +129,7 @@ def test_half_a_million_arguments_are_looked_at_in_a_thread(
         transport = httpx.ASGITransport(app=build(config))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             told = []
-            for count in (1, 500_000):
+            for count in (1, 200_000):
                 params = {"name": "recall", "arguments": {f"k{n}": 0 for n in range(count)}}
                 body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
                 told.append((await client.post("/mcp/bot", json=body)).json())
