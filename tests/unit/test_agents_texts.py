@@ -40,7 +40,7 @@ JSON = st.recursive(
 def memory(key: str, content: Any, author: Author) -> Memory:
     return Memory(
         id="0", namespace=Namespace(("org",)), key=key, attributes={}, revision=1, created_at=NOW,
-        expires_at=None, value={"content": content}, index={}, written_by=author, score=None,
+        added_at=NOW, expires_at=None, value={"content": content}, index={}, written_by=author, score=None,
     )  # fmt: skip
 
 

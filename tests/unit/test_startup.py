@@ -30,6 +30,8 @@ OWN_EXTRA = {
     "integrations/anthropic_memory.py": "anthropic",
     "integrations/openai_agents.py": "openai-agents",
     "integrations/pydantic_ai.py": "pydantic-ai",
+    "integrations/langgraph.py": "langgraph",
+    "integrations/langgraph_threads.py": "langgraph",
     "llm/anthropic.py": "anthropic",
     "search/remote_embedders.py": "fastembed",
     "cli/mcp.py": "mcp",

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from alcove.core.errors import InvalidRequest
 
 MAX_ENCODED_BYTES = 1024
-TREE = "langgraph"
-"""A user's own room `user:<user>:langgraph` holds the namespaces of a LangGraph store, each below it."""
+TREE, THREADS = "langgraph", "langgraph-threads"
+"""Rooms of a user (`user:<user>:langgraph`) that hold what LangGraph keeps, by its own names."""
 TREE_LABELS = 16
-"""How many segments a namespace may have below that room, where elsewhere a setting says how many in all."""
+"""How many segments a namespace may have below those rooms; elsewhere a setting says how many in all."""
 
 
 class Namespace(tuple[str, ...]):
@@ -72,7 +72,8 @@ class Namespace(tuple[str, ...]):
 
     def depth(self, usual: int) -> int:
         """How many segments it may have, where others may have as many as usual."""
-        return max(usual, 3 + TREE_LABELS) if self[:1] == ("user",) and self[2:3] == (TREE,) else usual
+        tree = len(self) > 2 and self[0] == "user" and self[2] in (TREE, THREADS)
+        return max(usual, 3 + TREE_LABELS) if tree else usual
 
     def _owner_at(self) -> int:
         """The position of the owner's segment; past the end where nobody owns it."""

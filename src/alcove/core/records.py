@@ -48,7 +48,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     roles: list[str]
 
 
-class Entry(Struct, frozen=True, kw_only=True, gc=False):
+class Entry(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A memory without its value: what a write answers and what a list shows."""
 
     id: str
@@ -72,7 +72,7 @@ class Signal(Struct, frozen=True, gc=False):
     score: float
 
 
-class Memory(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class Memory(Entry, frozen=True, kw_only=True, gc=False):
     """A memory as it is read: opened, with its index text and who wrote it."""
 
     value: dict[str, JSON]

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from alcove.core.errors import InvalidRequest, PayloadTooLarge, needed_by
+from alcove.core.errors import InvalidRequest, needed_by
 from alcove.core.namespace import TREE
-from alcove.core.records import Delete, FoundMemories, Memory, Mode, Operation, Put, Touch
+from alcove.core.records import Delete, Memory, Mode, Operation, Put, Touch
 from alcove.core.waiting import at_once
-from alcove.integrations.opened import At, Opened, given
+from alcove.integrations.opened import At, Opened, given, searched, written
 
 with needed_by("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
@@ -38,8 +38,6 @@ with needed_by("alcove.integrations.langgraph", extra="langgraph"):
 
 Kind = TypeVar("Kind", bound=Item)
 Labels = tuple[str, ...]
-_PAGE = 100
-_MOST_WRITES = 1000
 
 
 class AlcoveStore(Opened, BaseStore):
@@ -114,8 +112,7 @@ class AlcoveStore(Opened, BaseStore):
             users.setdefault(op.namespace[0] if self._by_user else None, []).append(self._write(op))
         for user, operations in users.items():
             at = alcove if user is None else alcove.as_user(user)
-            for n in range(0, len(operations), _MOST_WRITES):
-                await _written(at, operations[n : n + _MOST_WRITES])
+            await written(at, operations)
         return results
 
     async def _get(self, alcove: Any, op: GetOp) -> Item | None:
@@ -127,24 +124,19 @@ class AlcoveStore(Opened, BaseStore):
         return self._item(memory)
 
     async def _search(self, alcove: Any, op: SearchOp) -> list[SearchItem]:
-        found: list[Memory] = []
-        more = True
-        while more and len(found) < op.limit:
-            page: FoundMemories = await given(
-                alcove.search(
-                    self._room(op.namespace_prefix),
-                    query=op.query or None,
-                    mode=self._mode,
-                    filter={"$value": op.filter} if op.filter else None,
-                    limit=min(_PAGE, op.limit - len(found)),
-                    offset=op.offset + len(found),
-                    similarity=True,
-                    unranked=True,
-                    wait_for_index=True,
-                )
-            )
-            more = len(page) == _PAGE or page.next_offset is not None
-            found += page
+        pages = searched(
+            alcove,
+            self._room(op.namespace_prefix),
+            query=op.query or None,
+            mode=self._mode,
+            filter={"$value": op.filter} if op.filter else None,
+            limit=op.limit,
+            offset=op.offset,
+            similarity=True,
+            unranked=True,
+            wait_for_index=True,
+        )
+        found = [memory async for memory in pages]
         if op.refresh_ttl:
             await self._refresh(alcove, found)
         return [self._item(each, SearchItem, score=each.similarity) for each in found]
@@ -208,18 +200,6 @@ class AlcoveStore(Opened, BaseStore):
             updated_at=memory.created_at,
             **more,
         )
-
-
-async def _written(alcove: Any, operations: Sequence[Operation]) -> None:
-    """Writes in one transaction, or in several where it is too much for one request."""
-    try:
-        await given(alcove.batch(operations))
-    except PayloadTooLarge:
-        if len(operations) == 1:
-            raise
-        half = len(operations) // 2
-        await _written(alcove, operations[:half])
-        await _written(alcove, operations[half:])
 
 
 def _matches(condition: MatchCondition, labels: Labels) -> bool:

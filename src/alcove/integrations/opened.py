@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from alcove.client import connect
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
+from alcove.core.errors import PayloadTooLarge
+from alcove.core.records import FoundMemories, Get, Memory, Operation
 
 T = TypeVar("T")
 At = Store | str | os.PathLike[str]
 """An open store, or the path of a file, or a URL."""
+PAGE, MOST_OPERATIONS = 100, 1000
+"""What one search gives, and one batch takes."""
 
 
 class Opened:
@@ -60,6 +65,47 @@ class Opened:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+async def written(alcove: Any, operations: Sequence[Operation]) -> None:
+    """Writes in one transaction, or in several where it is too much for one."""
+    if len(operations) > MOST_OPERATIONS:
+        for n in range(0, len(operations), MOST_OPERATIONS):
+            await written(alcove, operations[n : n + MOST_OPERATIONS])
+        return
+    try:
+        await given(alcove.batch(operations))
+    except PayloadTooLarge:
+        if len(operations) == 1:
+            raise
+        half = len(operations) // 2
+        await written(alcove, operations[:half])
+        await written(alcove, operations[half:])
+
+
+async def got(alcove: Any, gets: Sequence[Get]) -> list[Memory | None]:
+    """The memories at some keys, in as many requests as it takes."""
+    found: list[Memory | None] = []
+    for n in range(0, len(gets), MOST_OPERATIONS):
+        page = await given(alcove.batch(some := gets[n : n + MOST_OPERATIONS]))
+        found += page
+        while page.after_cursor is not None:
+            page = await given(alcove.batch(some, after_cursor=page.after_cursor))
+            found += page
+    return found
+
+
+async def searched(alcove: Any, *where: Any, limit: float = math.inf, **how: Any) -> AsyncIterator[Memory]:
+    """What a search finds, page by page, however much that is."""
+    offset, count = how.pop("offset", 0), 0
+    while count < limit:
+        asked = int(min(PAGE, limit - count))
+        page: FoundMemories = await given(alcove.search(*where, limit=asked, offset=offset + count, **how))
+        for memory in page:
+            yield memory
+        count += len(page)
+        if len(page) < asked and page.next_offset is None:
+            return
 
 
 async def given(answer: Coroutine[Any, Any, T] | T) -> T:

@@ -132,8 +132,7 @@ class Timeline(Service):
     ) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
-        told = None if filter is None else spelled(filter)
-        narrowed = self._configuration.current().policy.narrow(principal, prefix, told)
+        narrowed = self._configuration.current().policy.narrow(principal, prefix, spelled(filter))
         low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
                      written_by=narrowed.written_by)  # fmt: skip

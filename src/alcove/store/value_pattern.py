@@ -50,16 +50,12 @@ class Pattern:
         return _like(found, self.wanted)
 
 
-def spelled(filter: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A filter with the bounds that JSON cannot say written as words."""
-
-    def told(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {name: told(part) for name, part in node.items()}
-        words = {bound: word for word, bound in INFINITIES.items()}
-        return words.get(node, node) if isinstance(node, float) else node
-
-    return {name: told(condition) for name, condition in filter.items()}
+def spelled(filter: Any) -> Any:
+    """A filter with the bounds that JSON cannot say written as words; what is no filter as it is."""
+    if isinstance(filter, dict):
+        return {name: spelled(condition) for name, condition in filter.items()}
+    words = {bound: word for word, bound in INFINITIES.items()}
+    return words.get(filter, filter) if isinstance(filter, float) else filter
 
 
 def _checked(node: object, field: str, depth: int) -> Iterator[None]:

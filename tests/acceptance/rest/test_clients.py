@@ -105,7 +105,7 @@ def _plain(record: Any) -> Any:
         return [_plain(each) for each in record]
     if not isinstance(record, msgspec.Struct):
         return type(record).__name__, record
-    volatile = {"id", "created_at", "occurred_at", "expires_at", "cursor"}
+    volatile = {"id", "created_at", "added_at", "occurred_at", "expires_at", "cursor"}
     fields = msgspec.structs.asdict(record)
     return type(record).__name__, {
         name: (type(value).__name__ if name in volatile else value) for name, value in fields.items()

@@ -18,7 +18,7 @@ from tests.support.service import Service, serving
 AT = "/v1/memories"
 ENTRY = {
     "id", "namespace", "key", "attributes", "revision",
-    "created_at", "expires_at", "createdAt", "expiresAt",
+    "created_at", "added_at", "expires_at", "createdAt", "expiresAt",
 }  # fmt: skip
 MEMORY = ENTRY | {"value", "index", "written_by", "score"}
 VERSION = {
@@ -87,7 +87,7 @@ def test_a_put_answers_the_entry_without_its_value(client: httpx.Client, room: l
     answer = put(client, room, value={"drink": "tea"}, index={"text": "tea"}, ttl_seconds=60)
     assert answer.status_code == 200
     entry = answer.json()
-    assert set(entry) == ENTRY
+    assert set(entry) == ENTRY | {"ttl_seconds"}
     assert (entry["namespace"], entry["key"], entry["revision"]) == (room, "k", 1)
     assert entry["createdAt"] == entry["created_at"]
     assert entry["expiresAt"] == entry["expires_at"]
