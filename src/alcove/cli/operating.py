@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from click.shell_completion import get_completion_class
 
 from alcove import __version__
 from alcove.cli import output
+from alcove.cli.importing import import_memories
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, is_url, roles_option
 from alcove.core.errors import needed_by
@@ -23,7 +24,6 @@ from alcove.server import config as configuration
 if TYPE_CHECKING:
     from alcove import Store
     from alcove.upkeep.doctor import Examination
-    from alcove.upkeep.transfer import File
 
 _BETWEEN_LOOKS = 0.1
 _PATIENCE = 120.0
@@ -166,44 +166,6 @@ def export(store: Store, prefix: Namespace, of_user: str | None, file: str) -> N
     if file != "-":
         what = "memory" if of_user is None else "version"
         show({"exported": done}, f"{count(done, what)} in {file}")
-
-
-@command("import", make=True)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
-def import_memories(store: Store, file: str, *, wait: bool) -> int:
-    """Take memories from JSON Lines.
-
-    \b
-    FILE is '-' for stdin. What is there already is left as it is.
-    A broken line is named and left out, and the exit code is 1; the others are taken.
-    Example:  alcove import alice.jsonl
-    """
-    size = None if file == "-" else Path(file).stat().st_size
-    with click.open_file(file, "rb") as text, output.progress("importing", size) as step:
-        report = store.import_memories(_Watched(text, step), wait_for_index=wait)
-    told = [f"{count(report.imported, 'memory')} imported, {report.unchanged:,} unchanged"]
-    told += [f"line {each.line}: {plain(each.error)}" for each in report.failed[:20]]
-    if report.failures > 20:
-        told.append(f"and {report.failures - 20:,} more lines that were not taken")
-    show(report, *told)
-    if report.waiting or (report.imported and not wait):
-        some = f"{report.waiting:,} of them" if report.waiting else "those with an index text"
-        click.echo(f"{some} wait to be indexed; to see to it: alcove index --wait", err=True)
-    return 1 if report.failures else 0
-
-
-class _Watched:
-    """A file that tells how much of it was read."""
-
-    def __init__(self, file: File, step: Callable[[int], None]) -> None:
-        self._file = file
-        self._step = step
-
-    def read(self, size: int, /) -> bytes:
-        piece = self._file.read(size)
-        self._step(len(piece))
-        return piece
 
 
 @command()

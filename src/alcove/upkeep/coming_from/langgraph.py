@@ -1,0 +1,160 @@
+"""LangGraph: the items of its SqliteStore (a file) and of its PostgresStore (an address, postgresql://…)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, LiteralString
+
+from alcove.core.errors import InvalidRequest, Unavailable, needed_by
+from alcove.core.namespace import TREE
+from alcove.core.principal import checked_user
+from alcove.upkeep.coming_from import fields, files, lines
+from alcove.upkeep.coming_from.account import EXPIRED, Account, Target
+from alcove.upkeep.transfer import Line
+
+_POSTGRES = ("postgresql://", "postgres://")
+_STORE = "a database with the table store of LangGraph"
+_COLUMNS = {"prefix", "key", "value", "created_at", "updated_at"}
+_EXPIRY = {"expires_at", "ttl_minutes"}
+_AT_ONCE = 500
+"""Rows that a PostgreSQL server sends at a time."""
+_THREADS = "only stores are brought; a graph's threads begin anew"
+
+
+def is_address(where: str) -> bool:
+    """Whether this is the address of a PostgreSQL server, and no file."""
+    return where.lower().startswith(_POSTGRES)
+
+
+def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
+    """The lines of a store's items."""
+    rows = _of_server(where, account) if is_address(where) else _of_file(Path(where), account)
+    named = ((f"item {row['key']} of {row['prefix']}", row) for row in rows)
+    return account.each(named, partial(_item, target=target, account=account))
+
+
+def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line]:
+    """An item in the room that `AlcoveStore` has for its namespace, whose labels are joined by dots here."""
+    expires_at = fields.moment(row, "expires_at")
+    if expires_at and expires_at <= target.now:
+        return account.leave("item", EXPIRED)
+    value = fields.record(_json(row["value"], "value"))
+    texts = dict[str, str]()
+    for path in _json(row["indexed"] or "[]", "indexed"):
+        if (text := text_at(value, path)) is None:
+            account.leave("index field", "a path that is not followed here; put its item again to find it so")
+        else:
+            texts[path] = lines.cut(text)
+    labels = row["prefix"].split(".")
+    user = labels.pop(0) if target.by_user else target.user or target.caller
+    yield Line(
+        namespace=["user", checked_user(user, "user"), TREE, *labels],
+        key=row["key"],
+        value=dict(value),
+        index=texts or None,
+        created_at=fields.moment(row, "updated_at"),
+        added_at=fields.moment(row, "created_at"),
+        expires_at=expires_at,
+        ttl_seconds=None if row["ttl_minutes"] is None else max(1, math.ceil(row["ttl_minutes"] * 60)),
+    )
+
+
+def _json(text: str | bytes, field: str) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRequest(field, "JSON") from None
+
+
+def text_at(value: Any, path: str) -> str | None:
+    """The text that LangGraph indexed under a path; None for a path of a kind that is not followed here.
+
+    A path is `$` for all of a value, or names and places such as `notes.title` or `tags[0]`. Of one that
+    leads to several texts, such as `tags[*]`, each has a number after it: `tags[*].0`.
+    """
+    if path == "$":
+        return _spelled(value)
+    steps = re.findall(r"\[[^\]]*\]|[^.\[\]]+", path)
+    place = steps.pop() if "[*]" in steps and steps[-1].isdigit() else "0"
+    found = [value]
+    for step in steps:
+        found = [each for node in found for each in _below(node, step.strip("[]"))]
+    return _spelled(found[int(place)]) if int(place) < len(found) else None
+
+
+def _below(node: Any, step: str) -> list[Any]:
+    if isinstance(node, dict):
+        return [node[step]] if step in node else []
+    if isinstance(node, list) and step == "*":
+        return node
+    if isinstance(node, list) and step.lstrip("-").isdecimal() and -len(node) <= int(step) < len(node):
+        return [node[int(step)]]
+    return []
+
+
+def _spelled(found: Any) -> str:
+    return (
+        str(found)
+        if not isinstance(found, dict | list)
+        else json.dumps(found, ensure_ascii=False, sort_keys=True)
+    )
+
+
+def _of_file(path: Path, account: Account) -> Iterator[dict[str, Any]]:
+    with files.database(path, _STORE) as database:
+        if files.columns(database, "checkpoints"):
+            threads = database.execute("SELECT count(*) FROM checkpoints").get
+            account.leave("checkpoint", _THREADS, threads)
+        vectors = "json_group_array(field_name)" if files.columns(database, "store_vectors") else None
+        statement = _statement(files.columns(database, "store"), path.name, vectors)
+        yield from files.rows(database, statement, account, "store")
+
+
+def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
+    with needed_by("reading a PostgresStore", extra="postgres"):
+        import psycopg  # noqa: PLC0415  only where one is read
+        from psycopg.rows import dict_row  # noqa: PLC0415
+    try:
+        connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10)
+    except psycopg.Error as error:
+        raise Unavailable(f"the database cannot be reached: {str(error).splitlines()[0]}") from None
+    with connection:
+        connection.read_only = True
+
+        def asked(statement: LiteralString) -> list[dict[str, Any]]:
+            return connection.execute(statement).fetchall()
+
+        if asked("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
+            [threads] = asked("SELECT count(*) FROM checkpoints")
+            account.leave("checkpoint", _THREADS, threads["count"])
+        named = asked("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0")
+        has_vectors = asked("SELECT 1 WHERE to_regclass('store_vectors') IS NOT NULL")
+        vectors = "json_agg(field_name)::text" if has_vectors else None
+        columns = {row["attname"] for row in named}
+        statement = _statement(columns, "the database", vectors, "value::text AS value")
+        with connection.cursor(name="alcove_import") as cursor:  # the server keeps the rows that are to come
+            cursor.itersize = _AT_ONCE
+            try:
+                yield from cursor.execute(statement.encode())
+            except psycopg.Error as error:
+                account.fail("table store", f"cannot be read any further: {error}")
+
+
+def _statement(columns: set[str], name: str, vectors: str | None, value: str = "value") -> str:
+    """What reads the items of a store that has these columns; the first ones had no expiry.
+
+    `vectors` gives the names of the fields by which an item is found, where the store is searched by meaning.
+    """
+    if not columns >= _COLUMNS:
+        raise InvalidRequest(name, _STORE)
+    until = "expires_at, ttl_minutes" if columns >= _EXPIRY else "NULL AS expires_at, NULL AS ttl_minutes"
+    fields = f"(SELECT {vectors} FROM store_vectors v WHERE v.prefix = s.prefix AND v.key = s.key)"  # noqa: S608
+    wanted = (
+        f"prefix, key, {value}, created_at, updated_at, {until}, {fields if vectors else 'NULL'} AS indexed"
+    )
+    return f"SELECT {wanted} FROM store s ORDER BY prefix, key"  # noqa: S608  of our own words

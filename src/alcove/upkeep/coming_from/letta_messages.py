@@ -1,0 +1,118 @@
+"""Letta's messages as chat APIs have them: what was said comes out of the packages that Letta wraps it in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from alcove.core.errors import InvalidRequest
+from alcove.upkeep.coming_from import fields, lines
+from alcove.upkeep.coming_from.account import Account
+
+_SEND = "send_message"
+"""The tool by which older agents of Letta talk; its argument is what they said."""
+_NOBODY = "said by Letta, not in the conversation"
+
+
+def said(given: list[Any], account: Account) -> Iterator[dict[str, Any]]:
+    """What the user, the assistant and its tools said, in order; the rest is accounted for."""
+    sent = set[str]()
+    for number, each in enumerate(given):
+        try:
+            message = fields.record(each)
+            at, name = fields.moment(message, "created_at"), lines.speaker(fields.text(message, "name"))
+            for found in _of(message, sent, account):
+                yield {**found, "at": at, **({"name": name} if found["role"] != "tool" else {})}
+        except InvalidRequest as error:
+            account.fail(f"messages[{number}]", error.message)
+
+
+def _of(message: fields.Record, sent: set[str], account: Account) -> Iterator[dict[str, Any]]:
+    """What one of Letta's messages says; `sent` collects the calls that only carried what was said."""
+    text = _text(message, account)
+    match message.get("role"):
+        case "user":
+            if (unwrapped := _unwrapped(text)) is None:
+                account.leave("message", _NOBODY)
+            else:
+                yield {"role": "user", "content": unwrapped}
+        case "assistant":
+            yield from _answered(message, text, sent, account)
+        case "tool":
+            yield from _returned(message, text, sent, account)
+        case _:
+            account.leave("message", _NOBODY)
+
+
+def _text(message: fields.Record, account: Account) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    texts = []
+    for part in map(fields.record, parts):
+        if part.get("type") == "text":
+            texts.append(fields.text(part, "text") or "")
+        elif part.get("type") not in ("tool_call", "tool_return"):  # those stand beside the content, too
+            account.leave(str(part.get("type")).replace("_", " "), "a turn has text only")
+    return "\n".join(filter(None, texts))
+
+
+def _unwrapped(text: str) -> str | None:
+    """What a user said, which may be in a package; None for a package of Letta's own, such as a heartbeat."""
+    try:
+        package = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):
+        package = None
+    if not isinstance(package, dict) or not isinstance(package.get("type"), str) or "time" not in package:
+        return text
+    found = package.get("message") if package["type"] == "user_message" else None
+    return found if isinstance(found, str) else None
+
+
+def _answered(
+    message: fields.Record, text: str, sent: set[str], account: Account
+) -> Iterator[dict[str, Any]]:
+    answers, calls = list[str](), list[dict[str, Any]]()
+    for call in map(fields.record, fields.listed(message, "tool_calls")):
+        function = fields.mapping(call, "function")
+        name, arguments = fields.required(function, "name"), fields.text(function, "arguments") or "{}"
+        if name == _SEND and (answer := _argument(arguments)) is not None:
+            answers.append(answer)
+            sent.add(str(call.get("id")))
+        else:
+            calls.append({"id": fields.required(call, "id"), "type": "function",
+                          "function": {"name": name, "arguments": arguments}})  # fmt: skip
+    if answers and text:
+        account.leave("thought", "what an agent thinks is not a part of the conversation")
+    content = "\n".join(answers) if answers else text
+    if content or calls:
+        yield {"role": "assistant", "content": content or None, "tool_calls": calls}
+    else:
+        account.leave("message", "it says nothing")
+
+
+def _argument(arguments: str) -> str | None:
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    answer = found.get("message") if isinstance(found, dict) else None
+    return answer if isinstance(answer, str) else None
+
+
+def _returned(
+    message: fields.Record, text: str, sent: set[str], account: Account
+) -> Iterator[dict[str, Any]]:
+    """What tools answered: one message may have several answers."""
+    returns = [fields.record(each) for each in fields.listed(message, "tool_returns")]
+    answers = [(each.get("tool_call_id"), each.get("func_response")) for each in returns]
+    if not [id for id, _ in answers if id]:
+        answers = [(message.get("tool_call_id"), text)]
+    for id, answer in answers:
+        if id in sent:
+            account.leave("message", "only says that send_message was done")
+        elif not id:
+            account.leave("message", "a tool's answer that does not say to which call")
+        else:
+            content = answer if isinstance(answer, str) else text
+            yield {"role": "tool", "tool_call_id": id, "content": content}

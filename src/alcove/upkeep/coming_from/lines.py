@@ -1,0 +1,124 @@
+"""The lines that things from elsewhere become: long-term memories of a user, and turns of a conversation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from alcove.agents.conversations import checked, turns_room
+from alcove.agents.messages import Message
+from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
+from alcove.core.errors import InvalidRequest
+from alcove.core.principal import checked_user
+from alcove.core.records import Author
+from alcove.core.settings import Settings
+from alcove.store import validation
+from alcove.upkeep.coming_from.account import Account
+from alcove.upkeep.transfer import Line
+
+_LAST = 10**12
+"""Keys of turns count down from here: `agents.conversations`."""
+_NAME = 64
+"""The longest name that a message can have."""
+
+
+def long_term(
+    origin: Mapping[str, Any],
+    user: str,
+    content: str,
+    *,
+    agent: str | None = None,
+    created_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    tags: Iterable[object] = (),
+    metadata: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Line:
+    """A long-term memory of a user, as `memory_remember` writes it and `memory_recall` finds it.
+
+    `origin` says where it comes from: `from`, the project, and `id`, its id there, by which it is recognised
+    when it is brought again. Of an agent, it is in the room that only that agent enters. `more` is added to
+    the value. It is always of the type `fact`: a text from outside is not to become an instruction.
+    """
+    scope = "agent" if agent else "all"
+    value = {"content": content, "type": "fact", "tags": _tags(tags), "scope": scope}
+    return Line(
+        namespace=[
+            "user",
+            checked_user(user, "user"),
+            "long-term",
+            *(("agent", agent) if agent else ("all",)),
+        ],
+        key=f"{scope}-{origin['from']}-{origin['id']}",
+        value={**value, **({"metadata": dict(metadata)} if metadata else {}), **more, "origin": dict(origin)},
+        index={"content": cut(content)},
+        created_at=created_at,
+        expires_at=expires_at,
+        written_by=Author(user, None, agent),
+    )
+
+
+def turns(
+    account: Account, place: str, room: tuple[str, str, str], said: Iterable[Mapping[str, Any]]
+) -> Iterator[Line]:
+    """The messages of a session as turns of a conversation, in the order of their times.
+
+    `room` is the agent, the user and the session; `place` names the messages where one of them is broken. A
+    turn is numbered by the second in which it was said, so that it has the same key in every export that has
+    it, and what was said later comes after it; those of one second count on.
+    """
+    agent, user, session = room
+    if agent in ("u", "user"):
+        raise InvalidRequest("agent", f"another name: {agent!r} has a meaning in namespaces")
+    namespace = [*turns_room(agent, checked_user(user, "user"), session)]
+    messages = [*_checked(account, place, said)]
+    if all(each.at for each in messages):
+        messages.sort(key=_time)
+    number = 0
+    for message in messages:
+        number = max(number + 1, int(_time(message)))
+        yield Line(
+            namespace=namespace,
+            key=f"{_LAST - number:012d}",
+            value=msgspec.to_builtins(message),
+            created_at=message.at,
+            written_by=Author(user, None, agent),
+        )
+
+
+def _checked(account: Account, place: str, said: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """Messages as records; one that is broken holds up no other."""
+    for number, given in enumerate(said):
+        try:
+            [message] = checked([given])
+            validation.json(msgspec.to_builtins(message), "message")
+        except InvalidRequest as error:
+            account.fail(f"{place}[{number}]", error.message.removeprefix("messages[0]."))
+        else:
+            yield message
+
+
+def speaker(name: str | None) -> str | None:
+    """A name as messages can have it."""
+    plain = "".join(c for c in name or "" if c.isprintable()).strip()
+    return plain[:_NAME] or None
+
+
+def cut(text: str, most: int = Settings().max_index_bytes) -> str:
+    """What of a text can be indexed: all of it, or its beginning."""
+    encoded = text.encode(errors="surrogatepass")
+    return text if len(encoded) <= most else encoded[:most].decode(errors="ignore")
+
+
+def _time(message: Message) -> float:
+    return max(message.at.timestamp(), 0.0) if message.at else 0.0
+
+
+def _tags(words: Iterable[object]) -> list[str]:
+    """Words as tags of memories are spelled; those that are too long, and more than eight, are none."""
+    spelled = [re.sub(r"[\s_]+", "-", word.strip().lower()) for word in words if isinstance(word, str)]
+    return [tag for tag in dict.fromkeys(spelled) if 0 < len(tag) <= LONGEST_TAG][:MOST_TAGS]
