@@ -1,0 +1,221 @@
+"""Coming from LangGraph: items of its two stores, which its own packages wrote."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tracemalloc
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore, Item, get_text_at_path
+from langgraph.store.postgres import PostgresStore
+from langgraph.store.sqlite import SqliteStore
+
+from alcove import Alcove
+from alcove.integrations.langgraph import AlcoveStore
+from alcove.upkeep.coming_from import langgraph
+from alcove.upkeep.coming_from.account import Account, Target
+from tests.support.command import Command
+from tests.support.crowd import QUIET
+from tests.support.elsewhere import postgres
+
+DEEP = tuple(f"level-{n}" for n in range(10))
+NOTE = {"text": "Grüße ☕", "n": 1.5, "deep": {"list": ["one", {"two": "zwei"}]}, "nothing": None}
+ROWS, SIZE = 6000, 4000
+
+
+def fill(store: BaseStore) -> None:
+    store.put(("users", "änne", "notes"), "greeting", NOTE)
+    store.put(DEEP, "bottom", {"text": "far down"})
+    store.put(("users", "bo"), "soon", {"text": "soon gone"}, ttl=60)
+    store.put(("users", "bo"), "gone", {"text": "gone"}, ttl=1e-5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as address:
+        yield address
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where LangGraph's items are: the path of a file, or the address of a server."""
+    if request.param == "postgres":
+        where: str = request.getfixturevalue("server")
+        with PostgresStore.from_conn_string(where) as store:
+            store.setup()
+            fill(store)
+        return where
+    where = str(tmp_path_factory.mktemp("langgraph") / "store.db")
+    with SqliteStore.from_conn_string(where) as lite:
+        lite.setup()
+        fill(lite)
+    return where
+
+
+def brought(command: Command, user: str) -> dict[str, Any]:
+    with Alcove(command.path, settings=QUIET, embedder=None) as store:
+        found = store.as_user(user).search(("user", user, "langgraph"))
+        return {each.key: each for each in found}
+
+
+def test_items_come_with_their_namespaces_times_and_what_is_left_of_their_life(
+    command: Command, source: str
+) -> None:
+    user = uuid.uuid4().hex
+    told = command.says("import", "--from", "langgraph", source, "--user", user)
+    assert told == "3 memories imported, 0 unchanged\nnot brought: 1 item (expired there already)\n"
+    found = brought(command, user)
+    greeting, bottom, soon = (found[key] for key in ("greeting", "bottom", "soon"))
+    assert greeting.namespace == ("user", user, "langgraph", "users", "änne", "notes")
+    assert bottom.namespace == ("user", user, "langgraph", *DEEP)
+    assert greeting.value == NOTE
+    assert greeting.index == {}  # it was not found by meaning there
+    assert (greeting.expires_at, greeting.ttl_seconds, soon.ttl_seconds) == (None, None, 3600)
+    left = soon.expires_at - datetime.now(UTC)
+    assert timedelta(minutes=50) < left < timedelta(minutes=60)
+    assert timedelta(0) <= soon.expires_at - soon.created_at - timedelta(hours=1) < timedelta(seconds=2)
+    assert greeting.added_at == greeting.created_at
+    again = command.json("import", "--from", "langgraph", source, "--user", user)
+    assert (again["imported"], again["unchanged"]) == (0, 3)
+
+
+def told(item: Item | None) -> tuple[object, ...]:
+    """An item as a graph sees it; SqliteStore leaves the zone of its times out, which is UTC."""
+    assert item is not None
+    times = item.created_at, item.updated_at
+    zoned = (each.astimezone(UTC) if each.tzinfo else each.replace(tzinfo=UTC) for each in times)
+    return (*item.namespace, item.key, item.value, *zoned)
+
+
+def test_a_graph_finds_its_items_in_our_store(source: str, tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    command.run("import", "--from", "langgraph", source, "--no-wait")
+    theirs = PostgresStore if source.startswith("postgresql") else SqliteStore
+    places = [(("users", "änne", "notes"), "greeting"), (DEEP, "bottom"), (("users", "bo"), "soon")]
+    with theirs.from_conn_string(source) as there, AlcoveStore(command.at, embedder=None) as here:
+        for place in places:
+            assert told(here.get(*place)) == told(there.get(*place, refresh_ttl=False))
+        assert sorted(here.list_namespaces()) == sorted(there.list_namespaces())
+
+
+def test_with_by_user_each_has_a_room_of_their_own(source: str, tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    command.run("import", "--from", "langgraph", source, "--by-user", "--no-wait")
+    with AlcoveStore(command.at, by_user=True, embedder=None) as here:
+        assert (found := here.get(("users", "änne", "notes"), "greeting"))
+        assert found.value == NOTE
+    assert {*brought(command, "users")} == {"greeting", "soon"}
+
+
+INDEXED = {
+    "$": '{"deep": {"list": ["one", {"two": "zwei"}]}, "n": 1.5, "nothing": null, "text": "Grüße ☕"}',
+    "text": "Grüße ☕", "n": "1.5", "deep.list[0]": "one", "deep.list[1].two": "zwei",
+    "deep.list[*].0": "one", "deep.list[*].1": '{"two": "zwei"}', "deep.list[-1].two": "zwei",
+}  # fmt: skip
+
+
+def test_an_item_is_found_by_the_fields_that_it_was_found_by_there(command: Command, tmp_path: Path) -> None:
+    """LangGraph writes these rows where SQLite can load its extension for vectors, which some cannot."""
+    user, file = uuid.uuid4().hex, tmp_path / "store.db"
+    with SqliteStore.from_conn_string(str(file)) as store:
+        store.setup()
+        store.put(("a",), "k", NOTE)
+        store.conn.execute("CREATE TABLE store_vectors (prefix, key, field_name, embedding)")
+        store.conn.executemany(
+            "INSERT INTO store_vectors VALUES ('a', 'k', ?, NULL)", [(each,) for each in (*INDEXED, "{a,b}")]
+        )
+    told = command.json("import", "--from", "langgraph", file, "--user", user)
+    assert [(each["kind"], each["count"]) for each in told["not_mapped"]] == [("index field", 1)]
+    assert brought(command, user)["k"].index == INDEXED
+    for path, text in INDEXED.items():
+        number = int(path[-1]) if "*" in path else 0
+        assert get_text_at_path(NOTE, path[:-2] if "*" in path else path)[number] == text
+
+
+def test_without_a_user_they_are_the_callers(source: str, tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    command.run("import", "--from", "langgraph", source, "--as-user", "cy", "--no-wait")
+    assert {*brought(command, "cy")} == {"greeting", "bottom", "soon"}
+
+
+def test_what_was_changed_there_is_brought_again_and_nothing_else(command: Command, tmp_path: Path) -> None:
+    user, file = uuid.uuid4().hex, tmp_path / "store.db"
+    for value in ("first", "second"):
+        with SqliteStore.from_conn_string(str(file)) as store:
+            store.setup()
+            store.put(("a",), "k", {"text": value})
+            store.put(("a",), "same", {"text": "as it was"})
+        done = command.json("import", "--from", "langgraph", file, "--user", user)
+    assert (done["imported"], done["unchanged"]) == (1, 1)
+    assert brought(command, user)["k"].value == {"text": "second"}
+
+
+def test_a_row_that_is_no_item_is_named_and_threads_are_told_of(command: Command, tmp_path: Path) -> None:
+    user, file = uuid.uuid4().hex, tmp_path / "store.db"
+    with SqliteStore.from_conn_string(str(file)) as store:
+        store.setup()
+        store.put(("a",), "good", {"n": 1})
+    with sqlite3.connect(file) as damage:
+        damage.execute("INSERT INTO store (prefix, key, value) VALUES ('a', 'cut', '{\"text\": ')")
+        damage.execute("INSERT INTO store (prefix, key, value) VALUES ('a', 'list', '[1]')")
+        damage.execute("INSERT INTO store (prefix, key, value) VALUES ('a..b', 'odd', '{}')")
+        damage.execute("CREATE TABLE checkpoints (thread_id TEXT)")
+        damage.execute("INSERT INTO checkpoints VALUES ('t'), ('t')")
+    damage.close()
+    done = command.run("import", "--from", "langgraph", file, "--user", user, code=1)
+    assert done.stdout.splitlines() == [
+        "1 memory imported, 0 unchanged",
+        "item cut of a: value: expected JSON",
+        "item list of a: record: expected an object, not a list",
+        f"user:{user}:langgraph:a::b odd: namespace[4]: expected a non-empty plain string",
+        "not brought: 2 checkpoints (only stores are brought; a graph's threads begin anew)",
+    ]
+
+
+def many_in_a_file(where: str) -> None:
+    with SqliteStore.from_conn_string(where) as store:
+        store.setup()
+        value = json.dumps({"text": "x" * SIZE})
+        row = "INSERT INTO store (prefix, key, value) VALUES ('many', ?, ?)"
+        store.conn.execute("BEGIN")
+        store.conn.executemany(row, ((f"{n:06}", value) for n in range(ROWS)))
+        store.conn.execute("COMMIT")
+
+
+def many_on_a_server(where: str) -> None:
+    with PostgresStore.from_conn_string(where) as store:
+        store.setup()
+        store.conn.execute(  # type: ignore[union-attr]
+            "INSERT INTO store (prefix, key, value) SELECT 'many', to_char(n, 'FM000000'), "
+            "jsonb_build_object('text', repeat('x', %s)) FROM generate_series(1, %s) n",
+            (SIZE, ROWS),
+        )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_many_rows_take_no_more_memory_than_few(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "postgres":
+        server: str = request.getfixturevalue("server")
+        with PostgresStore.from_conn_string(server) as store:
+            store.conn.execute("CREATE DATABASE many")  # type: ignore[union-attr]
+        where = server.replace("/postgres?", "/many?")
+        many_on_a_server(where)
+    else:
+        many_in_a_file(where := str(tmp_path / "store.db"))
+    target = Target(caller="noop", now=datetime.now(UTC))
+    lines = langgraph.read(where, target, account := Account())
+    next(lines)
+    tracemalloc.start()
+    read = 1 + sum(1 for _ in lines)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (read, account.failures) == (ROWS, 0)
+    assert peak < ROWS * SIZE // 3  # what all of them would take is three times as much, at least
