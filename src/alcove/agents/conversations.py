@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from alcove.agents.messages import Message
 from alcove.agents.rooms import Rooms
-from alcove.agents.specs import Conversation
+from alcove.agents.specs import AgentMemory, Conversation
 from alcove.agents.summariser import Point, Prose, extended
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
@@ -70,6 +70,11 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
     """Why a model made no summary the last time; empty where it did."""
 
 
+def recalls_turns(memory: AgentMemory) -> bool:
+    """Whether earlier messages are found by what they say."""
+    return memory.conversation.enabled and memory.conversation.recall > 0
+
+
 def turns_room(agent: str, user: str, *session: str) -> Namespace:
     """Where the messages of a session are, or those of all sessions are below."""
     return Namespace.checked(("turns", agent, "u", user, *session), "session_id")
@@ -104,7 +109,7 @@ class Log:
         """
         after = None if before is None else _key(before)
         kept = self._memories.everything(self.who, self.turns, exact=True, after=after)
-        return filter(None, (_said(each, originals=originals) for each in kept))
+        return filter(None, (said_in(each, originals=originals) for each in kept))
 
     def last(self) -> int:
         """The number of the last message; 0 where there is none."""
@@ -165,10 +170,17 @@ class Log:
         undisturbed(added)
 
     def _kept(self, said: Said, since: Bound | None) -> Put:
-        place, value = (self.turns, _key(said.number)), _value(said.message)
+        place, value, index = (self.turns, _key(said.number)), _value(said.message), self._index(said.message)
         if since is None:
-            return Put(*place, value, create_only=True)
-        return Deferred(*place, value, create_only=True, data_key=since[0], wipes=since[1])
+            return Put(*place, value, index, create_only=True)
+        return Deferred(*place, value, index, create_only=True, data_key=since[0], wipes=since[1])
+
+    def _index(self, message: Message) -> dict[str, str] | None:
+        """The text by which a message is found, if messages are to be."""
+        if not recalls_turns(self.agent.memory) or message.role == "tool" or not message.content:
+            return None
+        most = self._memories.settings.max_index_bytes
+        return {"text": message.content.encode()[:most].decode(errors="ignore")}
 
     def replace_last(self, last: Message, message: Message | None) -> None:
         """Puts a message, or nothing, in the place of the last one; Conflict where that is not `last` now."""
@@ -181,7 +193,7 @@ class Log:
         changed: Operation = Delete(*place, expected_revision=held.revision)
         if message is not None:
             dated = structs.replace(message, at=message.at or last.at)
-            changed = Put(*place, _value(dated), expected_revision=held.revision)
+            changed = Put(*place, _value(dated), self._index(dated), expected_revision=held.revision)
         unadded = Delete(self.turns, _key(following), expected_revision=0)  # nobody has added one since,
         unmoved = self.put_state(state, revision, bound)  # nor changed where the next one goes
         try:
@@ -357,7 +369,8 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
         return None
 
 
-def _said(memory: Memory, *, originals: bool) -> Said | None:
+def said_in(memory: Memory, *, originals: bool = False) -> Said | None:
+    """The message that a memory is; None for what is none, as a user may write to their room."""
     message = decoded(memory, Message) if _is_number(memory.key) else None
     if message is None or _wrong(message):
         return None

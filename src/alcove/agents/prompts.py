@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, as_data, conversation_pieces
-from alcove.agents.conversations import Log, Said, SessionState, keeper, size, units, windowed
+from alcove.agents.conversations import (
+    Log,
+    Said,
+    SessionState,
+    keeper,
+    recalls_turns,
+    said_in,
+    size,
+    turns_room,
+    units,
+    windowed,
+)
 from alcove.agents.messages import Message
 from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Summaries
@@ -110,14 +121,22 @@ class Prompts:
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
-        searches = spec.memory.facts.enabled or spec.memory.long_term.enabled or spec.memory.knowledge.enabled
-        if searches and message:
+        memory = spec.memory
+        searched = (
+            memory.facts.enabled,
+            memory.long_term.enabled,
+            memory.knowledge.enabled,
+            recalls_turns(memory),
+        )
+        if any(searched) and message:
             with assembly.stage("embedding"):
                 asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
                 question = self._memories.question(asked)
                 assembly.degrade(question.degraded)
             with assembly.stage("recall"):
                 self._recall(turn, question, assembly)
+                if recalls_turns(memory):
+                    self._earlier(turn, question, assembly)
             with assembly.stage("knowledge"):
                 self._knowledge.offer(turn, question, assembly)
         context = assembly.done()
@@ -195,11 +214,27 @@ class Prompts:
             known = len(pieces) + (len(standing) if tier == "long_term" else 0)
             assembly.leave_out(tier, "recall budget", count=max(0, there - known))
 
+    def _earlier(self, turn: Turn, question: Question, assembly: Assembly) -> None:
+        """Offers messages of any of the user's conversations that fit the message, the oldest first."""
+        name, user, shown = turn.rooms.agent.name, turn.rooms.user, assembly.said()
+        most, who = turn.rooms.agent.memory.conversation.recall, keeper(turn.caller, name)
+        found = self._memories.answers(who, turns_room(name, user), question, limit=most + len(shown))
+        fitting = [each for each in map(said_in, found) if each and each.message.content not in shown][:most]
+        ranked = sorted(enumerate(fitting), key=lambda pair: (pair[1].message.at, pair[1].number))
+        assembly.offer("earlier", [_said_piece(said, wanted=-place) for place, said in ranked])
+
     def _turn(self, principal: Principal, agent: str, session: str) -> Turn:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
     def _log(self, turn: Turn) -> Log:
         return Log(self._memories, turn.rooms, keeper(turn.caller, turn.rooms.agent.name), self.count)
+
+
+def _said_piece(said: Said, *, wanted: float) -> Piece:
+    at, speaker = said.message.at, said.message.name or said.message.role
+    when = f", {at.date()}" if at else ""
+    text = f"{quoted(said.message.content)} ({name(speaker)}{when})"
+    return Piece(said.id, as_data(text), "earlier message", at, wanted=wanted)
 
 
 def said(message: str, field: str = "message") -> Message:

@@ -49,6 +49,8 @@ class Conversation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     window_size: Count = 10
     max_tokens: Count | None = 4000
     summarize: bool = False
+    recall: Annotated[int, Meta(ge=0, le=100)] = 0
+    """How many earlier messages that fit the new one are brought in; to be found, their text is plain."""
 
 
 class SessionMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

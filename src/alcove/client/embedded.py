@@ -31,7 +31,7 @@ from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
 UNSPECIFIED: Mapping[str, object] = {
-    "conversation": {"summarize": True},
+    "conversation": {"summarize": True, "recall": 10},
     "session_memory": True,
     "long_term": {},
 }
