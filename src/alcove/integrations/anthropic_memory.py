@@ -1,0 +1,129 @@
+"""Alcove for Anthropic's memory tool: the files that Claude keeps in /memories are memories of the user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from alcove.client.asynchronous import AsyncAlcove
+from alcove.client.store import Store
+from alcove.core.errors import needed_by
+from alcove.core.waiting import at_once
+from alcove.integrations.calling import MENDABLE
+from alcove.integrations.memory_files import MemoryFiles
+
+with needed_by("alcove.integrations.anthropic_memory", extra="anthropic"):
+    from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool, ToolError
+    from anthropic.types.beta import BetaCacheControlEphemeralParam, BetaMemoryTool20250818Command
+
+
+class AlcoveMemoryTool(BetaAbstractMemoryTool):
+    """The memory of one agent for the user of a store, for `client.beta.messages.tool_runner(tools=[…])`."""
+
+    def __init__(
+        self, store: Store, agent: str, *, cache_control: BetaCacheControlEphemeralParam | None = None
+    ) -> None:
+        """`store`: as the user: `alcove.connect("memory.db", user="alice")`. `agent`: whose memory it is."""
+        super().__init__(cache_control=cache_control)
+        self._files = MemoryFiles(store, agent)
+
+    def call(self, input: object) -> str:
+        """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
+        return at_once(_done(self._files, input))
+
+    def execute(self, command: BetaMemoryTool20250818Command) -> str:
+        """Does a command of the client's own types."""
+        return self.call(command.to_dict())
+
+    view = create = str_replace = insert = delete = rename = execute
+
+    def clear_all_memory(self) -> str:
+        """Deletes every file of the user with this agent."""
+        return at_once(self._files.clear())
+
+
+class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
+    """The same for `AsyncAnthropic`, with a store that is awaited."""
+
+    def __init__(
+        self, store: AsyncAlcove, agent: str, *, cache_control: BetaCacheControlEphemeralParam | None = None
+    ) -> None:
+        """`store`: as the user: `AsyncAlcove("memory.db", user="alice")`. `agent`: whose memory it is."""
+        super().__init__(cache_control=cache_control)
+        self._files = MemoryFiles(store, agent)
+
+    async def call(self, input: object) -> str:
+        """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
+        return await _done(self._files, input)
+
+    async def execute(self, command: BetaMemoryTool20250818Command) -> str:
+        """Does a command of the client's own types."""
+        return await self.call(command.to_dict())
+
+    view = create = str_replace = insert = delete = rename = execute
+
+    async def clear_all_memory(self) -> str:
+        """Deletes every file of the user with this agent."""
+        return await self._files.clear()
+
+
+# The commands, as a model may give them: nothing is taken for granted
+
+
+class _View(Struct, tag_field="command", tag="view"):
+    path: str
+    view_range: tuple[int, int] | None = None
+
+
+class _Create(Struct, tag_field="command", tag="create"):
+    path: str
+    file_text: str
+
+
+class _StrReplace(Struct, tag_field="command", tag="str_replace"):
+    path: str
+    old_str: str
+    new_str: str = ""
+
+
+class _Insert(Struct, tag_field="command", tag="insert"):
+    path: str
+    insert_line: int
+    insert_text: str
+
+
+class _Delete(Struct, tag_field="command", tag="delete"):
+    path: str
+
+
+class _Rename(Struct, tag_field="command", tag="rename"):
+    old_path: str
+    new_path: str
+
+
+_Command: Any = _View | _Create | _StrReplace | _Insert | _Delete | _Rename
+
+
+async def _done(files: MemoryFiles, given: object) -> str:
+    """Does a command, and says what came of it."""
+    try:
+        match msgspec.convert(given, _Command):
+            case _View(path, lines):
+                return await files.view(path, lines)
+            case _Create(path, text):
+                return await files.create(path, text)
+            case _StrReplace(path, old, new):
+                return await files.replace(path, old, new)
+            case _Insert(path, line, text):
+                return await files.insert(path, line, text)
+            case _Delete(path):
+                return await files.delete(path)
+            case _Rename(old, new):
+                return await files.rename(old, new)
+    except msgspec.ValidationError as error:
+        raise ToolError(f"This is no command of the memory tool: {str(error)[:300]}") from None
+    except MENDABLE as error:
+        raise ToolError(error.message) from error
+    raise AssertionError("a command that is not done")
