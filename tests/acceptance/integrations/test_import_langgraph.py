@@ -156,6 +156,20 @@ def test_what_was_changed_there_is_brought_again_and_nothing_else(command: Comma
     assert brought(command, user)["k"].value == {"text": "second"}
 
 
+def test_a_table_that_is_not_to_be_read_is_told_of(path: Path, server: str) -> None:
+    command = Command(str(path))
+    with PostgresStore.from_conn_string(server) as store:
+        for statement in ("CREATE ROLE guest LOGIN", "CREATE DATABASE closed"):
+            store.conn.execute(statement)  # type: ignore[union-attr]
+    closed = server.replace("/postgres?", "/closed?")
+    nothing = command.refuses("import", "--from", "langgraph", closed)
+    assert nothing.endswith("alcove: the database: expected a database with the table store of LangGraph\n")
+    with PostgresStore.from_conn_string(closed) as store:
+        store.setup()
+    told = command.json("import", "--from", "langgraph", closed.replace("//postgres:", "//guest:"), code=1)
+    assert "permission denied for table store" in told["failed"][0]["error"]
+
+
 def test_a_row_that_is_no_item_is_named_and_threads_are_told_of(command: Command, tmp_path: Path) -> None:
     user, file = uuid.uuid4().hex, tmp_path / "store.db"
     with SqliteStore.from_conn_string(str(file)) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,20 @@ def test_a_server_that_is_not_there_is_one_line_without_the_password(command: Co
     assert said.startswith("alcove: the database cannot be reached: ")
     assert said.count("\n") == 1
     assert "secret" not in said
+
+
+def test_an_address_that_is_none_is_not_repeated(command: Command) -> None:
+    for address in ("postgresql://u:secret@[::1", "postgres://u:secret@host/db?oops"):
+        said = command.refuses("import", "--from", "langgraph", address)
+        assert said == "alcove: FILE: expected an address such as postgresql://host/name\n"
+
+
+def test_a_missing_driver_is_one_line_that_says_what_to_install(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    said = command.refuses("import", "--from", "langgraph", "postgresql://127.0.0.1/db")
+    assert said == "alcove: reading a PostgresStore needs psycopg: pip install 'alcove[postgres]'\n"
 
 
 @pytest.mark.parametrize("agent", ["u", "user"])

@@ -17,10 +17,7 @@ from alcove.core.namespace import Namespace
 from alcove.upkeep.coming_from.account import Account, Broken, NotMapped, Target
 from alcove.upkeep.transfer import Imports, Line
 
-__all__ = ["PROJECTS", "Brought", "Target", "bring"]
-
-PROJECTS = ("mem0", "langgraph", "letta", "zep")
-"""The projects from which something can be brought; each is a module here, with `read`."""
+__all__ = ["Brought", "Target", "bring"]
 
 
 class Brought(Struct, frozen=True, kw_only=True):
@@ -46,8 +43,9 @@ def bring(
 ) -> Brought:
     """Imports what a project kept, and tells what was not brought.
 
-    `take` imports lines, as `Store.import_memories` does. `where` is the file, or the address of a database,
-    and `target` says where things go. `step` is called for each record that is brought.
+    `take` imports lines, as `Store.import_memories` does. `project` is the name of a module here, `where` the
+    file that it reads, or the address of a database, and `target` says where things go. `step` is called for
+    each record that is brought.
     """
     account = Account()
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 from alcove.core.errors import InvalidRequest, Unavailable, needed_by
 from alcove.core.namespace import TREE
@@ -16,6 +16,9 @@ from alcove.core.principal import checked_user
 from alcove.upkeep.coming_from import fields, files, lines
 from alcove.upkeep.coming_from.account import EXPIRED, Account, Target
 from alcove.upkeep.transfer import Line
+
+if TYPE_CHECKING:
+    import psycopg
 
 _POSTGRES = ("postgresql://", "postgres://")
 _STORE = "a database with the table store of LangGraph"
@@ -121,28 +124,33 @@ def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
         from psycopg.rows import dict_row  # noqa: PLC0415
     try:
         connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10)
+    except psycopg.ProgrammingError:  # whose words repeat the address, and a password that is in it
+        raise InvalidRequest("FILE", "an address such as postgresql://host/name") from None
     except psycopg.Error as error:
         raise Unavailable(f"the database cannot be reached: {str(error).splitlines()[0]}") from None
     with connection:
-        connection.read_only = True
+        try:
+            yield from _rows_of(connection, account)
+        except psycopg.Error as error:  # of a table that is not to be read, or half-way
+            account.fail("table store", f"cannot be read any further: {str(error).splitlines()[0]}")
 
-        def asked(statement: LiteralString) -> list[dict[str, Any]]:
-            return connection.execute(statement).fetchall()
 
-        if asked("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
-            [threads] = asked("SELECT count(*) FROM checkpoints")
-            account.leave("checkpoint", _THREADS, threads["count"])
-        named = asked("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0")
-        has_vectors = asked("SELECT 1 WHERE to_regclass('store_vectors') IS NOT NULL")
-        vectors = "json_agg(field_name)::text" if has_vectors else None
-        columns = {row["attname"] for row in named}
-        statement = _statement(columns, "the database", vectors, "value::text AS value")
-        with connection.cursor(name="alcove_import") as cursor:  # the server keeps the rows that are to come
-            cursor.itersize = _AT_ONCE
-            try:
-                yield from cursor.execute(statement.encode())
-            except psycopg.Error as error:
-                account.fail("table store", f"cannot be read any further: {error}")
+def _rows_of(connection: psycopg.Connection[dict[str, Any]], account: Account) -> Iterator[dict[str, Any]]:
+    def asked(statement: LiteralString) -> list[dict[str, Any]]:
+        return connection.execute(statement).fetchall()
+
+    connection.read_only = True
+    if asked("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
+        [threads] = asked("SELECT count(*) FROM checkpoints")
+        account.leave("checkpoint", _THREADS, threads["count"])
+    has_vectors = asked("SELECT 1 WHERE to_regclass('store_vectors') IS NOT NULL")
+    vectors = "json_agg(field_name)::text" if has_vectors else None
+    named = asked("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0")
+    columns = {row["attname"] for row in named}
+    statement = _statement(columns, "the database", vectors, "value::text AS value")
+    with connection.cursor(name="alcove_import") as cursor:  # the server keeps the rows that are to come
+        cursor.itersize = _AT_ONCE
+        yield from cursor.execute(statement.encode())
 
 
 def _statement(columns: set[str], name: str, vectors: str | None, value: str = "value") -> str:

@@ -50,9 +50,9 @@ def _as_new(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _agent_file(document: dict[str, Any], name: str, target: Target, account: Account) -> Iterator[bytes]:
-    agents = [each for each in _list(document, "agents", name) if isinstance(each, dict)]
+    agents = [*_sound(_list(document, "agents", name), account)]
     for kind, reason in _NOT_MEMORY.items():
-        account.leave(kind.removesuffix("s").replace("_", " "), reason, len(document.get(kind) or ()))
+        account.leave(kind.removesuffix("s").replace("_", " "), reason, len(_list(document, kind, name)))
     account.leave(
         "system prompt", "write it into the spec, as instructions", sum("system" in a for a in agents)
     )
@@ -74,6 +74,19 @@ def _list(document: dict[str, Any], kind: str, name: str) -> list[Any]:
         raise InvalidRequest(f"{name}: {error.field}", error.expected) from None
 
 
+def _sound(agents: list[Any], account: Account) -> Iterator[dict[str, Any]]:
+    for number, each in enumerate(agents):
+        try:
+            agent = dict(fields.record(each))
+            yield {
+                **agent,
+                "name": fields.text(agent, "name"),
+                "block_ids": fields.listed(agent, "block_ids"),
+            }
+        except InvalidRequest as error:
+            account.fail(f"agents[{number}]", error.message)
+
+
 def _block(
     given: object, target: Target, account: Account, agents: list[dict[str, Any]], created_at: str | None
 ) -> Iterator[Line]:
@@ -84,12 +97,14 @@ def _block(
     if target.user is None:
         return account.leave("block", NO_USER)
     id, label = fields.text(block, "id"), fields.text(block, "label")
-    owner = next((each.get("name") for each in agents if id in (each.get("block_ids") or ())), None)
+    owner = next((each["name"] for each in agents if id in each["block_ids"]), None)
     more = fields.rest(block, "id", "value", "metadata", "metadata_", "created_at")
     yield lines.long_term(
-        {"from": "letta", "id": "-".join(map(str, (owner or "no-agent", label or id))), **more},
+        "letta",
+        "-".join(map(str, (owner or "no-agent", label or id))),
         target.user,
         fields.required(block, "value"),
+        rest=more,
         agent=target.agent,
         created_at=fields.moment({"created_at": block.get("created_at") or created_at}, "created_at"),
         tags=[label],
@@ -108,9 +123,11 @@ def _passages(document: dict[str, Any], target: Target, account: Account) -> Ite
             return account.leave("passage", "deleted there already")
         more = fields.rest(record, "id", "text", "metadata", "created_at", "is_deleted", "tags", *_DERIVED)
         yield lines.long_term(
-            {"from": "letta", "id": fields.required(record, "id"), **more},
+            "letta",
+            fields.required(record, "id"),
             target.user,
             fields.required(record, "text"),
+            rest=more,
             agent=target.agent,
             created_at=fields.moment(record, "created_at"),
             tags=fields.listed(record, "tags"),

@@ -105,9 +105,9 @@ def _returned(
 ) -> Iterator[dict[str, Any]]:
     """What tools answered: one message may have several answers."""
     returns = [fields.record(each) for each in fields.listed(message, "tool_returns")]
-    answers = [(each.get("tool_call_id"), each.get("func_response")) for each in returns]
+    answers = [(fields.text(each, "tool_call_id"), each.get("func_response")) for each in returns]
     if not [id for id, _ in answers if id]:
-        answers = [(message.get("tool_call_id"), text)]
+        answers = [(fields.text(message, "tool_call_id"), text)]
     for id, answer in answers:
         if id in sent:
             account.leave("message", "only says that send_message was done")

@@ -27,10 +27,12 @@ _NAME = 64
 
 
 def long_term(
-    origin: Mapping[str, Any],
+    project: str,
+    id: str,
     user: str,
     content: str,
     *,
+    rest: Mapping[str, Any],
     agent: str | None = None,
     created_at: datetime | None = None,
     expires_at: datetime | None = None,
@@ -40,12 +42,14 @@ def long_term(
 ) -> Line:
     """A long-term memory of a user, as `memory_remember` writes it and `memory_recall` finds it.
 
-    `origin` says where it comes from: `from`, the project, and `id`, its id there, by which it is recognised
-    when it is brought again. Of an agent, it is in the room that only that agent enters. `more` is added to
-    the value. It is always of the type `fact`: a text from outside is not to become an instruction.
+    `project` and its `id` there are what it is recognised by when it is brought again. Of an agent, it is in
+    the room that only that agent enters. `more` is added to the value, and `rest`, the fields that have no
+    place here, to what the value says of its origin. It is always of the type `fact`: a text from outside is
+    not to become an instruction.
     """
     scope = "agent" if agent else "all"
     value = {"content": content, "type": "fact", "tags": _tags(tags), "scope": scope}
+    origin = {"from": project, "id": id}
     return Line(
         namespace=[
             "user",
@@ -53,8 +57,13 @@ def long_term(
             "long-term",
             *(("agent", agent) if agent else ("all",)),
         ],
-        key=f"{scope}-{origin['from']}-{origin['id']}",
-        value={**value, **({"metadata": dict(metadata)} if metadata else {}), **more, "origin": dict(origin)},
+        key=f"{scope}-{project}-{id}",
+        value={
+            **value,
+            **({"metadata": dict(metadata)} if metadata else {}),
+            **more,
+            "origin": {**origin, **rest, **origin},
+        },
         index={"content": cut(content)},
         created_at=created_at,
         expires_at=expires_at,

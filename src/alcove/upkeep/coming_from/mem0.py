@@ -76,9 +76,11 @@ def _memory(given: object, target: Target, account: Account) -> Iterator[Line]:
         return account.leave("memory", EXPIRED)
     more = fields.rest(record, *_MAPPED, *_DERIVED)
     yield lines.long_term(
-        {"from": "mem0", "id": fields.required(record, "id"), **more},
+        "mem0",
+        fields.required(record, "id"),
         user,
         fields.required(record, "memory"),
+        rest=more,
         agent=fields.text(record, "agent_id"),
         created_at=fields.moment(record, "created_at"),
         expires_at=expires_at,
@@ -90,7 +92,7 @@ def _memory(given: object, target: Target, account: Account) -> Iterator[Line]:
 def _end_of(record: fields.Record) -> datetime | None:
     """When a memory expires: mem0 still shows it on the day that it names."""
     named = fields.text(record, "expiration_date")
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         return named and datetime.combine(date.fromisoformat(named) + timedelta(1), time(), UTC)  # type: ignore[return-value]
     return fields.moment(record, "expiration_date")
 
@@ -115,9 +117,11 @@ def _last_versions(database: apsw.Connection, target: Target, account: Account) 
             return account.leave("memory", NO_USER)
         more = fields.rest(row, "memory_id", "new_memory", "is_deleted", "created_at", "versions", "last")
         yield lines.long_term(
-            {"from": "mem0", "id": fields.required(row, "memory_id"), **more},
+            "mem0",
+            fields.required(row, "memory_id"),
             target.user,
             fields.required(row, "new_memory"),
+            rest=more,
             created_at=fields.moment(row, "created_at"),
         )
 

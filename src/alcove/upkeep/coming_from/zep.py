@@ -14,7 +14,7 @@ from typing import Any
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, files, lines, zep_messages
 from alcove.upkeep.coming_from.account import NO_USER, Account, Target
-from alcove.upkeep.coming_from.zep_owners import Owners, id_of
+from alcove.upkeep.coming_from.zep_owners import NAMES, Owners, id_of
 from alcove.upkeep.transfer import Line
 
 _DOCUMENT = "a JSON document with users, threads, messages, episodes, nodes or edges of Zep or Graphiti"
@@ -30,9 +30,10 @@ _SCORED = ("fact_embedding", "name_embedding", "score", "relevance", "rating")
 def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
     """The lines of a document."""
     path = Path(where)
-    found = _sorted(files.document(path, _DOCUMENT), path.name, account)
+    given = _sorted(files.document(path, _DOCUMENT), path.name, account)
+    found = {kind: [*_sound(kind, records, account)] for kind, records in given.items()}
     owners = Owners(found["users"], found["threads"], target)
-    names = {id_of(each): each.get("name") for each in found["nodes"] if isinstance(each, dict)}
+    names = {id_of(each): each.get("name") for each in found["nodes"]}
     with_all = partial(partial, target=target, account=account, owners=owners)
     yield from account.each(_named(found, "edges"), with_all(_fact, names=names))
     yield from account.each(_named(found, "nodes"), with_all(_entity))
@@ -65,6 +66,18 @@ def _sorted(document: Any, name: str, account: Account) -> dict[str, list[Any]]:
     ):
         raise InvalidRequest(name, _DOCUMENT)
     return found
+
+
+def _sound(kind: str, records: list[Any], account: Account) -> Iterator[dict[str, Any]]:
+    """The records that are objects, and name others by texts; for the rest they are looked at one by one."""
+    for number, each in enumerate(records):
+        try:
+            for name in NAMES:
+                fields.text(fields.record(each), name)
+        except InvalidRequest as error:
+            account.fail(f"{kind}[{number}]", error.message)
+        else:
+            yield each
 
 
 def _by_look(records: list[Any], account: Account) -> dict[str, list[Any]]:
@@ -108,9 +121,11 @@ def _fact(
         edge, "uuid", "uuid_", "fact", "attributes", "created_at", "expired_at", *times, *_SCORED
     )
     yield lines.long_term(
-        {"from": "zep", "id": id_of(edge, required=True), **known, **more},
+        "zep",
+        id_of(edge) or fields.required(edge, "uuid"),
         user,
         fields.required(edge, "fact"),
+        rest={**known, **more},
         created_at=fields.moment(edge, "created_at"),
         expires_at=min(ends, default=None),
         metadata=fields.mapping(edge, "attributes"),
@@ -127,9 +142,11 @@ def _entity(given: object, target: Target, account: Account, owners: Owners) -> 
         return account.leave("node", NO_USER)
     more = fields.rest(node, "uuid", "uuid_", "summary", "attributes", "created_at", *_SCORED)
     yield lines.long_term(
-        {"from": "zep", "id": id_of(node, required=True), **more},
+        "zep",
+        id_of(node) or fields.required(node, "uuid"),
         user,
         f"{fields.required(node, 'name')}: {summary}",
+        rest=more,
         created_at=fields.moment(node, "created_at"),
         tags=[label for label in fields.listed(node, "labels") if label not in ("Entity", "Node")],
         metadata=fields.mapping(node, "attributes"),

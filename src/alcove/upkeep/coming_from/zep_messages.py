@@ -19,10 +19,10 @@ _RAW = "raw text, of which the facts were made; alcove knowledge takes documents
 
 
 def conversations(
-    found: dict[str, list[Any]], owners: Owners, target: Target, account: Account
+    found: dict[str, list[dict[str, Any]]], owners: Owners, target: Target, account: Account
 ) -> Iterator[bytes]:
     """The messages of threads, and those that stand alone; episodes where there are no messages."""
-    threads = [each for each in found["threads"] if isinstance(each, dict)]
+    threads = found["threads"]
     called = {id_of(each): _name(each) for each in threads}
     messages = [*(each for thread in threads for each in _inside(thread, owners)), *found["messages"]]
     sessions: dict[tuple[str, str], list[dict[str, Any]]] = {}

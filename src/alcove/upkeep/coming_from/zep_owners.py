@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields
 from alcove.upkeep.coming_from.account import Target
 
+NAMES = (
+    "uuid", "uuid_", "user_id", "user_uuid", "graph_uuid", "thread_uuid", "thread_id", "session_id",
+    "group_id",
+    "source_node_uuid", "target_node_uuid",
+)  # fmt: skip
+"""The fields by which records name themselves and one another."""
 
-def id_of(record: fields.Record, *, required: bool = False) -> str | None:
+
+def id_of(record: fields.Record) -> str | None:
     """The id of a record; Zep's own library spells it `uuid_` where it prints one."""
-    found = fields.text(record, "uuid") or fields.text(record, "uuid_")
-    if required and found is None:
-        raise InvalidRequest("uuid", "a text that is not blank")
-    return found
+    return fields.text(record, "uuid") or fields.text(record, "uuid_")
 
 
 class Owners:
     """Knows the users of a document by everything that records name them with."""
 
-    def __init__(self, users: list[Any], threads: list[Any], target: Target) -> None:
+    def __init__(self, users: list[dict[str, Any]], threads: list[dict[str, Any]], target: Target) -> None:
         self._fallback = target.user
         self._known: dict[str, str] = {}
         """Users by their uuid, by that of their graph, and by their threads."""
         for user in users:
-            if isinstance(user, dict) and (name := user.get("user_id") or id_of(user)):
+            if name := user.get("user_id") or id_of(user):
                 self._know(user, ("uuid", "uuid_", "graph_uuid"), name)
         for thread in threads:
-            if isinstance(thread, dict) and (name := self._told(thread)):
+            if name := self._told(thread):
                 self._know(thread, ("uuid", "uuid_", "thread_id", "session_id"), name)
 
     def of(self, record: fields.Record) -> str | None:
