@@ -6,12 +6,15 @@ import asyncio
 import operator
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -149,6 +152,26 @@ def test_pruning_keeps_the_last_state_alone(tmp_path: Path) -> None:
         assert graph.invoke(Command(resume="well"), thread("a"))["said"] == ["hello Ada", "well"]
         with pytest.raises(InvalidRequest, match="strategy"):
             saver.prune(["a"], strategy="some")
+
+
+class Deltas(TypedDict, total=False):
+    said: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *chain(*writes)])]
+
+
+def test_a_channel_of_deltas_is_put_together_and_not_pruned(at: str) -> None:
+    builder = StateGraph(Deltas)
+    builder.add_node("say", lambda state: {"said": [f"line {len(state['said'])}"]})
+    builder.add_edge(START, "say")
+    builder.add_edge("say", END)
+    with AlcoveSaver(at) as saver:
+        graph, theirs = (builder.compile(checkpointer=each) for each in (saver, InMemorySaver()))
+        for n in range(4):
+            done = [each.invoke({"said": [f"question {n}"]}, thread("a")) for each in (graph, theirs)]
+            assert done[0] == done[1]
+        assert len(done[0]["said"]) == 8
+        assert graph.get_state(thread("a")).values == done[0]
+        with pytest.raises(NotImplementedError, match="DeltaChannel"):
+            saver.prune(["a"])
 
 
 def test_ids_of_any_length_are_listed_from_the_last_to_the_first(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""A LangGraph agent with memory: its store and its checkpoints in one sealed file.
+
+Run it: pip install 'alcove[langgraph]' langgraph, then python examples/langgraph_memory.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+
+from alcove import Alcove
+from alcove.integrations.langgraph import AlcoveStore
+from alcove.integrations.langgraph_threads import AlcoveSaver
+
+
+class State(TypedDict, total=False):
+    user: str
+    message: str
+    answer: str
+
+
+def answer(state: State, runtime: Runtime[None]) -> State:
+    """Stands for a model: looks for what is known that fits, keeps what is new, and says so."""
+    memories, store = (state["user"], "memories"), runtime.store
+    assert store
+    known = store.search(memories, query=state["message"], limit=1)
+    store.put(memories, str(len(store.search(memories, limit=100))), {"text": state["message"]})
+    return {"answer": f"You once said: {known[0].value['text']}" if known else "Nice to meet you."}
+
+
+def main(folder: Path) -> None:
+    builder = StateGraph(State)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", END)
+    with Alcove(folder / "memory.db") as memory:
+        store = AlcoveStore(memory, index=["text"], by_user=True)
+        graph = builder.compile(store=store, checkpointer=AlcoveSaver(memory))
+
+        def say(user: str, thread: str, message: str) -> None:
+            config: Any = {"configurable": {"thread_id": thread}}
+            said = graph.invoke({"user": user, "message": message}, config)
+            print(f"{user}: {message}\n    {said['answer']}")
+
+        say("alice", "monday", "I am allergic to peanuts")
+        say("alice", "friday", "What can I eat?")
+        say("bob", "friday-bob", "What can I eat?")
+        every = AlcoveSaver(memory).list(None)
+        print("threads:      ", sorted({each.config["configurable"]["thread_id"] for each in every}))
+        print("alice, erased:", memory.wipe("alice").removed["memories"], "memories")
+        print("what is left: ", store.search(("alice",)), len(store.search(("bob",))))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder))
