@@ -59,11 +59,7 @@ def _sorted(document: Any, name: str, account: Account) -> dict[str, list[Any]]:
             raise InvalidRequest(f"{name}: {kind}", "a list")
         elif isinstance(page, list):
             account.leave(kind.removesuffix("s").replace("_", " "), "Alcove has nothing like it", len(page))
-    if (
-        document
-        and not any(found.values())
-        and not {_SPELLINGS.get(kind, kind) for kind in document} & {*found}
-    ):
+    if document and not {_SPELLINGS.get(kind, kind) for kind in document} & {*found}:
         raise InvalidRequest(name, _DOCUMENT)
     return found
 
