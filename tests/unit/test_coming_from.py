@@ -43,7 +43,7 @@ def taken(lines: Any) -> Imports:
     return Imports()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("project", "name"),
     [("mem0", ""), *(("letta", f"letta{each}") for each in (".af", "-first.af", "-passages.json")),
@@ -52,7 +52,7 @@ def taken(lines: Any) -> Imports:
 def test_junk_in_any_place_is_told_of(project: str, name: str, seed: int, tmp_path: Path) -> None:
     document = json.loads((FILES / name).read_text()) if name else {"results": [MEM0, MEM0]}
     chance, refused = random.Random(f"{name} {seed}"), []
-    for _ in range(60):
+    for _ in range(40):
         odd = copy.deepcopy(document)
         for container, key in chance.sample([*places(odd)], 2):
             container[key] = chance.choice(JUNK)

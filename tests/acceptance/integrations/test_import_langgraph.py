@@ -29,6 +29,12 @@ NOTE = {"text": "Grüße ☕", "n": 1.5, "deep": {"list": ["one", {"two": "zwei"
 ROWS, SIZE = 6000, 4000
 
 
+@pytest.fixture(autouse=True)
+def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is brought does not depend on it, and words find it, too."""
+    monkeypatch.setenv("ALCOVE_EMBEDDER", "none")
+
+
 def fill(store: BaseStore) -> None:
     store.put(("users", "änne", "notes"), "greeting", NOTE)
     store.put(DEEP, "bottom", {"text": "far down"})

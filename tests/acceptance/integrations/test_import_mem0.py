@@ -53,6 +53,12 @@ def mem0(tmp_path_factory: pytest.TempPathFactory) -> Mem0:
     return Mem0(ann, bo, written(folder / "mem0.json", found), folder / "history.db", ids)
 
 
+@pytest.fixture(autouse=True)
+def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is brought does not depend on it, and words find it, too."""
+    monkeypatch.setenv("ALCOVE_EMBEDDER", "none")
+
+
 def of(command: Command, user: str, *room: str) -> dict[str, Any]:
     """What a user has in a room, by content."""
     with Alcove(command.path, settings=QUIET, embedder=None) as store:
