@@ -177,12 +177,17 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_3_0(node: Any) -> Any:
-    """JSON Schema as OpenAPI 3.0 has it: `nullable` instead of a type of null."""
+    """JSON Schema as OpenAPI 3.0 has it: `nullable` instead of a type of null.
+
+    An object that may have any fields says so: generators take one that does not for one that has none.
+    """
     if isinstance(node, list):
         return [_as_3_0(each) for each in node]
     if not isinstance(node, dict):
         return node
     node = {name: _as_3_0(each) for name, each in node.items()}
+    if node.get("type") == "object" and not node.keys() & {"properties", "additionalProperties"}:
+        node["additionalProperties"] = True
     parts = node.get("anyOf")
     if parts and {"type": "null"} in parts:
         rest = [part for part in parts if part != {"type": "null"}]
