@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
+MOST_NUMBER = 10**12
+"""Messages that were brought from elsewhere are numbered by the second in which they were said."""
 Limit = Annotated[int, Meta(ge=1, le=MOST_SESSIONS)]
 
 
@@ -149,7 +151,7 @@ class Sessions(Prompts):
         log = self._log(self._turn(principal, agent, session))
         validation.whole(limit, "limit", 1, MOST_SESSIONS)
         if before is not None:
-            validation.whole(before, "before", 1, 2**31)
+            validation.whole(before, "before", 1, MOST_NUMBER)
         said, more = portion(log.newest_first(before, originals=True), limit, _shown_bytes)
         shown = said[::-1]
         return SessionLog(
