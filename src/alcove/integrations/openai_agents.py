@@ -53,13 +53,11 @@ class AlcoveSession:
         most = limit if limit is not None or self.session_settings is None else self.session_settings.limit
         items: list[Item] = []
         before: int | None = None
-        with suppress(NotFound):  # nothing was said yet
-            while most is None or len(items) < most:
-                wanted = MOST_SESSIONS if most is None else min(MOST_SESSIONS, most - len(items))
-                page = await self._page(wanted, before)
-                items[:0] = (item for message in page.said for item in _items(message))
-                if (before := page.before) is None:
-                    break
+        while most is None or len(items) < most:
+            page = await self._page(MOST_SESSIONS if most is None else min(MOST_SESSIONS, most), before)
+            items[:0] = (item for message in (page.said if page else ()) for item in _items(message))
+            if page is None or (before := page.before) is None:
+                break
         return cast("list[TResponseInputItem]", items if most is None else items[max(0, len(items) - most) :])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
@@ -72,13 +70,13 @@ class AlcoveSession:
         """Takes the last item away and gives it; None where there is none. Of two at once, each gets one."""
         agents, name = self._handle.agents, self._handle.name
         for attempt in range(_ATTEMPTS):
+            if (page := await self._page(1)) is None:
+                return None
+            (last,) = page.said
             try:
-                (last,) = (await self._page(1)).said
                 left = _without_last(last)
                 await awaited(agents.replace_last, name, self.session_id, last=last, message=left)
                 return cast("TResponseInputItem", _items(last)[-1])
-            except NotFound:
-                return None
             except Conflict:
                 await asyncio.sleep(random.random() * min(attempt + 1, 10) * 0.005)  # noqa: S311
         raise Conflict("too many change this conversation at once; try later")
@@ -88,8 +86,13 @@ class AlcoveSession:
         with suppress(NotFound):
             await awaited(self._handle.agents.delete_session, self._handle.name, self.session_id)
 
-    async def _page(self, limit: int, before: int | None = None) -> SessionLog:
-        return await awaited(self._handle.agents.session, self._handle.name, self.session_id, limit, before)
+    async def _page(self, limit: int, before: int | None = None) -> SessionLog | None:
+        """The last messages, or those before one; None where nothing was said yet."""
+        agents, name = self._handle.agents, self._handle.name
+        with suppress(NotFound):
+            return await awaited(agents.session, name, self.session_id, limit, before)
+        await awaited(agents.agent, name)  # that there is no such agent must not look like silence
+        return None
 
 
 @overload
@@ -124,9 +127,6 @@ def _tool(handle: AgentHandle | AsyncAgentHandle, about: Item) -> Tool:
         on_invoke_tool=invoke,
         strict_json_schema=False,  # arguments may be left out
     )
-
-
-# Items and messages
 
 
 def _messages(items: Iterable[Item]) -> list[Message]:

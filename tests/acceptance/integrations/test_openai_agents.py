@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -15,16 +16,20 @@ import pytest
 from agents import Agent, OpenAIChatCompletionsModel, Runner, SessionSettings, set_tracing_disabled
 from agents.memory import Session
 from agents.testing import ScriptedModel, assistant_message, function_call
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 
 import alcove
-from alcove import AsyncAlcove, InvalidRequest, Unavailable
+from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable
 from alcove.client.agent import AsyncAgentHandle
 from alcove.integrations.openai_agents import AlcoveSession, function_tools
 from tests.support.event_loops import loop_of_its_own
 from tests.support.llm_server import LLMServer, calls, text
 from tests.support.places import Place
+from tests.support.service import Service
+from tests.support.tokens import token
 
 CONVERSATION: list[Any] = [
     {"role": "user", "content": "Hello, 你好 \u0000"},
@@ -338,6 +343,56 @@ def test_tools_in_the_responses_format_are_what_the_official_client_takes(place:
     assert TypeAdapter(list[FunctionToolParam]).validate_python(tools, strict=True) == tools
     assert {each["type"] for each in tools} == {"function"}
     assert {"remember", "recall"} <= {each["name"] for each in tools}
+
+
+def test_an_agent_that_is_not_there_is_no_silent_conversation(helped: Service) -> None:
+    with alcove.connect(helped.url, token=token("alice")) as store:
+        session = AlcoveSession(store.agent("nobody"))
+        for call in (session.get_items, session.pop_item):
+            with pytest.raises(NotFound, match="nobody"):
+                asyncio.run(call())
+
+
+ITEMS: Any = st.one_of(
+    st.sampled_from(CONVERSATION),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["function_call", "function_call_output", "message", "reasoning", "x"])},
+        optional={
+            "role": st.sampled_from(["user", "assistant", "system", "tool"]),
+            "call_id": st.sampled_from(["1", "2"]),
+            "name": st.just("f"),
+            "arguments": st.sampled_from(["{}", ""]),
+            "output": st.one_of(
+                st.text(max_size=3), st.lists(st.none() | st.just({"type": "y"}), max_size=2)
+            ),
+            "content": st.one_of(st.text(max_size=3), st.none(), st.lists(st.just({"text": 1}), max_size=2)),
+            "more": st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-1, 1), st.lists),
+        },
+    ),
+)
+STEPS: Any = st.lists(st.one_of(st.lists(ITEMS, max_size=5), st.sampled_from(["pop", "clear"])), max_size=12)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_it_does_what_the_sessions_of_the_sdk_do(memory: Alcove, steps: list[Any]) -> None:
+    async def main() -> None:
+        model = list[Any]()
+        session = AlcoveSession(memory.as_user("alice").agent("helper", session_id=uuid.uuid4().hex))
+        for step in steps:
+            if step == "pop":
+                assert await session.pop_item() == (model.pop() if model else None)
+            elif step == "clear":
+                await session.clear_session()
+                model.clear()
+            else:
+                await session.add_items(step)
+                model += step
+            items = await session.get_items()
+            assert json.dumps(items, sort_keys=True) == json.dumps(model, sort_keys=True)  # 1 is not 1.0
+            assert await session.get_items(2) == model[-2:]
+
+    asyncio.run(main())
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:
