@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from alcove import Alcove
 from tests.support.mcp_clients import at_stdio, called, failed, run, tool_names
 from tests.support.players import Table
-from tests.support.service import COMMAND, environment
+from tests.support.service import COMMAND, alcove, environment
 
 SPECS = """
 agents:
@@ -92,6 +95,7 @@ def test_stdout_has_nothing_but_the_protocol_and_ends_with_stdin(tmp_path: Path)
         process.stdin.write(said)
         process.stdin.flush()
         answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        time.sleep(0.3)  # it has looked at them by then
         specs.write_text(CHANGED)
         told = {json.loads(process.stdout.readline())["method"] for _ in range(3)}
         rest, complaints = process.communicate(timeout=30)
@@ -103,19 +107,21 @@ def test_stdout_has_nothing_but_the_protocol_and_ends_with_stdin(tmp_path: Path)
     assert "Traceback" not in complaints
 
 
-def refused(folder: Path, *words: str, before: str = "") -> tuple[int, str]:
-    code = f"{before}\nfrom alcove.cli import main; main(prog_name='alcove')"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "mcp", *words], cwd=folder, env=environment(ALCOVE_EMBEDDER="none"),
-        input="", capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == ""
-    return done.returncode, done.stderr.splitlines()[-1]
+def test_what_is_not_there_is_told_before_anything_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    where = ("--at", tmp_path / "memory.db", "--agents", specs)
+    env = {"ALCOVE_EMBEDDER": "none"}
 
+    def refused(*words: str) -> tuple[int, str, str]:
+        done = alcove("mcp", *words, *where, env=env)
+        return done.returncode, done.stdout, done.stderr.splitlines()[-1]
 
-def test_what_is_not_there_is_told_before_anything_is_served(tmp_path: Path) -> None:
-    (tmp_path / "agents.yaml").write_text(SPECS)
-    assert refused(tmp_path, "--agent", "nobody", *ON_FILE) == (1, "alcove: there is no agent 'nobody'")
-    missing = "import sys; sys.modules['mcp'] = None"
-    why = "alcove: alcove mcp needs mcp: pip install 'alcove[mcp]'"
-    assert refused(tmp_path, "--agent", "bot", *ON_FILE, before=missing) == (2, why)
+    assert refused("--agent", "nobody") == (1, "", "alcove: there is no agent 'nobody'")
+    no_team = "alcove: there is no team 'x' with the worker 'bot'"
+    assert refused("--agent", "bot", "--team", "x") == (1, "", no_team)
+    assert refused()[:2] == (2, "")
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    missing = "alcove: alcove mcp needs mcp: pip install 'alcove[mcp]'"
+    assert refused("--agent", "bot") == (2, "", missing)
