@@ -126,11 +126,13 @@ class Comparison:
         self.chance = random.Random(f"{SEED} {fields}")
         few = operations < 1000  # in many places, a short run would hardly find anything
         self.keys = KEYS[:5] if few else KEYS
-        depths = [1, 2, 10] if few else [1, 2, 2, 3, 4, 10] * 5
+        depths = [1, 2, 10] if few else [1, 2, 2, 3, 4, 10] * 3
         self.places = [tuple(self.chance.choices(LABELS, k=depth)) for depth in depths]
         self.places += [
             place[: self.chance.randint(1, len(place))] for place in self.places if len(place) > 2
         ]
+        self.spots: list[Spot] = []
+        """Where operations are to be, if not anywhere."""
         self.written: list[dict[str, Any]] = [{}]
         self.seen: Counter[str] = Counter()
 
@@ -146,6 +148,9 @@ class Comparison:
         while done < self.operations:
             single = self.chance.random() < 0.7
             count = 1 if single else self.chance.randint(2, 8)
+            self.spots = []
+            if not single and self.chance.random() < 0.5:  # in which the same key is there several times
+                self.spots = [self.spot(), self.spot()]
             ops = [each() for each in self.chance.choices([*weighted], [*weighted.values()], k=count)]
             try:
                 self.alone(ops[0]) if single else self.together(ops)
@@ -222,6 +227,7 @@ class Comparison:
         """
         by_spot = {_spot(each): each for each in theirs}
         assert len(by_spot) == len(theirs)
+        assert by_spot.keys() >= {*map(_spot, ours)}
         for each in ours:
             assert _shown(each) == _shown(by_spot[_spot(each)])
         scores = sorted((each.score for each in theirs if each.score is not None), reverse=True)
@@ -288,6 +294,8 @@ class Comparison:
     # Of what they are made
 
     def spot(self) -> Spot:
+        if self.spots:
+            return self.chance.choice(self.spots)
         return self.chance.choice(self.places), self.chance.choice(self.keys)
 
     def some(self, names: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from langgraph.store.base import (
     SearchOp,
 )
 
-from alcove import Alcove, AlcoveError, InvalidRequest, PayloadTooLarge, PermissionDenied
+from alcove import Alcove, AlcoveError, InvalidRequest, PayloadTooLarge, PermissionDenied, Settings
 from alcove.client.store import Store
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.search.embedders import EmbedderUnavailable
@@ -380,10 +380,18 @@ def test_a_search_gives_as_many_as_it_is_asked_for(open_store: Open) -> None:
 
 def test_a_batch_takes_more_puts_than_a_request_does(open_store: Open) -> None:
     store = open_store()
-    store.batch([PutOp(("many", str(n % 3)), f"k{n:04}", {"n": n}) for n in range(2100)])
-    assert sorted(each.value["n"] for each in store.search(("many",), limit=5000)) == [*range(2100)]
-    store.batch([PutOp(("many", str(n % 3)), f"k{n:04}", None) for n in range(2100)])
+    store.batch([PutOp(("many", str(n % 3)), f"k{n:04}", {"n": n}) for n in range(1100)])
+    assert sorted(each.value["n"] for each in store.search(("many",), limit=5000)) == [*range(1100)]
+    store.batch([PutOp(("many", str(n % 3)), f"k{n:04}", None) for n in range(1100)])
     assert store.search(("many",)) == store.list_namespaces() == []
+
+
+@pytest.mark.xfail(strict=True, reason="it counts on a thousand operations in a batch, whatever is set")
+def test_a_batch_takes_more_puts_than_the_store_is_set_to(path: Path) -> None:
+    settings = Settings(sweep_interval=0, max_batch=10)
+    with AlcoveStore(path, settings=settings, embedder=None) as store:
+        store.batch([PutOp(HOME, f"k{n}", {}) for n in range(11)])
+        assert len(store.search(HOME, limit=100)) == 11
 
 
 def test_a_batch_takes_more_bytes_than_a_request_does(open_store: Open) -> None:
@@ -526,7 +534,7 @@ def test_a_path_says_which_parts_an_item_is_found_by(open_store: Open) -> None:
         "meta": {"title": "garden"},
         "chapters": [{"content": "lamp"}, {"content": "violin"}],
     }
-    words = ["tea", "rain", "garden", "lamp", "violin"]
+    every = ["tea", "rain", "garden", "lamp", "violin"]
     found_by = {
         "text": ["tea"],
         "meta.title": ["garden"],
@@ -536,14 +544,15 @@ def test_a_path_says_which_parts_an_item_is_found_by(open_store: Open) -> None:
         "{text,other}": ["tea", "rain"],
         "absent": [],
     }
-    given = open_store(index=["text"])
-    for n, (path, told) in enumerate(found_by.items()):
-        configured = open_store(index=[path])
-        configured.put(HOME, "k", value)
-        given.put((str(n),), "k", value, index=[path])
-        for store, namespace in ((configured, HOME), (given, (str(n),))):
-            scores = {word: store.search(namespace, query=word)[0].score or 0 for word in words}
-            assert [word for word, score in scores.items() if score > 0.9] == told, path
+    store = open_store(index=["chapters[*].content", "text"])
+    for n, path in enumerate(found_by):
+        store.put((str(n),), "k", value, index=[path])
+    store.put(("as configured",), "k", value)
+    told = {(str(n),): found_by[path] for n, path in enumerate(found_by)}
+    told[("as configured",)] = ["tea", "lamp", "violin"]
+    for namespace, words in told.items():
+        scores = {word: store.search(namespace, query=word)[0].score or 0 for word in every}
+        assert [word for word, score in scores.items() if score > 0.9] == words, namespace
 
 
 def test_a_dollar_says_that_an_item_is_found_by_all_of_it(open_store: Open) -> None:
@@ -591,10 +600,8 @@ def test_a_query_of_blanks_is_none(open_store: Open) -> None:
     assert keys(store.search(HOME, query=" \n")) == ["k"]
 
 
-def test_what_was_just_put_is_found_while_the_embedder_is_slow(
-    open_store: Open, deployment: Deployment
-) -> None:
-    store = open_store(index=["text"])
+def test_what_was_just_put_is_found_while_the_embedder_is_slow(deployment: Deployment) -> None:
+    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"])
     with deployment.slow_embedder():
         store.batch([PutOp(HOME, f"k{n}", {"text": f"tea w{n}"}) for n in range(20)])
         found = store.search(HOME, query="tea w7", limit=20)
