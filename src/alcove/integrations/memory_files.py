@@ -7,9 +7,7 @@ folder is one transaction, so that of two who change something at once neither l
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
@@ -17,8 +15,8 @@ from alcove.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLar
 from alcove.core.records import Delete, Entry, Get, Memory, Operation, Put
 from alcove.integrations import memory_paths as paths
 from alcove.integrations.memory_paths import ROOT, checked_path
+from alcove.integrations.opened import given
 
-R = TypeVar("R")
 MOST_FILES = 500
 """Files of one user with one agent: a move of them all is one batch."""
 MOST_CHARACTERS = 64_000
@@ -57,7 +55,7 @@ class MemoryFiles:
             raise PayloadTooLarge("path", f"one of at most {MOST_FILES} files: delete some first")
         paths.refuse_taken(path, keys)
         try:
-            await _done(self._store.put(await self._at(), path, _value(text), create_only=True))
+            await given(self._store.put(await self._at(), path, _value(text), create_only=True))
         except Conflict:
             raise paths.exists(path) from None
         return f"File created successfully at: {path}"
@@ -115,7 +113,7 @@ class MemoryFiles:
             if not (moved := paths.within(old, keys)):
                 raise NotFound(f"The path {old} does not exist")
             paths.refuse_taken(new, keys)
-            found = await _done(self._store.batch([Get(at, key) for key in moved]))
+            found = await given(self._store.batch([Get(at, key) for key in moved]))
             files = [each for each in found if isinstance(each, Memory)]
             steps: list[Operation] = [Delete(at, each.key, each.revision) for each in files]
             for each in files:
@@ -133,24 +131,24 @@ class MemoryFiles:
 
     async def _at(self) -> tuple[str, ...]:
         if self._room is None:
-            user = (await _done(self._store.whoami())).user
+            user = (await given(self._store.whoami())).user
             self._room = ("agent", self._agent, "u", user, "memories")
         return self._room
 
     async def _get(self, path: str) -> Memory | None:
-        return await _done(self._store.get(await self._at(), path))
+        return await given(self._store.get(await self._at(), path))
 
     async def _keys(self) -> dict[str, int]:
         """The path of every file, with its revision."""
         found, at = list[Entry](), await self._at()
-        while page := await _done(self._store.list(at, limit=1000, offset=len(found), exact=True)):
+        while page := await given(self._store.list(at, limit=1000, offset=len(found), exact=True)):
             found += page
         return {each.key: each.revision for each in found}
 
     async def _sizes(self) -> dict[str, int]:
         """The path of every file, with its size in bytes."""
         found, at, offset = dict[str, int](), await self._at(), 0
-        while page := await _done(self._store.search(at, limit=_PAGE, offset=offset, exact=True)):
+        while page := await given(self._store.search(at, limit=_PAGE, offset=offset, exact=True)):
             found |= {each.key: len(str(each.value.get("content", "")).encode()) for each in page}
             offset += len(page)
         return found
@@ -169,15 +167,10 @@ class MemoryFiles:
     async def _written(self, steps: list[Operation]) -> bool:
         """Does all of it or nothing; whether it was as expected."""
         try:
-            await _done(self._store.batch(steps))
+            await given(self._store.batch(steps))
             return True
         except Conflict:
             return False
-
-
-async def _done(given: R | Awaitable[R]) -> R:
-    """What a store gives, which may have to be awaited."""
-    return await given if inspect.isawaitable(given) else given
 
 
 def _busy() -> Conflict:
