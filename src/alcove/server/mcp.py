@@ -9,6 +9,7 @@ Every worker looks at the specs by itself, so it does not matter which of them h
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -76,7 +77,10 @@ class RpcError(Struct, kw_only=True):
 
 
 class PooledTransport(LocalTransport):
-    """Operations of the services in this process, each call in a thread of the server's."""
+    """Operations of the services in this process, each call in a thread of the server's.
+
+    What is called in such a thread is done there: nothing is awaited then.
+    """
 
     def __init__(
         self, services: Mapping[str, Any], principal: Principal, reads: ThreadPool, changes: ThreadPool
@@ -88,22 +92,12 @@ class PooledTransport(LocalTransport):
         do = super().bound(operation)
 
         async def call(*args: Any, **named: Any) -> Any:
+            if not _on_the_loop():
+                return do(*args, **named)
             reads = operation.reads
             if not isinstance(reads, bool):
                 reads = reads(operation.signature.bind(*args, **named).arguments)
             return await self._threads[reads or operation.tag == "memories"](partial(do, *args, **named))
-
-        return call
-
-
-class BlockingTransport(LocalTransport):
-    """The same for who is in such a thread already: nothing is waited for in any other way."""
-
-    def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        do = super().bound(operation)
-
-        async def call(*args: Any, **named: Any) -> Any:
-            return do(*args, **named)
 
         return call
 
@@ -137,11 +131,11 @@ class McpEdge:
             return Page(b"", status=202)
         said = asked.id, asked.method, None if asked.params is UNSET else asked.params, request.headers
         exchanges = await self._loaded()
+        at = self._connected(request)
         if request.large:  # checking half a million arguments takes the SDK a quarter of a second
-            at = self._connected(request, BlockingTransport(self._services, request.principal))
             answer = await self._changes(lambda: at_once(exchanges.answer(*said, at)))
         else:
-            answer = await exchanges.answer(*said, self._connected(request))
+            answer = await exchanges.answer(*said, at)
         return answer if isinstance(answer, Page) else self._stream(answer)
 
     async def changes(self, request: Request) -> Struct:
@@ -183,16 +177,16 @@ class McpEdge:
                     yield b": still here\n\n"
                     heard = time.monotonic()
 
-    def _connected(self, request: Request, transport: LocalTransport | None = None) -> Connected:
-        """The agent in the path, in the places that the query names; `transport`: how it is reached."""
+    def _connected(self, request: Request) -> Connected:
+        """The agent in the path, in the places that the query names."""
         chosen = request.resource.parse_query(request.scope["query_string"])
         assert isinstance(chosen, McpQuery)
         instances: dict[str, str] = {
             kind: name for kind in RUNS if (name := getattr(chosen, kind)) is not None
         }
-        pooled = PooledTransport(self._services, request.principal, self._reads, self._changes)
+        transport = PooledTransport(self._services, request.principal, self._reads, self._changes)
         return Connected(
-            Memory(transport or pooled),
+            Memory(transport),
             request.path["agent"],
             chosen.session,
             chosen.team,
@@ -206,3 +200,11 @@ def _exchanges() -> Exchanges:
         from alcove.server.mcp_exchanges import Exchanges  # noqa: PLC0415  loads the SDK
 
     return Exchanges()
+
+
+def _on_the_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
