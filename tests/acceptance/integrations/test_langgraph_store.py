@@ -420,6 +420,34 @@ def test_threads_and_an_event_loop_share_a_store(deployment: Deployment) -> None
         asyncio.run(together())
 
 
+LOOPS = """
+import asyncio, gc, os, sys, threading
+from alcove.integrations.langgraph import AlcoveStore
+
+store = AlcoveStore(sys.argv[1], **({"api_key": sys.argv[2]} if sys.argv[2:] else {"embedder": None}))
+for n in range(12):
+    asyncio.run(store.aput(("a",), "k", {"n": n}))
+    if n in (1, 11):
+        gc.collect()
+        print(len(os.listdir("/proc/self/fd")), threading.active_count())
+"""
+
+
+def test_event_loops_that_have_ended_leave_nothing_open(
+    request: pytest.FixtureRequest, deployment: Deployment, path: Path
+) -> None:
+    where = [str(path)]
+    if deployment.url:
+        reason = "the client of each loop holds it, so that neither is ever let go, and its socket stays open"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+        key = deployment.trusted.api_keys.create(client="loops", user=deployment.new_user())
+        where = [deployment.url, key]
+    words = [sys.executable, "-c", LOOPS, *where]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    after_two, after_twelve = done.stdout.splitlines()
+    assert after_two == after_twelve, "open files, and threads"
+
+
 # What is refused
 
 
