@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -15,15 +16,22 @@ from alcove.store.filters import Filter
 from alcove.store.value_pattern import MAX_NODES, Pattern, spelled
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2.5, "a", "1", "", 2**53])
-VALUES = st.recursive(
-    SCALARS,
-    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from("ab"), part, max_size=2),
-)
-BOUNDS = st.sampled_from([0, 1.5, -3, math.inf, -math.inf, 10**30, True])
-OPERATORS = st.dictionaries(st.sampled_from(["$eq", "$ne"]), VALUES, min_size=1) | st.dictionaries(
+ASKED = SCALARS | st.sampled_from([math.inf, -math.inf, math.nan, 2**70, 10**400])
+
+
+def nodes(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from("ab")
+    return st.recursive(
+        scalars, lambda part: st.lists(part, max_size=3) | st.dictionaries(names, part, max_size=2)
+    )
+
+
+VALUES, WANTED = nodes(SCALARS), nodes(ASKED)
+BOUNDS = st.sampled_from([0, 1.5, -3, math.inf, -math.inf, math.nan, 10**30, True])
+OPERATORS = st.dictionaries(st.sampled_from(["$eq", "$ne"]), WANTED, min_size=1) | st.dictionaries(
     st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), BOUNDS, min_size=1
 )
-PATTERNS = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES | OPERATORS, min_size=1, max_size=3)
+PATTERNS = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), WANTED | OPERATORS, min_size=1, max_size=3)
 
 
 @given(value=st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES), wanted=PATTERNS)
@@ -87,5 +95,12 @@ def test_a_filter_may_have_a_pattern_beside_conditions_on_fields() -> None:
 
 
 def test_bounds_without_end_are_sent_as_words() -> None:
-    told = spelled({"n": {"$lt": math.inf}, "$value": {"m": {"$gt": -math.inf}, "list": [1.5]}})
-    assert told == {"n": {"$lt": "Infinity"}, "$value": {"m": {"$gt": "-Infinity"}, "list": [1.5]}}
+    told = spelled({"n": {"lt": math.inf}, "$value": {"m": {"$gt": -(10**400)}, "list": [1.5]}})
+    assert told == {"n": {"lt": "Infinity"}, "$value": {"m": {"$gt": "-Infinity"}, "list": [1.5]}}
+
+
+@given(value=st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES), wanted=PATTERNS)
+@settings(max_examples=300, deadline=None)
+def test_what_is_sent_as_json_holds_of_the_same(value: Any, wanted: Any) -> None:
+    sent = json.loads(json.dumps(spelled({"$value": wanted}), allow_nan=False))["$value"]
+    assert Pattern.parse(sent, "filter").holds(value) is Pattern.parse(wanted, "filter").holds(value)

@@ -117,7 +117,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Opens the store; the arguments are those of `alcove.connect`."""
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
             server = Server(at, token, api_key, timeout, retries)
-            client = server.httpx.AsyncClient(limits=server.limits)
+            client = server.httpx.AsyncClient(**server.options)
             self.transport = AsyncHttpTransport(server, client, Awaiting(), named(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder)
@@ -129,7 +129,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """A store that is open already, for one event loop; what closes either closes a file for both."""
         handle, transport = cls.__new__(cls), store.transport
         if isinstance(transport, HttpTransport):
-            client = transport.server.httpx.AsyncClient(limits=transport.server.limits)
+            client = transport.server.httpx.AsyncClient(**transport.server.options)
             http = AsyncHttpTransport(transport.server, client, Awaiting(), store.principal)
             OverTransport.__init__(handle, http)
         elif isinstance(transport, LocalTransport):

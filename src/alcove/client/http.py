@@ -61,7 +61,10 @@ class Server:
         self.httpx = httpx
         """An extra, which is loaded for who needs it."""
         self._timeout = httpx.Timeout(timeout)
-        self.limits = httpx.Limits(max_connections=None)
+        self.options = {
+            "limits": httpx.Limits(max_connections=None),
+            "verify": not url.lower().startswith("http://"),  # reading certificates takes 50 ms
+        }
         """For a client: every stream has a connection, and no other call waits for one of theirs to end."""
         self._patient = httpx.Timeout(timeout, read=None, write=None)
         self._credentials = _raw({"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"})

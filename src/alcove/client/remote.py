@@ -235,7 +235,7 @@ class Remote(Store):
         `timeout`: seconds that an answer may take. `retries`: how often a request is sent again.
         """
         server = Server(url, token, api_key, timeout, retries)
-        client = server.httpx.Client(limits=server.limits)
+        client = server.httpx.Client(**server.options)
         self.transport = HttpTransport(server, client, Blocking(), named(user))
 
     def __repr__(self) -> str:

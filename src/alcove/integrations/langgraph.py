@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeVar
 
+from alcove.client import SCHEMES
+from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, needed_by
 from alcove.core.namespace import TREE
 from alcove.core.records import Delete, Memory, Mode, Operation, Put, Touch
+from alcove.core.settings import Settings
 from alcove.core.waiting import at_once
+from alcove.integrations.langgraph_embeddings import LangChainEmbedder
 from alcove.integrations.opened import At, Opened, given, searched, written
 
 with needed_by("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
         BaseStore,
         GetOp,
+        InvalidNamespaceError,
         Item,
         ListNamespacesOp,
         MatchCondition,
@@ -34,10 +40,12 @@ with needed_by("alcove.integrations.langgraph", extra="langgraph"):
         SearchOp,
         TTLConfig,
         get_text_at_path,
+        validate_op_namespace,
     )
 
 Kind = TypeVar("Kind", bound=Item)
 Labels = tuple[str, ...]
+_MOST_TEXTS, _MOST_BYTES = Settings().max_index_fields, Settings().max_index_bytes
 
 
 class AlcoveStore(Opened, BaseStore):
@@ -59,13 +67,18 @@ class AlcoveStore(Opened, BaseStore):
 
         `at`: the path of a file, a URL, or a store; `opening`: what `alcove.connect` takes beside it.
         `index`: the paths of values by which items are found, such as `["text"]` or `["$"]` for all of a
-        value, or LangGraph's `{"fields": […]}`. That text is kept in plain for searching, the value is not.
+        value; or LangGraph's `{"fields": […]}`, for a file also with `embed` and `dims`. That text is kept in
+        plain for searching, the value is not.
         `ttl`: LangGraph's `default_ttl` and `refresh_on_read`, in minutes.
         `mode`: how a query ranks: by meaning, in the order of scores; by `keyword`; or by both (`hybrid`).
         `by_user`: whether the first label of each namespace is the user whose room it is in.
         """
-        if isinstance(index, Mapping) and index.keys() & {"embed", "dims"}:
-            raise InvalidRequest("index", "`fields` alone: the store embeds by itself, with its `embedder`")
+        if isinstance(index, str):
+            raise InvalidRequest("index", "a list of paths")
+        if isinstance(index, Mapping) and "embed" in index:
+            if isinstance(at, Store) or str(at).lower().startswith(SCHEMES):
+                raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
+            opening["embedder"] = LangChainEmbedder(index)
         super().__init__(at, opening)
         self._paths = [*(index.get("fields") or ["$"])] if isinstance(index, Mapping) else [*(index or ())]
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
@@ -80,7 +93,7 @@ class AlcoveStore(Opened, BaseStore):
 
     def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """The item at a key, straight from the store where nothing else is to be done for it."""
-        if self._user is None or self._by_user:
+        if self._user is None or self._by_user or not _taken((*namespace,)):
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
         memory = self._store.get(("user", self._user, TREE, *namespace), str(key))
         if memory and memory.ttl_seconds:
@@ -109,10 +122,9 @@ class AlcoveStore(Opened, BaseStore):
                     raise InvalidRequest("ops", f"operations of LangGraph's, not {type(op).__name__}")
         users: dict[str | None, list[Operation]] = {}
         for op in writes.values():
-            users.setdefault(op.namespace[0] if self._by_user else None, []).append(self._write(op))
+            users.setdefault(self._owner(op.namespace), []).append(self._write(op))
         for user, operations in users.items():
-            at = alcove if user is None else alcove.as_user(user)
-            await written(at, operations)
+            await written(alcove if user is None else alcove.as_user(user), operations)
         return results
 
     async def _get(self, alcove: Any, op: GetOp) -> Item | None:
@@ -127,7 +139,7 @@ class AlcoveStore(Opened, BaseStore):
         pages = searched(
             alcove,
             self._room(op.namespace_prefix),
-            query=op.query or None,
+            query=op.query if op.query and op.query.strip() else None,
             mode=self._mode,
             filter={"$value": op.filter} if op.filter else None,
             limit=op.limit,
@@ -145,7 +157,7 @@ class AlcoveStore(Opened, BaseStore):
         """Lets those that expire live on for as long as they were to when they were written."""
         expiring = [Touch(each.namespace, each.key, refresh=True) for each in found if each.ttl_seconds]
         if expiring:
-            await given(alcove.batch(expiring))
+            await written(alcove, expiring)
 
     async def _namespaces(self, alcove: Any, op: ListNamespacesOp) -> list[Labels]:
         conditions = op.match_conditions or ()
@@ -160,28 +172,37 @@ class AlcoveStore(Opened, BaseStore):
         room = self._room(op.namespace)
         if op.value is None:
             return Delete(room, op.key)
+        if op.ttl is not None and not math.isfinite(op.ttl):
+            raise InvalidRequest("ttl", "a number of minutes")
         ttl = None if op.ttl is None else max(1, math.ceil(op.ttl * 60))
         return Put(room, op.key, op.value, self._texts(op) or None, ttl)
 
     def _texts(self, op: PutOp) -> dict[str, str]:
-        """The texts by which an item is found, each by its path."""
+        """The texts by which an item is found, each by its path; of very many, the last ones together."""
         paths = self._paths if op.index is None else op.index or ()
         found = {path: get_text_at_path(op.value, path) for path in paths}
-        return {
-            f"{path}.{n}" if len(texts) > 1 else path: text
+        named = [
+            (f"{path}.{n}" if len(texts) > 1 else path, text)
             for path, texts in found.items()
             for n, text in enumerate(texts)
-        }
+        ]
+        if rest := named[_MOST_TEXTS - 1 :][1:]:
+            name, text = named[_MOST_TEXTS - 1]
+            named[_MOST_TEXTS - 1 :] = [(name, "\n".join([text, *(each for _, each in rest)]))]
+        return {name: text.encode()[:_MOST_BYTES].decode(errors="ignore") for name, text in named}
 
     # Where things are
 
-    def _as(self, alcove: Any, labels: Labels) -> Any:
-        """The store as the user whose room it is, where the first label says that."""
-        if not self._by_user:
-            return alcove
-        if not labels:
+    def _owner(self, labels: Labels) -> str | None:
+        """The user whose room it is, where the first label says that."""
+        if self._by_user and not labels:
             raise InvalidRequest("namespace", "a user as its first label, where each has a room")
-        return alcove.as_user(labels[0])
+        return labels[0] if self._by_user else None
+
+    def _as(self, alcove: Any, labels: Labels) -> Any:
+        """The store as that user."""
+        user = self._owner(labels)
+        return alcove if user is None else alcove.as_user(user)
 
     def _room(self, labels: Labels) -> Labels:
         if self._by_user:
@@ -200,6 +221,16 @@ class AlcoveStore(Opened, BaseStore):
             updated_at=memory.created_at,
             **more,
         )
+
+
+@lru_cache(10_000)
+def _taken(labels: Labels) -> bool:
+    """Whether LangGraph takes these labels; where it does not, it says why."""
+    try:
+        validate_op_namespace(GetOp(labels, ""))
+    except InvalidNamespaceError:
+        return False
+    return True
 
 
 def _matches(condition: MatchCondition, labels: Labels) -> bool:

@@ -7,12 +7,11 @@ import math
 import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
-from weakref import WeakKeyDictionary
 
 from alcove.client import connect
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
-from alcove.core.errors import PayloadTooLarge
+from alcove.core.errors import InvalidRequest
 from alcove.core.records import FoundMemories, Get, Memory, Operation
 
 T = TypeVar("T")
@@ -28,13 +27,15 @@ class Opened:
     def __init__(self, at: At, opening: dict[str, Any]) -> None:
         """`opening`: what `alcove.connect` takes beside a path or a URL."""
         self._store = at if isinstance(at, Store) else connect(at, **opening)
-        self._awaited: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncAlcove] = WeakKeyDictionary()
+        self._awaited: dict[asyncio.AbstractEventLoop, AsyncAlcove] = {}
         self._user: str | None = None
 
     def _twin(self) -> AsyncAlcove:
-        """The store for the event loop that runs."""
+        """The store for the event loop that runs; what was for loops that have ended is let go."""
         loop = asyncio.get_running_loop()
         if loop not in self._awaited:
+            for ended in [each for each in self._awaited if each.is_closed()]:
+                del self._awaited[ended]
             self._awaited[loop] = AsyncAlcove.over(self._store)
         return self._awaited[loop]
 
@@ -68,15 +69,15 @@ class Opened:
 
 
 async def written(alcove: Any, operations: Sequence[Operation]) -> None:
-    """Writes in one transaction, or in several where it is too much for one."""
+    """Writes in one transaction, or in several where they are too many or too large for one."""
     if len(operations) > MOST_OPERATIONS:
         for n in range(0, len(operations), MOST_OPERATIONS):
             await written(alcove, operations[n : n + MOST_OPERATIONS])
         return
     try:
         await given(alcove.batch(operations))
-    except PayloadTooLarge:
-        if len(operations) == 1:
+    except InvalidRequest as error:
+        if len(operations) == 1 or error.field not in ("body", "operations"):
             raise
         half = len(operations) // 2
         await written(alcove, operations[:half])

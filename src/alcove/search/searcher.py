@@ -165,6 +165,8 @@ class Searcher:
         try:
             vector = self._vector(query)
         except EmbedderUnavailable as error:
+            if mode == "semantic" and self._embedder is None:
+                raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
             if mode == "semantic":
                 raise
             # By words alone is what was asked for where there is no embedder; else the scores are missing.

@@ -7,6 +7,7 @@ equals it: `1`, `1.0` and `true` do, as in Python. A field that is not there is 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
+_WORDS = frozenset(name.lstrip("$") for name in _SIGNS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,11 +53,37 @@ class Pattern:
 
 
 def spelled(filter: Any) -> Any:
-    """A filter with the bounds that JSON cannot say written as words; what is no filter as it is."""
-    if isinstance(filter, dict):
-        return {name: spelled(condition) for name, condition in filter.items()}
-    words = {bound: word for word, bound in INFINITIES.items()}
-    return words.get(filter, filter) if isinstance(filter, float) else filter
+    """A filter as JSON can say it, which holds of the same; what is no filter as it is."""
+    if not isinstance(filter, dict):
+        return filter
+    return {name: (_spelled if name == VALUE else _bounds)(part) for name, part in filter.items()}
+
+
+def _bounds(condition: Any) -> Any:
+    """A condition on a field: bounds without end in words, and those beyond 64 bits as the nearest number."""
+    if not isinstance(condition, dict):
+        return condition
+    return {name: _word(part) if name.lstrip("$") in _WORDS else part for name, part in condition.items()}
+
+
+def _spelled(node: Any) -> Any:
+    """A pattern: the same, and for what no value equals, a pattern that holds of none."""
+    if isinstance(node, dict):
+        return {name: _word(part) if name in _SIGNS else _spelled(part) for name, part in node.items()}
+    if isinstance(node, list | tuple):
+        return [*map(_spelled, node)]
+    told = _word(node)
+    return {"$in": []} if told is not node and isinstance(told, str) else told
+
+
+def _word(bound: Any) -> Any:
+    """A number as JSON can say it."""
+    if isinstance(bound, int) and not -(2**63) <= bound < 2**63:
+        infinite = math.inf if bound > 0 else -math.inf
+        bound = float(bound) if abs(bound) < 2**1023 else infinite
+    if not isinstance(bound, float) or math.isfinite(bound):
+        return bound
+    return next((word for word, number in INFINITIES.items() if number == bound), "NaN")
 
 
 def _checked(node: object, field: str, depth: int) -> Iterator[None]:

@@ -1,0 +1,40 @@
+"""Embeddings of LangChain's as an embedder of a store, for who brings LangGraph's `index={"embed": …}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alcove.core.errors import needed_by
+from alcove.search.embedders import Matrix, unit
+
+with needed_by("alcove.integrations.langgraph", extra="langgraph"):
+    from langgraph.store.base import ensure_embeddings
+
+
+class LangChainEmbedder:
+    """Places texts where LangChain's embeddings do, or a function from texts to vectors."""
+
+    def __init__(self, index: Mapping[str, Any]) -> None:
+        """`index`: LangGraph's `embed` and `dims`."""
+        self._embeddings, self.dimensions = ensure_embeddings(index["embed"]), int(index.get("dims") or 0)
+        made = index["embed"] if isinstance(index["embed"], str) else type(self._embeddings).__qualname__
+        self.name = f"langgraph:{made}:{self.dimensions}"
+
+    def windows(self, text: str) -> list[str]:
+        """A text whole, as LangGraph's stores embed it."""
+        return [text]
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """One row of length 1 for each text."""
+        return _rows(self._embeddings.embed_documents([*texts]))
+
+    def embed_query(self, text: str) -> Matrix:
+        """The one row of a question."""
+        return _rows([self._embeddings.embed_query(text)])
+
+
+def _rows(vectors: Sequence[Sequence[float]]) -> Matrix:
+    import numpy as np  # noqa: PLC0415  with the first vector
+
+    return unit(np.asarray(vectors, dtype=np.float32))
