@@ -11,8 +11,9 @@ READY  := $(VENV)/.ready
 serve: $(SERVER)          ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
 	$(BIN)/alcove serve
 
+# Files are spread over two processes, which a machine with two cores has work for.
 test: $(READY)            ## every test, fault and property tests in their short form
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY)        ## the same with the long forms: more kills, more random operations
 	ALCOVE_LONG=1 $(BIN)/python -m pytest --timeout 3000

@@ -23,7 +23,7 @@ def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None:
         subprocess.run(
             [*COMMAND, *line.split()],
             cwd=tmp_path,
-            env=environment(),
+            env=environment(COLUMNS="200"),
             capture_output=True,
             text=True,
             check=True,

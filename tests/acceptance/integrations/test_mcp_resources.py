@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.integrations.mcp_resources import PAGE, memory_at, memory_uri
 from tests.support.mcp_clients import MODES, at_url, run
-from tests.support.players import Player, Table
+from tests.support.players import SPECS, Player, Table
+from tests.support.service import serving
+from tests.support.tokens import FLAGS
 
 ODD = [
     "tea",
@@ -31,6 +34,15 @@ ODD = [
     "alcove://x/y",
     "𝔘",
 ]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
+    """A service of its own: what other tests put into pools would be listed here, too."""
+    folder = tmp_path_factory.mktemp("resources")
+    (specs := folder / "agents.yaml").write_text(SPECS)
+    with serving(folder, *FLAGS, "--agents", specs) as running:
+        yield Table(running, specs)
 
 
 async def everything(client: Client) -> list[list[Any]]:
