@@ -16,7 +16,7 @@ test: $(READY)            ## every test, fault and property tests in their short
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY)        ## the same with the long forms: more kills, more random operations
-	ALCOVE_LONG=1 $(BIN)/python -m pytest --timeout 3000
+	ALCOVE_LONG=1 $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 3000
 
 lint: $(READY)            ## style, types and SQL kept honest
 	$(BIN)/ruff check .

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from tests.support.pages import DOCS, programs
 from tests.support.service import COMMAND, environment
@@ -35,3 +38,11 @@ def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None:
     assert "allergic to peanuts" in reviewed
     assert "alice" in wiped
     assert not any(b"peanuts" in file.read_bytes() for file in tmp_path.glob("memory.db*"))
+
+
+def test_the_example_remembers_for_who_said_it_and_for_nobody_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(DOCS.parent / "examples" / "any_app.py"), run_name="__main__")
+    answers = [line.split("  (")[0].strip() for line in capsys.readouterr().out.splitlines()[1::2]]
+    assert answers == ["Noted.", "Rice with vegetables, no nuts.", "Noted."]
