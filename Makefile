@@ -40,7 +40,7 @@ $(BIN)/python:
 
 # Each stamp says that one extra is installed; what serving needs is a part of what testing needs.
 $(SERVER): pyproject.toml | $(BIN)/python
-	$(PIP) '.[knowledge,llm,server,tokens]'
+	$(PIP) '.[knowledge,llm,mcp,server,tokens]'
 	touch $@
 
 $(READY): pyproject.toml | $(BIN)/python

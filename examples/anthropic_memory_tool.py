@@ -1,4 +1,6 @@
-"""Anthropic's memory tool with its files in Alcove. Run it: python examples/anthropic_memory_tool.py
+"""Anthropic's memory tool with its files in Alcove.
+
+Run it: pip install '.[anthropic]', then python examples/anthropic_memory_tool.py
 
 With ANTHROPIC_API_KEY it talks with Claude; without, with a stand-in that makes two notes and reads them.
 """

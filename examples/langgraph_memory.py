@@ -1,6 +1,6 @@
 """A LangGraph agent with memory: its store and its checkpoints in one sealed file.
 
-Run it: pip install 'alcove[langgraph]' langgraph, then python examples/langgraph_memory.py
+Run it: pip install '.[langgraph]' langgraph, then python examples/langgraph_memory.py
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def main(folder: Path) -> None:
         every = AlcoveSaver(memory).list(None)
         print("threads:      ", sorted({each.config["configurable"]["thread_id"] for each in every}))
         print("alice, erased:", memory.wipe("alice").removed["memories"], "memories")
-        print("what is left: ", store.search(("alice",)), len(store.search(("bob",))))
+        left = {user: len(store.search((user,))) for user in ("alice", "bob")}
+        print("what is left: ", left)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""An agent's memory through the Model Context Protocol. Run it: python examples/mcp_client.py"""
+"""An agent's memory through the Model Context Protocol.
+
+Run it: pip install '.[mcp]', then python examples/mcp_client.py
+"""
 
 from __future__ import annotations
 

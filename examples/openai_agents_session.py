@@ -1,4 +1,6 @@
-"""OpenAI's Agents SDK with sessions in Alcove. Run it: python examples/openai_agents_session.py
+"""OpenAI's Agents SDK with sessions in Alcove.
+
+Run it: pip install '.[openai-agents]', then python examples/openai_agents_session.py
 
 With OPENAI_API_KEY it talks with OpenAI; without, with a stand-in that knows just what it is sent.
 """

@@ -1,4 +1,6 @@
-"""A Pydantic AI agent with memory tools of Alcove. Run it: python examples/pydantic_ai_toolset.py
+"""A Pydantic AI agent with memory tools of Alcove.
+
+Run it: pip install '.[pydantic-ai]', then python examples/pydantic_ai_toolset.py
 
 With ANTHROPIC_API_KEY it talks with Claude; without, with a stand-in that does as it is told.
 """

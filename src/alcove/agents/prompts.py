@@ -218,8 +218,15 @@ class Prompts:
         """Offers messages of any of the user's conversations that fit the message, the oldest first."""
         name, user, shown = turn.rooms.agent.name, turn.rooms.user, assembly.said()
         most, who = turn.rooms.agent.memory.conversation.recall, keeper(turn.caller, name)
-        found = self._memories.answers(who, turns_room(name, user), question, limit=most + len(shown))
-        fitting = [each for each in map(said_in, found) if each and each.message.content not in shown][:most]
+        found = self._memories.answers(
+            who, turns_room(name, user), question, limit=min(100, 2 * most + len(shown))
+        )
+        fitting: list[Said] = []
+        for each in filter(None, map(said_in, found)):
+            if each.message.content not in shown:
+                shown.add(each.message.content)  # who says a thing again and again is heard once
+                fitting.append(each)
+        del fitting[most:]
         ranked = sorted(enumerate(fitting), key=lambda pair: (pair[1].message.at, pair[1].number))
         assembly.offer("earlier", [_said_piece(said, wanted=-place) for place, said in ranked])
 

@@ -15,14 +15,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from alcove.agents.specs import Agent, Catalogue, Kind, Team, may_use
+from alcove.agents.specs import NO_NAMES, Agent, Catalogue, Kind, Team, may_use
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.store import validation
 
 Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
-OWNERS = frozenset({"u", "user"})
+OWNERS = frozenset(NO_NAMES)
 """Segments that say whose a namespace is; no template and no name may spell one."""
 RESERVED = frozenset(
     {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",

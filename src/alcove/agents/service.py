@@ -89,7 +89,7 @@ class Agents(Runs):
         super().__init__(memories)
         self._watched = watched
         self._authentication = authentication
-        self._catalogue = Catalogue()
+        self._catalogue = Catalogue(unspecified=watched is None)
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.calls = Calls(memories)
@@ -227,6 +227,8 @@ class Agents(Runs):
         `session_id`, `team`, `instances`: where the call is made; the last are ids of runs by their kind.
         """
         spec = self.agent(principal, agent)
+        if not isinstance(arguments, Mapping):
+            raise InvalidRequest("arguments", "an object")
         started, bound = time.perf_counter(), self._memories.bound(principal.user_id)
         outcome, room, known, turn = "ok", None, None, None
         try:

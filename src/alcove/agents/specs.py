@@ -7,6 +7,7 @@ told in `api/fields.toml`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -32,6 +33,8 @@ EVERYBODY = "*"
 GROUP = "group:"
 SYSTEM = "system"
 """The owner of specs that belong to the operator: no user has this name for `shared_with`."""
+NO_NAMES = ("u", "user")
+"""What says in a namespace whose it is, and so can name no agent, team or pool."""
 
 
 class Private(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,6 +115,18 @@ class Agent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory: AgentMemory = AgentMemory()
 
 
+UNSPECIFIED = AgentMemory(
+    conversation=Conversation(summarize=True, recall=10), session_memory=SessionMemory(), long_term=LongTerm()
+)
+"""What an agent remembers that has no spec."""
+
+
+@functools.lru_cache(1024)
+def unspecified(name: str) -> Agent | None:
+    """The agent of a name that has no spec; None for what can be no name."""
+    return Agent(name=name, memory=UNSPECIFIED) if 1 <= len(name) <= 128 and name not in NO_NAMES else None
+
+
 class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Agents that work together, and the room they share."""
 
@@ -177,10 +192,12 @@ class Catalogue:
     knowledge: Mapping[str, Knowledge] = field(default_factory=lambda: MappingProxyType({}))
     """Sources by name, their paths made absolute."""
     warnings: tuple[str, ...] = ()
+    unspecified: bool = False
+    """Whether there is an agent of any name, because nothing was specified."""
 
     def agent_for(self, principal: Principal, name: str) -> Agent:
         """The agent; one that this caller may not use is as one that does not exist."""
-        agent = self.agents.get(name)
+        agent = unspecified(name) if self.unspecified else self.agents.get(name)
         if agent is None or not may_use(agent, principal):
             raise NotFound(f"there is no agent {short(name)}")
         return agent

@@ -67,8 +67,12 @@ def review(store: Store, user: str, limit: int) -> None:
     Example:  alcove review alice
     """
     found = by_cursor(store.admin.memories_of, user, field="items", limit=limit)
-    columns = "id, written=created_at, namespace, key, value"
-    show_table(found, columns, empty=f"nothing of {plain(user)} is held")
+    output.show_blocks(
+        found,
+        lambda each: f"{shown(each.created_at)}  {shown(each.namespace)}",
+        lambda each: (f"{plain(each.key)}: {shown(each.value)}", each.id),
+        empty=f"nothing of {plain(user)} is held",
+    )
 
 
 @command()

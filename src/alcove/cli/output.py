@@ -71,6 +71,22 @@ def show_table(
         click.echo(empty, err=True)
 
 
+def show_blocks(
+    records: Iterable[T], head: Callable[[T], str], lines: Callable[[T], Iterable[str]], *, empty: str
+) -> None:
+    """Many answers that are too long for a row: each a head and lines below it, or one a line of JSON."""
+    none = True
+    for record in records:
+        none = False
+        if as_json():
+            click.echo(compact(record))
+        else:
+            click.echo(click.style(head(record), bold=True))
+            click.echo("\n".join(f"  {line}" for line in lines(record)))
+    if none and not as_json():
+        click.echo(empty, err=True)
+
+
 def _field(record: Any, path: str) -> object:
     for name in path.split("."):
         record = record[name] if isinstance(record, dict) else getattr(record, name)

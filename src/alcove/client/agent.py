@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from alcove.agents.context import DEFAULT_BUDGET, Context
 from alcove.agents.messages import Message
 from alcove.agents.sessions import Added
 from alcove.agents.tools.base import Answer, Format
+from alcove.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from alcove.client.asynchronous import AsyncAgentsHandle
@@ -45,9 +48,9 @@ class AgentHandle:
         """The agent's memory tools, as a provider wants to be told of them."""
         return self.agents.tools(self.name, format)
 
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        """Runs one of them with the arguments that a model gave."""
-        return self.agents.call_with(self.name, tool, arguments, session_id=self.session_id)
+    def call(self, tool: str, arguments: Mapping[str, Any] | str) -> Answer:
+        """Runs one of them with the arguments that a model gave, as an object or as JSON."""
+        return self.agents.call_with(self.name, tool, _object(arguments), session_id=self.session_id)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,15 @@ class AsyncAgentHandle:
         """The agent's memory tools, as a provider wants to be told of them."""
         return await self.agents.tools(self.name, format)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        """Runs one of them with the arguments that a model gave."""
-        return await self.agents.call_with(self.name, tool, arguments, session_id=self.session_id)
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> Answer:
+        """Runs one of them with the arguments that a model gave, as an object or as JSON."""
+        return await self.agents.call_with(self.name, tool, _object(arguments), session_id=self.session_id)
+
+
+def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    if isinstance(arguments, Mapping):
+        return arguments
+    try:
+        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRequest("arguments", "an object, or JSON of one") from None

@@ -149,7 +149,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         self, name: str, *, session_id: str = SESSION, specs: Specs | None = None, llm: LLM | None = None
     ) -> AsyncAgentHandle:
         """One agent in one conversation, as `Store.agent` gives it."""
-        return AsyncAgentHandle(AsyncAgentsHandle(self.transport.agent(name, specs, llm)), name, session_id)
+        return AsyncAgentHandle(AsyncAgentsHandle(self.transport.agent(specs, llm)), name, session_id)
 
     async def close(self) -> None:
         """Closes the store, for every handle over it."""

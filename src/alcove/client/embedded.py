@@ -30,13 +30,6 @@ from alcove.store.memories import Memories
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
-UNSPECIFIED: Mapping[str, object] = {
-    "conversation": {"summarize": True, "recall": 10},
-    "session_memory": True,
-    "long_term": {},
-}
-"""What an agent remembers that has no spec."""
-
 
 class LocalTransport(Transport):
     """Operations done by services in this process, as one principal."""
@@ -55,6 +48,11 @@ class LocalTransport(Transport):
         return Principal(user_id, claims={"sub": user_id, "roles": [*roles]})
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
+        if specs is None:
+            raise InvalidRequest("specs", "the path of a file or folder of agent specs, or a mapping")
+        return self.agent(specs, llm)
+
+    def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
         agents = self.services["store"].agents(specs, llm)
         of_agents = {
@@ -62,10 +60,6 @@ class LocalTransport(Transport):
         }  # fmt: skip
         other.services = {**self.services, **of_agents}
         return other
-
-    def agent(self, name: str, specs: Specs | None, llm: LLM | None) -> Self:
-        unspecified = {"agents": [{"name": name, "memory": UNSPECIFIED}]}
-        return self.agents(unspecified if specs is None else specs, llm)
 
     def close(self) -> Any:
         self.services["store"].close()

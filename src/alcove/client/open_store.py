@@ -15,7 +15,6 @@ from alcove.agents.service import Agents
 from alcove.agents.token_use import Usage
 from alcove.api.operation import Operation, Streaming
 from alcove.core.background import Worker
-from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
@@ -56,7 +55,7 @@ class OpenStore:
         admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
         self._settings = settings
         self._clock = clock
-        self._agents: dict[tuple[Path | bytes, LLM | None], Agents] = {}
+        self._agents: dict[tuple[Path | bytes | None, LLM | None], Agents] = {}
         self._opening = threading.Lock()
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         if settings.sweep_interval:
@@ -64,24 +63,22 @@ class OpenStore:
             admin.wake = self._sweeper.wake
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
-        """The agents and teams of some specs, at work on this store, and with a model."""
+        """The agents and teams of some specs, at work on this store; without specs, agents of any name."""
         from alcove.agents.spec_loading import Given, Watched  # noqa: PLC0415  loads YAML, which few need
 
-        if specs is None:
-            raise InvalidRequest("specs", "the path of a file or folder of agent specs, or a mapping")
-        place: Path | bytes
+        place: Path | bytes | None = None
         if isinstance(specs, Mapping):
             place = validation.json(dict(specs), "specs")
-        else:
+        elif specs is not None:
             place = Path(specs).absolute()
         with self._opening:  # of two, one would be left to itself, with the calls it was to record
             if (place, llm) not in self._agents:
                 depth = self._settings.max_depth
-                watched = (
-                    Given(place, max_depth=depth)
-                    if isinstance(place, bytes)
-                    else Watched(place, max_depth=depth)
-                )
+                watched: Given | Watched | None = None
+                if isinstance(place, bytes):
+                    watched = Given(place, max_depth=depth)
+                elif place is not None:
+                    watched = Watched(place, max_depth=depth)
                 settings, provider = resolved(llm)
                 self._agents[place, llm] = Agents(
                     self.memories,

@@ -45,8 +45,8 @@ class Transport(ABC):
     def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
         """How the operations of these agents are done; `llm` is the model that they talk with."""
 
-    def agent(self, name: str, specs: Specs | None, llm: LLM | None) -> Self:
-        """How the operations of one agent are done, which may have no spec."""
+    def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
+        """The same, of agents that may have no spec."""
         return self.agents(specs, llm)
 
     @abstractmethod
@@ -174,10 +174,10 @@ class Store(OverStore, Handle):
     ) -> AgentHandle:
         """One agent at work for this principal in one conversation.
 
-        `specs`, `llm`: as for `agents`. In a file an agent needs no spec: it then remembers conversations and
-        what it is told to remember for good.
+        `specs`, `llm`: as for `agents`. In a file, and at a server that was started without any, an agent
+        needs no spec: it then remembers conversations and what it is told to remember for good.
         """
-        return AgentHandle(AgentsHandle(self.transport.agent(name, specs, llm)), name, session_id)
+        return AgentHandle(AgentsHandle(self.transport.agent(specs, llm)), name, session_id)
 
     def close(self) -> None:
         """Closes the store, for every handle over it."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
-from alcove.core.errors import needed_by
+from alcove.core.errors import InvalidRequest, needed_by
 from alcove.core.waiting import at_once
 from alcove.integrations.calling import MENDABLE
 from alcove.integrations.memory_files import MemoryFiles
@@ -27,6 +27,8 @@ class AlcoveMemoryTool(BetaAbstractMemoryTool):
     ) -> None:
         """`store`: as the user: `alcove.connect("memory.db", user="alice")`. `agent`: whose memory it is."""
         super().__init__(cache_control=cache_control)
+        if not isinstance(store, Store):
+            raise InvalidRequest("store", "an open store: alcove.connect(…)")
         self._files = MemoryFiles(store, agent)
 
     def call(self, input: object) -> str:
@@ -52,6 +54,8 @@ class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
     ) -> None:
         """`store`: as the user: `AsyncAlcove("memory.db", user="alice")`. `agent`: whose memory it is."""
         super().__init__(cache_control=cache_control)
+        if not isinstance(store, AsyncAlcove):
+            raise InvalidRequest("store", "an open store that is awaited: AsyncAlcove(…)")
         self._files = MemoryFiles(store, agent)
 
     async def call(self, input: object) -> str:

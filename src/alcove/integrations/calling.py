@@ -7,12 +7,19 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
+from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MENDABLE = (InvalidRequest, NotFound, Conflict)
 """Errors that a model can do something about: wrong arguments, nothing there, changed since it was read."""
+
+
+def checked_handle(handle: object) -> None:
+    """Refuses what is no agent's handle before anything is done with it."""
+    if not isinstance(handle, AgentHandle | AsyncAgentHandle):
+        raise InvalidRequest("handle", 'an agent of a store: store.agent("helper")')
 
 
 async def awaited(

@@ -21,7 +21,7 @@ from alcove.agents.messages import Message
 from alcove.agents.sessions import MOST_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, needed_by
-from alcove.integrations.calling import MENDABLE, awaited
+from alcove.integrations.calling import MENDABLE, awaited, checked_handle
 
 with needed_by("alcove.integrations.openai_agents", extra="openai-agents"):
     from agents import FunctionTool, SessionSettings, Tool
@@ -44,6 +44,7 @@ class AlcoveSession:
 
         `session_settings`: `SessionSettings(limit=50)` gives the model the last fifty items, not all of them.
         """
+        checked_handle(handle)
         self.session_id = handle.session_id
         self.session_settings = session_settings
         self._handle = handle
@@ -101,6 +102,7 @@ def function_tools(handle: AgentHandle) -> list[Tool]: ...
 def function_tools(handle: AsyncAgentHandle) -> Coroutine[Any, Any, list[Tool]]: ...
 def function_tools(handle: AgentHandle | AsyncAgentHandle) -> list[Tool] | Coroutine[Any, Any, list[Tool]]:
     """The agent's memory tools, for `Agent(tools=…)`; of a handle that is awaited, await it."""
+    checked_handle(handle)
     if isinstance(handle, AgentHandle):
         return [_tool(handle, each) for each in handle.tools("responses")]
 

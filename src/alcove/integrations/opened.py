@@ -26,6 +26,8 @@ class Opened:
 
     def __init__(self, at: At, opening: dict[str, Any]) -> None:
         """`opening`: what `alcove.connect` takes beside a path or a URL."""
+        if not isinstance(at, Store | str | os.PathLike):
+            raise InvalidRequest("at", "the path of a file, a URL, or a store that `alcove.connect` opened")
         self._store = at if isinstance(at, Store) else connect(at, **opening)
         self._awaited: dict[asyncio.AbstractEventLoop, AsyncAlcove] = {}
         self._user: str | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
-from alcove.core.errors import needed_by
-from alcove.integrations.calling import MENDABLE, awaited
+from alcove.core.errors import InvalidRequest, needed_by
+from alcove.integrations.calling import MENDABLE, awaited, checked_handle
 
 with needed_by("alcove.integrations.pydantic_ai", extra="pydantic-ai"):
     from pydantic_ai import ModelRetry, RunContext, ToolDefinition
@@ -26,6 +26,7 @@ class AlcoveToolset(AbstractToolset[Any]):
         `max_retries`: how often in a row a model may call one tool in vain: with wrong arguments, or for what
         is not there. After that the run fails, as Pydantic AI has it.
         """
+        checked_handle(handle)
         self._handle, self._id, self._max_retries = handle, id, max_retries
 
     @property
@@ -58,5 +59,7 @@ class AlcoveToolset(AbstractToolset[Any]):
             raise ModelRetry("arguments: expected a JSON object")
         try:
             return (await awaited(self._handle.call, name, tool_args)).text
-        except MENDABLE as error:
+        except InvalidRequest as error:
             raise ModelRetry(error.message) from error
+        except MENDABLE as error:  # that nothing is there is an answer, too
+            return f"error: {' '.join(error.message.split())}"

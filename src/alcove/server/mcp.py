@@ -114,7 +114,7 @@ class McpEdge:
         self._exchanges: Exchanges | None = None
 
     def resources(self) -> list[Resource]:
-        """What stands in no OpenAPI document: MCP describes itself, to who asks in its words."""
+        """The routes, which stand in no OpenAPI document: MCP has a description of its own."""
         shared: dict[str, Any] = {"tag": "mcp", "refusal": RpcError, "query": McpQuery}
         there, nowhere = "/mcp/{agent}", "/mcp"
         return [

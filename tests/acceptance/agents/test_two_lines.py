@@ -128,5 +128,26 @@ def test_specs_may_be_given_as_data_and_are_checked_as_those_of_a_file(tmp_path:
             memory.agent("a", specs={"agents": [{"name": "a", "memory": {"convers": {}}}]})
         with pytest.raises(InvalidRequest, match="specs"):
             memory.agents({"agents": {1, 2}})
-        with pytest.raises(alcove.AlcoveError, match="another name"):
-            memory.agent("u")
+        for name in ("u", "user", "", "x" * 129):
+            with pytest.raises(NotFound, match="there is no agent"):
+                memory.agent(name).context("hello")
+
+
+def test_a_server_without_specs_has_agents_of_any_name_and_one_with_specs_has_those(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path) as service, alcove.connect(service.url) as memory:
+        helper = memory.agent("helper")
+        helper.in_session("monday").remember(ALLERGY)
+        assert "peanuts" in "".join(told(helper, "Can I eat peanuts?", "earlier"))
+        assert helper.call("memory_remember", '{"content": "Cooks on Sundays"}').text
+        with pytest.raises(InvalidRequest, match="arguments: expected an object"):
+            helper.call("memory_remember", "not JSON")
+        with pytest.raises(NotFound, match="there is no agent 'u'"):
+            memory.agent("u").context("hello")
+    (specs := tmp_path / "agents.yaml").write_text(SPECS)
+    (other := tmp_path / "other").mkdir()
+    with serving(other, "--agents", specs) as service, alcove.connect(service.url) as memory:
+        nobody = memory.agent("nobody")
+        with pytest.raises(NotFound, match="there is no agent 'nobody'"):
+            nobody.context("hello")

@@ -29,4 +29,4 @@ def test_the_example_remembers_for_each_user_and_forgets_one(capsys: pytest.Capt
     said = capsys.readouterr().out.splitlines()
     assert "    You once said: I am allergic to peanuts" in said
     assert said.count("    Nice to meet you.") == 2
-    assert said[-1].split() == ["what", "is", "left:", "[]", "1"]
+    assert said[-1].endswith("{'alice': 0, 'bob': 1}")

@@ -29,7 +29,7 @@ const found = await client.POST("/v1/memories/search", {
 });
 for (const item of found.data?.items ?? []) console.log(item.key, item.value.cups, item.score! > 0);
 const agent = await client.POST("/v1/agents/{agent}/context", {
-  params: { path: { agent: "nobody" } },
+  params: { path: { agent: "u" } },
   body: { session_id: "s", message: "hello" },
 });
 console.log(put.data?.revision, agent.error?.code);

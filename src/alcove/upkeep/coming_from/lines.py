@@ -11,6 +11,7 @@ import msgspec
 
 from alcove.agents.conversations import checked, turns_room
 from alcove.agents.messages import Message
+from alcove.agents.specs import NO_NAMES
 from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import checked_user
@@ -81,7 +82,7 @@ def turns(
     it, and what was said later comes after it; those of one second count on.
     """
     agent, user, session = room
-    if agent in ("u", "user"):
+    if agent in NO_NAMES:
         raise InvalidRequest("agent", f"another name: {agent!r} has a meaning in namespaces")
     namespace = [*turns_room(agent, checked_user(user, "user"), session)]
     messages = [*_checked(account, place, said)]
