@@ -222,9 +222,11 @@ def test_a_memory_is_found_by_review_and_removed(command: Command) -> None:
     with Alcove(command.path, settings=QUIET) as store:
         for key in ("kept", "gone"):
             store.as_user(user).put(("user", user, "notes"), key, {"text": f"a {key} thing"})
-    rows = command.run("review", user, COLUMNS="60").stdout.splitlines()[1:]
     ids = {each["key"]: each["id"] for each in command.lines("review", user)}
-    assert [row.split()[0] for row in rows] == [ids["kept"], ids["gone"]]
+    told = command.says("review", user).splitlines()
+    assert told[0].endswith(f"  user:{user}:notes")
+    assert [line.strip() for line in told[1:3]] == ['kept: {"text":"a kept thing"}', ids["kept"]]
+    assert told[5].strip() == ids["gone"]
     assert "--yes" in command.refuses("remove", user, ids["gone"])
     assert command.says("remove", user, ids["gone"], "--yes") == f"removed {ids['gone']}\n"
     assert [each["key"] for each in command.lines("review", user)] == ["kept"]

@@ -117,17 +117,18 @@ def test_a_model_is_asked_again_where_it_can_do_better(place: Place) -> None:
     with place.open() as store:
         Agent(script.model, toolsets=[AlcoveToolset(place.helper(store, "s"))]).run_sync("Go.")
     outcomes = [each.outcome for each in script.told]
-    assert outcomes == ["retried", "retried", "success", *["retried"] * 4]
+    assert outcomes == ["retried", "retried", "success", "success", "success", "retried", "retried"]
+    assert all(text.startswith("error: ") for text in script.texts[3:5])
     assert script.texts[0].startswith("content: expected")
     assert script.texts[1] == "arguments: expected a JSON object"
     assert "namespace: expected one of" in script.texts[5]
 
 
 def test_who_does_not_do_better_ends_the_run(place: Place) -> None:
-    script = Script(*[("recall", {"key": "coffee"})] * 9)
+    script = Script(*[("remember", {"key": "coffee"})] * 9)
     with place.open() as store:
         toolset = AlcoveToolset(place.helper(store), max_retries=2)
-        with pytest.raises(UnexpectedModelBehavior, match="recall"):
+        with pytest.raises(UnexpectedModelBehavior, match="remember"):
             Agent(script.model, toolsets=[toolset]).run_sync("Go.")
     assert len(script.told) == 2
 

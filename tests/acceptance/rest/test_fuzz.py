@@ -65,7 +65,7 @@ def as_lines(context: Any, value: Any) -> bytes:
 
 @pytest.mark.parametrize("rooms", ["anybody's", "one's own"])
 def test_every_answer_is_one_that_the_description_names(service: Service, rooms: str) -> None:
-    schema = _described(service).exclude(path_regex=ADMIN).exclude(path=ENDLESS)
+    schema = _described(service).exclude(path_regex=ADMIN).exclude(path=ENDLESS).exclude(path_regex="/chat$")
     if rooms == "one's own":
         for key in KEYS:
             body = {"namespace": OWN, "key": key, "value": {"n": 1}, "index": {"text": "tea"}}
