@@ -169,3 +169,35 @@ def test_a_batch_can_wait_for_the_index(ranked: Ranked) -> None:
     assert len(ranked.keys(limit=100)) == 21
     found = ranked.alice.search(HOME, query="green tea 7", mode="semantic", limit=100)
     assert all(isinstance(each, Memory) and each.score is not None for each in found)
+
+
+def test_pages_by_cursor_miss_and_repeat_nothing_while_others_write(alice: Alcove) -> None:
+    for n in range(10):
+        alice.put((*HOME, "below") if n % 2 else HOME, f"k{n}", {"n": n})
+    first = alice.search(HOME, limit=4)
+    assert first.after_cursor
+    alice.delete(HOME, "k0")
+    alice.put(HOME, "k00", {})
+    rest = alice.search(HOME, limit=100, after_cursor=first.after_cursor)
+    assert rest.after_cursor is None
+    keys = [each.key for each in [*first, *rest]]
+    assert keys == ["k0", "k2", "k4", "k6", "k8", "k1", "k3", "k5", "k7", "k9"]
+    odd = alice.search(HOME, limit=1, filter={"$value": {"n": 1}}, after_cursor=first.after_cursor)
+    assert [each.key for each in odd] == ["k1"]
+
+
+@pytest.mark.parametrize("wrong", [{"after_cursor": "x"}, {"after_cursor": "AQAAAAAAAAAB"}])
+def test_a_cursor_of_something_else_is_refused(alice: Alcove, wrong: dict[str, str]) -> None:
+    alice.put(HOME, "k", {})
+    with pytest.raises(InvalidRequest, match="after_cursor"):
+        alice.search(HOME, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_cursor_is_for_the_order_of_keys(alice: Alcove) -> None:
+    for n in range(3):
+        alice.put(HOME, f"k{n}", {})
+    last = alice.search(HOME, limit=1).after_cursor
+    with pytest.raises(InvalidRequest, match="after_cursor: expected neither a query nor an offset"):
+        alice.search(HOME, after_cursor=last, offset=1)
+    with pytest.raises(InvalidRequest, match="after_cursor"):
+        alice.search(HOME, after_cursor=last, query="tea")

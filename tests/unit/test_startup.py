@@ -31,6 +31,7 @@ OWN_EXTRA = {
     "integrations/openai_agents.py": "openai-agents",
     "integrations/pydantic_ai.py": "pydantic-ai",
     "integrations/langgraph.py": "langgraph",
+    "integrations/langgraph_checkpoints.py": "langgraph",
     "integrations/langgraph_embeddings.py": "langgraph",
     "integrations/langgraph_threads.py": "langgraph",
     "llm/anthropic.py": "anthropic",

@@ -22,9 +22,16 @@ from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
-from alcove.agents.specs import Agent
+from alcove.agents.specs import Agent, short
 from alcove.agents.tools import Turn, offered
-from alcove.core.errors import AlcoveError, InvalidRequest, Unavailable, UpstreamFailed, UpstreamTimeout
+from alcove.core.errors import (
+    AlcoveError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from alcove.core.principal import Principal
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
@@ -105,6 +112,8 @@ class Runner:
     async def turn(self, principal: Principal, asked: TurnRequest) -> AsyncGenerator[ChatEvent, None]:
         """One turn: pieces of the answer and tools as they come, then the reply."""
         spec, run = self._agents.agent(principal, asked.agent), self.waiting.run
+        if not self._agents.talks:
+            raise NotFound(f"{short(asked.agent)} does not talk: it has no spec on this server")
         work = _Work(self._settings.turn_seconds)
         async with self._alone(principal, spec, asked.session_id, work):
             with work.stage("context"):

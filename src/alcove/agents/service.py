@@ -89,6 +89,8 @@ class Agents(Runs):
         super().__init__(memories)
         self._watched = watched
         self._authentication = authentication
+        self.talks = watched is not None or not authentication
+        """Whether agents talk; without specs they do not for everybody, since a model costs its operator."""
         self._catalogue = Catalogue(unspecified=watched is None)
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}

@@ -14,7 +14,7 @@ from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
 from alcove.core.clock import Clock, system_clock
-from alcove.core.errors import InvalidRequest, StoreError
+from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.settings import Settings
 from alcove.engine.commit import Observer
@@ -40,6 +40,8 @@ class LocalTransport(Transport):
         self.principal = principal
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
+        if self.services["memories"].process != os.getpid():
+            raise Unavailable("this store was opened before the process was forked; open it again")
         return partial(operation.does, self.services[operation.tag], self.principal)
 
     def user(self, user_id: str, roles: Iterable[str]) -> Principal:

@@ -41,18 +41,47 @@ def portion(
 
 def encode(seq: int) -> str:
     """The cursor of the position after an event: opaque text that can be kept for ever."""
-    body = b"\1" + seq.to_bytes(8, "big")
-    return base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode().rstrip("=")
+    return _told(b"\1" + seq.to_bytes(8, "big"))
 
 
 def decode(cursor: object, field: str = "after_cursor") -> int:
     """The position a cursor stands for; an altered or foreign one is an error, never a restart."""
+    seq = int.from_bytes(_body(cursor, b"\1", field)[:8], "big")
+    if seq < 2**63 and encode(seq) == cursor:
+        return seq
+    raise _foreign(field)
+
+
+def encode_place(ns: bytes, key: bytes) -> str:
+    """The cursor of the place after a memory, in the order of namespaces and keys."""
+    return _told(b"\2" + len(ns).to_bytes(2, "big") + ns + key)
+
+
+def decode_place(cursor: object, field: str = "after_cursor") -> tuple[bytes, bytes]:
+    """The namespace and key of the memory that a cursor stands after."""
+    body = _body(cursor, b"\2", field)
+    length = int.from_bytes(body[:2], "big")
+    ns, key = body[2 : 2 + length], body[2 + length :]
+    if encode_place(ns, key) == cursor:
+        return ns, key
+    raise _foreign(field)
+
+
+def _told(body: bytes) -> str:
+    return base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode().rstrip("=")
+
+
+def _body(cursor: object, kind: bytes, field: str) -> bytes:
+    """What a cursor of a kind holds, without its check sum."""
     if isinstance(cursor, str) and cursor.isascii():
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         except (binascii.Error, ValueError):
             raw = b""
-        seq = int.from_bytes(raw[1:9], "big")
-        if seq < 2**63 and encode(seq) == cursor:
-            return seq
-    raise InvalidRequest(field, "a cursor that an earlier answer gave")
+        if raw[:1] == kind and len(raw) > 6:
+            return raw[1:-4]
+    raise _foreign(field)
+
+
+def _foreign(field: str) -> InvalidRequest:
+    return InvalidRequest(field, "a cursor that an earlier answer gave")

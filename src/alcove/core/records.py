@@ -90,11 +90,13 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
 class FoundMemories(list[Memory]):
     """What a search found, best first; `degraded` says why it is less than it could be, if it is.
 
-    `next_offset` is where to go on, if it ended before its limit because it would be too large.
+    `next_offset` is where to go on, if it ended before its limit because it would be too large. Without a
+    query, `after_cursor` is there as long as there is more.
     """
 
     degraded: str | None = None
     next_offset: int | None = None
+    after_cursor: str | None = None
 
 
 class Deletion(Struct, frozen=True, kw_only=True):

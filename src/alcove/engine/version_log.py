@@ -150,7 +150,7 @@ class Transaction:
         kind: Kind = "update" if newest.live else "add"
         expires_at = self.at + put.ttl if put.until is None and put.ttl is not None else put.until
         original_at, first_at = map(self._past, (put.original_at, put.added_at))
-        added_at = newest.added_at if newest.live else first_at
+        added_at = min(filter(None, (newest.added_at, original_at))) if newest.live else first_at
         row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
                   put.data_key, put.sealed, put.attributes, put.index_text, original_at, put.ttl,
                   added_at)  # fmt: skip

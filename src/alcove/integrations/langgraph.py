@@ -180,7 +180,10 @@ class AlcoveStore(Opened, BaseStore):
     def _texts(self, op: PutOp) -> dict[str, str]:
         """The texts by which an item is found, each by its path; of very many, the last ones together."""
         paths = self._paths if op.index is None else op.index or ()
-        found = {path: get_text_at_path(op.value, path) for path in paths}
+        try:
+            found = {path: get_text_at_path(op.value, path) for path in paths}
+        except RecursionError:
+            raise InvalidRequest("value", "at most 100 levels of nesting") from None
         named = [
             (f"{path}.{n}" if len(texts) > 1 else path, text)
             for path, texts in found.items()

@@ -18,8 +18,7 @@ class LangChainEmbedder:
     def __init__(self, index: Mapping[str, Any]) -> None:
         """`index`: LangGraph's `embed` and `dims`."""
         self._embeddings, self.dimensions = ensure_embeddings(index["embed"]), int(index.get("dims") or 0)
-        made = index["embed"] if isinstance(index["embed"], str) else type(self._embeddings).__qualname__
-        self.name = f"langgraph:{made}:{self.dimensions}"
+        self.name = f"langgraph:{_named(index['embed'])}:{self.dimensions}"
 
     def windows(self, text: str) -> list[str]:
         """A text whole, as LangGraph's stores embed it."""
@@ -32,6 +31,16 @@ class LangChainEmbedder:
     def embed_query(self, text: str) -> Matrix:
         """The one row of a question."""
         return _rows([self._embeddings.embed_query(text)])
+
+
+def _named(embed: Any) -> str:
+    """What tells one model from another: what it is called, or where it is defined."""
+    if isinstance(embed, str):
+        return embed
+    kind = embed if hasattr(embed, "__qualname__") else type(embed)
+    models = (getattr(embed, name, None) for name in ("model", "model_name", "model_id", "deployment"))
+    called = [each for each in models if isinstance(each, str)]
+    return ".".join([kind.__module__, kind.__qualname__, *called[:1]])
 
 
 def _rows(vectors: Sequence[Sequence[float]]) -> Matrix:

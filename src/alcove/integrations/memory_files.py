@@ -15,7 +15,7 @@ from alcove.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLar
 from alcove.core.records import Delete, Entry, Get, Memory, Operation, Put
 from alcove.integrations import memory_paths as paths
 from alcove.integrations.memory_paths import ROOT, checked_path
-from alcove.integrations.opened import given
+from alcove.integrations.opened import given, got
 
 MOST_FILES = 500
 """Files of one user with one agent: a move of them all is one batch."""
@@ -113,8 +113,8 @@ class MemoryFiles:
             if not (moved := paths.within(old, keys)):
                 raise NotFound(f"The path {old} does not exist")
             paths.refuse_taken(new, keys)
-            found = await given(self._store.batch([Get(at, key) for key in moved]))
-            files = [each for each in found if isinstance(each, Memory)]
+            found = await got(self._store, [Get(at, key) for key in moved])
+            files = [each for each in found if each]
             steps: list[Operation] = [Delete(at, each.key, each.revision) for each in files]
             for each in files:
                 place = new + each.key[len(old) :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
@@ -30,16 +31,18 @@ class Opened:
             raise InvalidRequest("at", "the path of a file, a URL, or a store that `alcove.connect` opened")
         self._store = at if isinstance(at, Store) else connect(at, **opening)
         self._awaited: dict[asyncio.AbstractEventLoop, AsyncAlcove] = {}
+        self._twins = threading.Lock()
         self._user: str | None = None
 
     def _twin(self) -> AsyncAlcove:
         """The store for the event loop that runs; what was for loops that have ended is let go."""
         loop = asyncio.get_running_loop()
-        if loop not in self._awaited:
-            for ended in [each for each in self._awaited if each.is_closed()]:
-                del self._awaited[ended]
-            self._awaited[loop] = AsyncAlcove.over(self._store)
-        return self._awaited[loop]
+        with self._twins:
+            if loop not in self._awaited:
+                for ended in [each for each in [*self._awaited] if each.is_closed()]:
+                    self._awaited.pop(ended, None)
+                self._awaited[loop] = AsyncAlcove.over(self._store)
+            return self._awaited[loop]
 
     async def _caller(self, alcove: Any) -> str:
         """The user whose rooms these are, which at a URL the server says."""
@@ -70,20 +73,26 @@ class Opened:
         await self.aclose()
 
 
-async def written(alcove: Any, operations: Sequence[Operation]) -> None:
-    """Writes in one transaction, or in several where they are too many or too large for one."""
-    if len(operations) > MOST_OPERATIONS:
-        for n in range(0, len(operations), MOST_OPERATIONS):
-            await written(alcove, operations[n : n + MOST_OPERATIONS])
+async def written(alcove: Any, operations: Sequence[Operation], *, beside: Sequence[Operation] = ()) -> None:
+    """Writes in one transaction, or in several where they are too many or too large for one.
+
+    `beside`: what goes into each of them.
+    """
+    if not operations:
+        return
+    most = MOST_OPERATIONS - len(beside)
+    if len(operations) > most:
+        for n in range(0, len(operations), most):
+            await written(alcove, operations[n : n + most], beside=beside)
         return
     try:
-        await given(alcove.batch(operations))
+        await given(alcove.batch([*beside, *operations]))
     except InvalidRequest as error:
         if len(operations) == 1 or error.field not in ("body", "operations"):
             raise
         half = len(operations) // 2
-        await written(alcove, operations[:half])
-        await written(alcove, operations[half:])
+        await written(alcove, operations[:half], beside=beside)
+        await written(alcove, operations[half:], beside=beside)
 
 
 async def got(alcove: Any, gets: Sequence[Get]) -> list[Memory | None]:
@@ -98,16 +107,25 @@ async def got(alcove: Any, gets: Sequence[Get]) -> list[Memory | None]:
     return found
 
 
-async def searched(alcove: Any, *where: Any, limit: float = math.inf, **how: Any) -> AsyncIterator[Memory]:
-    """What a search finds, page by page, however much that is."""
-    offset, count = how.pop("offset", 0), 0
+async def searched(
+    alcove: Any, prefix: tuple[str, ...], *, limit: float = math.inf, **how: Any
+) -> AsyncIterator[Memory]:
+    """What a search finds, page by page, however much that is; nothing that is not below the prefix.
+
+    A policy may lead a search elsewhere, and what an adapter finds it may delete.
+    """
+    offset, count, last = how.pop("offset", 0), 0, None
     while count < limit:
+        place = {"offset": offset + count} if last is None else {"after_cursor": last}
         asked = int(min(PAGE, limit - count))
-        page: FoundMemories = await given(alcove.search(*where, limit=asked, offset=offset + count, **how))
+        page: FoundMemories = await given(alcove.search(prefix, limit=asked, **place, **how))
         for memory in page:
-            yield memory
-        count += len(page)
-        if len(page) < asked and page.next_offset is None:
+            if memory.namespace[: len(prefix)] == prefix:
+                yield memory
+        count, last = count + len(page), page.after_cursor
+        if not page or (len(page) < asked and page.next_offset is None and last is None):
+            return
+        if how.get("query") is None and last is None:
             return
 
 

@@ -6,6 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from alcove.core.errors import NotFound
 from alcove.core.records import Delete, Get, Memory, Put
 from alcove.integrations.opened import got
 
@@ -31,11 +32,13 @@ def puts(serde: Serialiser, room: Room, key: str, thing: object) -> list[Put]:
 
 
 async def things(serde: Serialiser, alcove: Any, memories: Sequence[Memory]) -> list[Any]:
-    """The things that memories hold."""
+    """The things that memories hold; NotFound where a part of one is gone meanwhile."""
     rest = iter(await got(alcove, [Get(*place) for memory in memories for place in _parts(memory)]))
     found = []
     for memory in memories:
         others = [next(rest) for _ in _parts(memory)]
+        if None in others:
+            raise NotFound(f"a part of {memory.key} is not there any more")
         texts = [str(part.value["data"]) for part in (memory, *others) if part]
         found.append(serde.loads_typed((str(memory.value["type"]), b64decode("".join(texts)))))
     return found

@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack, get_args
 
 from msgspec import Meta
 
+from alcove.core import cursor
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Address, Entry, FoundMemories, Mode, Moment, Offset, Query
+from alcove.core.records import Address, AfterCursor, Entry, FoundMemories, Mode, Moment, Offset, Query
 from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work, stepwise
@@ -62,6 +63,7 @@ class Finding(Timeline):
         similarity: bool = False,
         unranked: bool = False,
         wait_for_index: bool = False,
+        after_cursor: AfterCursor | None = None,
     ) -> Steps[FoundMemories]:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
@@ -75,6 +77,8 @@ class Finding(Timeline):
         `similarity`: whether each memory tells its cosine, which may be negative, beside its score.
         `unranked`: whether what a query cannot rank, because it has no index text, comes after all others.
         `wait_for_index`: looks when what is there can be found by meaning, too.
+        `after_cursor`: without a query, where an earlier answer ended; unlike an offset, it stays right where
+        others write meanwhile.
         """
         yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, 100)
@@ -82,6 +86,9 @@ class Finding(Timeline):
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
         if query is not None:
             validation.query(query)
+        if after_cursor is not None and (query is not None or offset):
+            raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
+        after = None if after_cursor is None else cursor.decode_place(after_cursor)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
         if query is not None:
             question = self._searcher.question(query, mode)
@@ -98,9 +105,11 @@ class Finding(Timeline):
             return self._best(scope, question, at, similarity=similarity, **how)
 
         def find() -> FoundMemories:
-            matching, more = portion(islice(self._scanned(scope, at), offset, None), limit)
+            matching, more = portion(islice(self._scanned(scope, at, after), offset, None), limit)
             found = FoundMemories(map(self._opener.memory, matching))
-            found.next_offset = offset + len(found) if more and len(found) < limit else None
+            if more:
+                found.next_offset = offset + len(found) if len(found) < limit and not after else None
+                found.after_cursor = cursor.encode_place(matching[-1].ns, matching[-1].key)
             self._refuse_forgotten(at)
             return found
 
@@ -210,9 +219,17 @@ class Finding(Timeline):
         below = Namespace.checked(prefix, "namespace_prefix")
         return self._scope(principal, below, filter, exact=exact), offset, at
 
-    def _scanned(self, scope: Scope, at: int | None) -> Iterator[Row]:
-        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL."""
-        found = self._engine.scan(scope, now=self._clock(), at=at)
+    def _scanned(
+        self, scope: Scope, at: int | None, after: tuple[bytes, bytes] | None = None
+    ) -> Iterator[Row]:
+        """Everything in a scope, in order; a field that only the value has is decided here and not in SQL.
+
+        `after`: only what comes after this namespace and key.
+        """
+        begun = replace(scope, low=max(scope.low, after[0])) if after else scope
+        found = self._engine.scan(begun, now=self._clock(), at=at)
+        if after:
+            found = dropwhile(lambda row: (row.ns, row.key) <= after, found)
         return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
 
     def _fits(self, filter: Filter, row: Row) -> bool:

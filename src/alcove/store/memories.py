@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
@@ -58,6 +59,8 @@ class Memories(Writing, Reading):
     def __init__(self, parts: Parts, admin: Admin, make_searcher: Callable[[], Searcher]) -> None:
         super().__init__(parts)
         self.admin = admin
+        self.process = os.getpid()
+        """Where it was opened: after a fork, locks that other threads held are never let go."""
         self._make_searcher = make_searcher
 
     def whoami(self, principal: Principal) -> Caller:

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from alcove.core.clock import parse_instant
@@ -21,6 +22,9 @@ VALUE = "$value"
 MAX_NODES = 1000
 """Scalars, lists and objects in a pattern: each memory is compared with all of them."""
 MAX_NESTING = 100
+MAX_NAME = 1024
+MAX_WORD = 400
+"""Characters of a number or a moment in words; the largest number that a bound can be has 309 digits."""
 INFINITIES = {"Infinity": float("inf"), "-Infinity": float("-inf")}
 """JSON has no word for them."""
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
@@ -43,9 +47,9 @@ class Pattern:
         """The pattern that an expression spells; an error names the part that is wrong."""
         if not isinstance(wanted, dict) or _is_operators(wanted):
             raise InvalidRequest(field, "an object of patterns by the names of fields")
-        if sum(1 for _ in _checked(wanted, field, MAX_NESTING)) > MAX_NODES:
+        if sum(1 for _ in islice(_checked(wanted, field, MAX_NESTING), MAX_NODES + 1)) > MAX_NODES:
             raise InvalidRequest(field, f"at most {MAX_NODES} values in all")
-        return cls(wanted)
+        return cls(_read(wanted))
 
     def holds(self, found: object) -> bool:
         """Whether a value is like it."""
@@ -94,9 +98,9 @@ def _checked(node: object, field: str, depth: int) -> Iterator[None]:
     if isinstance(node, dict):
         operators = _is_operators(node)
         for name, part in node.items():
+            if type(name) is not str or len(name) > MAX_NAME:
+                raise InvalidRequest(field, f"names that are strings of at most {MAX_NAME} characters")
             at = f"{field}.{name}"
-            if type(name) is not str:
-                raise InvalidRequest(field, "names that are strings")
             if operators and name in _SIGNS and _comparable(part) is None:
                 raise InvalidRequest(at, "a number, Infinity, -Infinity or an RFC 3339 time")
             if operators and name == "$in" and not isinstance(part, list):
@@ -109,6 +113,14 @@ def _checked(node: object, field: str, depth: int) -> Iterator[None]:
             yield from _checked(part, f"{field}[{place}]", depth - 1)
     elif not (node is None or isinstance(node, bool | int | float | str)):
         raise InvalidRequest(field, f"JSON data, not {type(node).__name__}")
+
+
+def _read(node: Any) -> Any:
+    """A pattern whose bounds are read, so that this is not done for each memory."""
+    if isinstance(node, dict):
+        bounds = _SIGNS if _is_operators(node) else {}
+        return {name: (_comparable if name in bounds else _read)(part) for name, part in node.items()}
+    return [*map(_read, node)] if isinstance(node, list | tuple) else node
 
 
 def _is_operators(node: Mapping[Any, Any]) -> bool:
@@ -132,16 +144,15 @@ def _holds(found: object, name: str, operand: Any) -> bool:
         return bool(found != operand)
     if name == "$in":
         return any(found == each for each in operand)
-    kind, bound = _comparable(operand) or (None, None)
-    other, value = _comparable(found) or (None, None)
-    return kind is not None and kind is other and _SIGNS[name](value, bound)
+    kind, value = _comparable(found) or (None, None)
+    return kind == operand[0] and _SIGNS[name](value, operand[1])
 
 
 def _comparable(part: object) -> tuple[str, int | float] | None:
     """What bounds compare: a number, also in words, or a moment; None for anything else."""
     if isinstance(part, int | float):
         return ("number", part)
-    if not isinstance(part, str):
+    if not isinstance(part, str) or len(part) > MAX_WORD:
         return None
     try:
         return ("number", float(part))

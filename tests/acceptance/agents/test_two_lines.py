@@ -11,7 +11,9 @@ import pytest
 import alcove
 from alcove.client.agent import AgentHandle
 from alcove.core.errors import InvalidRequest, NotFound
+from tests.support.llm_server import llm_server, text
 from tests.support.service import serving
+from tests.support.tokens import FLAGS, token
 
 SPECS = """
 agents:
@@ -151,3 +153,13 @@ def test_a_server_without_specs_has_agents_of_any_name_and_one_with_specs_has_th
         nobody = memory.agent("nobody")
         with pytest.raises(NotFound, match="there is no agent 'nobody'"):
             nobody.context("hello")
+
+
+def test_on_a_server_with_authentication_only_agents_of_specs_take_a_models_time(tmp_path: Path) -> None:
+    with llm_server(tmp_path) as llm, serving(tmp_path, *FLAGS, "--llm-url", llm.url) as service:
+        llm.play(text("Hello.", always=True))
+        with alcove.connect(service.url, token=token("alice")) as memory:
+            memory.agent("helper").remember(ALLERGY)
+            with pytest.raises(NotFound, match="does not talk"):
+                memory.agents().chat("helper", "monday", "Hello?")
+        assert llm.requests == []

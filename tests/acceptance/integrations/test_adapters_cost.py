@@ -61,7 +61,6 @@ class Words(str):
 # Patterns
 
 
-@pytest.mark.xfail(strict=True, reason="all parts of a pattern are looked at before they are counted")
 def test_a_pattern_of_too_many_parts_is_refused_without_looking_at_all_of_them(memory: Alcove) -> None:
     """A body of 4 MiB has two million: of a name of a megabyte, a minute of work that nothing cancels."""
     many = Counted([0] * (20 * MAX_NODES))
@@ -70,7 +69,6 @@ def test_a_pattern_of_too_many_parts_is_refused_without_looking_at_all_of_them(m
     assert many.taken <= 2 * MAX_NODES
 
 
-@pytest.mark.xfail(strict=True, reason="a bound in words is read again for each memory, megabytes or not")
 def test_a_bound_is_read_once_and_not_for_each_memory() -> None:
     bound = Words("9")
     pattern = Pattern.parse({"n": {"$gt": bound}}, "filter")
@@ -78,9 +76,6 @@ def test_a_bound_is_read_once_and_not_for_each_memory() -> None:
     assert bound.read <= 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a name may have megabytes, and each part below spells it in its place"
-)
 def test_a_name_in_a_pattern_is_as_long_as_any_field_may_be(memory: Alcove) -> None:
     with pytest.raises(InvalidRequest, match="1024"):
         memory.search(("user", "noop"), filter={"$value": {"n" * 10_000: 1}})
@@ -89,9 +84,6 @@ def test_a_name_in_a_pattern_is_as_long_as_any_field_may_be(memory: Alcove) -> N
 # How much is read
 
 
-@pytest.mark.xfail(
-    strict=True, reason="each page of a filtered search opens all that was on the pages before"
-)
 def test_a_filtered_search_for_many_opens_each_item_a_few_times(
     memory: Alcove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +101,6 @@ def test_a_filtered_search_for_many_opens_each_item_a_few_times(
     assert opened[0] <= 3 * 800
 
 
-@pytest.mark.xfail(strict=True, reason="after the last that was asked for, the rest is still read through")
 def test_the_newest_of_a_history_is_listed_without_reading_the_rest(memory: Alcove) -> None:
     calls = [0]
 
@@ -172,7 +163,6 @@ class Ended:
         return True
 
 
-@pytest.mark.xfail(strict=True, raises=(KeyError, RuntimeError), reason="two let go of the same ended loop")
 @pytest.mark.parametrize("others", [0, 1])
 def test_two_threads_let_go_of_an_ended_loop(memory: Alcove, others: int) -> None:
     store: Any = AlcoveStore(memory)
@@ -189,7 +179,6 @@ def other(texts: Sequence[str]) -> list[list[float]]:
     return [[0.0, 1.0] if "tea" in text else [1.0, 0.0] for text in texts]
 
 
-@pytest.mark.xfail(strict=True, reason="embeddings of one class and size have one name, whatever their model")
 def test_vectors_of_another_model_of_the_same_kind_are_not_mixed(path: Path) -> None:
     index: dict[str, Any] = {"dims": 2, "fields": ["t"]}
     with AlcoveStore(path, settings=QUIET, index={**index, "embed": same}) as store:
@@ -236,7 +225,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a lock that a thread of the parent held stays locked in the child")
 def test_a_forked_child_does_not_hang(path: Path) -> None:
     read, write = os.pipe()
     words = [sys.executable, "-c", FORKED, str(path)]
