@@ -1,0 +1,263 @@
+"""Checkpoints of LangGraph's threads as memories of a user: how they are kept, found, copied and taken away.
+
+A thread is at `user:<user>:langgraph-threads:<thread>:ns:<checkpoint_ns>`. It has checkpoints (`at`, the
+newest first), the values of channels by their versions (`values`), and what tasks wrote after a checkpoint
+(`writes:<checkpoint>`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from alcove.core.errors import InvalidRequest, NotFound, needed_by
+from alcove.core.namespace import THREADS
+from alcove.core.records import Delete, Get, Memory, Operation, Put, Touch
+from alcove.integrations.opened import given, got, searched, written
+from alcove.integrations.things import Room, Serialiser, deletes, puts, things
+
+with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        ChannelVersions,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointTuple,
+        get_checkpoint_id,
+        get_checkpoint_metadata,
+        writes_sort_key,
+    )
+
+_BACKWARDS = {n: 0x9E - n for n in range(0x20, 0x7F)}
+_LAST = "\x7f"
+_ATTEMPTS = 10
+"""Times that a checkpoint is read which others take away meanwhile."""
+
+
+class Checkpoints:
+    """The threads of one user; over a store that is not awaited, its coroutines never suspend."""
+
+    def __init__(self, alcove: Any, serde: Serialiser, user: str) -> None:
+        self._alcove, self._serde, self._user = alcove, serde, user
+
+    # Reading
+
+    async def read(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that is asked for, or the newest of its thread."""
+        place = self._place(config)
+        for _ in range(_ATTEMPTS):
+            memory = await self._asked(place, get_checkpoint_id(config))
+            if memory is None or (found := await self._tuple(memory)):
+                return found if memory else None
+        return None
+
+    async def _asked(self, place: Room, id: str | None) -> Memory | None:
+        """A checkpoint, or the newest one."""
+        if id:
+            return await given(self._alcove.get((*place, "at"), _newest_first(id)))
+        return await anext(searched(self._alcove, (*place, "at"), exact=True, limit=1), None)
+
+    async def listed(
+        self,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncGenerator[CheckpointTuple, None]:
+        """Checkpoints, the newest of each thread first."""
+        asked = config["configurable"] if config else {}
+        wanted, left = asked.get("checkpoint_id"), math.inf if limit is None else limit
+        last = get_checkpoint_id(before) if before else None
+        for place in await self._places(asked.get("thread_id"), asked.get("checkpoint_ns")):
+            async for memory in searched(self._alcove, place, exact=True):
+                id = _newest_first(memory.key)
+                if left <= 0:
+                    return
+                if (wanted and id != wanted) or (last and id >= last):
+                    continue
+                found = await self._tuple(memory)
+                if found and all(found.metadata.get(name) == value for name, value in (filter or {}).items()):
+                    left -= 1
+                    yield found
+
+    async def _tuple(self, memory: Memory) -> CheckpointTuple | None:
+        """A checkpoint with all that belongs to it; None where it is taken away meanwhile."""
+        found, missing = None, True
+        with suppress(NotFound):
+            found, missing = await self._found(memory)
+        # A channel may have a version and no value; or the thread is being deleted.
+        return found if not missing or await given(self._alcove.get(memory.namespace, memory.key)) else None
+
+    async def _found(self, memory: Memory) -> tuple[CheckpointTuple, bool]:
+        """A checkpoint with what of it is there, and whether values are missing."""
+        place, id = (*memory.namespace[:-1],), _newest_first(memory.key)
+        (kept,) = await things(self._serde, self._alcove, [memory])
+        channels: dict[str, str] = kept["values"]
+        blobs = await got(self._alcove, [Get((*place, "values"), key) for key in channels.values()])
+        there = {channel: blob for channel, blob in zip(channels, blobs, strict=True) if blob}
+        values = dict(zip(there, await things(self._serde, self._alcove, [*there.values()]), strict=True))
+        wrote = [each async for each in searched(self._alcove, (*place, "writes", id), exact=True)]
+        tasks = sorted(
+            await things(self._serde, self._alcove, wrote), key=lambda each: writes_sort_key(*each["order"])
+        )
+        found = CheckpointTuple(
+            config=_config(place, id),
+            checkpoint=kept["checkpoint"] | {"channel_values": values},
+            metadata=kept["metadata"],
+            parent_config=_config(place, kept["parent"]) if kept["parent"] else None,
+            pending_writes=[(each["order"][1], each["channel"], each["value"]) for each in tasks],
+        )
+        return found, len(there) < len(channels)
+
+    # Writing
+
+    async def keep(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keeps a checkpoint, and the values that are new in it."""
+        place, id = self._place(config), checkpoint["id"]
+        versions, values = {**checkpoint["channel_versions"], **new_versions}, checkpoint["channel_values"]
+        channels = {channel: f"{versions.get(channel)}:{channel}" for channel in values}
+        operations: list[Operation] = []
+        for channel in values:
+            if channel in new_versions or channel not in versions:
+                operations += puts(self._serde, (*place, "values"), channels[channel], values[channel])
+        record = {
+            "checkpoint": {**checkpoint, "channel_values": {}},
+            "metadata": get_checkpoint_metadata(config, metadata),
+            "parent": get_checkpoint_id(config),
+            "values": channels,
+        }
+        operations += puts(
+            self._serde, (*place, "at"), _newest_first(id), record
+        )  # last: it names the others
+        await written(self._alcove, operations)
+        return _config(place, id)
+
+    async def keep_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> None:
+        """Keeps what a task wrote; a task that is done again changes only errors, interrupts and the like."""
+        room = (*self._place(config), "writes", config["configurable"]["checkpoint_id"])
+        numbered = [
+            (WRITES_IDX_MAP.get(channel, n), channel, value) for n, (channel, value) in enumerate(writes)
+        ]
+        keys = [f"{task}:{n}" for n, _, _ in numbered]
+        there = await got(self._alcove, [Get(room, key) for key in keys])
+        operations: list[Operation] = []
+        for key, known, (n, channel, value) in zip(keys, there, numbered, strict=True):
+            if known is None or n < 0:
+                operations += puts(
+                    self._serde, room, key, {"order": (path, task, n), "channel": channel, "value": value}
+                )
+        if operations:
+            await written(self._alcove, operations)
+
+    async def delete(self, threads: Sequence[str]) -> None:
+        """Takes threads away."""
+        for thread in threads:
+            await _emptied(self._alcove, self._thread(thread))
+
+    async def delete_runs(self, runs: set[str]) -> None:
+        """Takes the checkpoints of some runs away."""
+        for place in await self._places():
+            gone = [memory async for memory in searched(self._alcove, place, exact=True)]
+            kept = await things(self._serde, self._alcove, gone)
+            of_runs = [m for m, k in zip(gone, kept, strict=True) if k["metadata"].get("run_id") in runs]
+            await _without(self._alcove, of_runs)
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copies checkpoints last, and none without what it names; nothing once the source is gone."""
+        old, new = self._thread(source), self._thread(target)
+        every = [each async for each in searched(self._alcove, old)]
+        checkpoints = [each for each in every if each.namespace[5:] == ("at",)]
+        if not checkpoints:
+            return
+        there = {(*each.namespace[:5], each.key) for each in every if each.namespace[5:] == ("values",)}
+        torn = set[tuple[str, ...]]()
+        for memory, kept in zip(
+            checkpoints, await things(self._serde, self._alcove, checkpoints), strict=True
+        ):
+            if not {(*memory.namespace[:5], key) for key in kept["values"].values()} <= there:
+                torn.add((*memory.namespace, memory.key))
+        still_there = Touch(checkpoints[0].namespace, checkpoints[0].key)
+        copies = [
+            Put((*new, *each.namespace[len(old) :]), each.key, each.value)
+            for each in sorted(every, key=lambda each: each.namespace[5:] == ("at",))
+            if (*each.namespace, each.key) not in torn
+        ]
+        await written(self._alcove, copies, beside=[still_there])
+
+    async def prune(self, threads: Sequence[str], strategy: str) -> None:
+        """Takes all but the newest checkpoint of each namespace away, or all of them."""
+        if strategy == "delete":
+            return await self.delete(threads)
+        if strategy != "keep_latest":
+            raise InvalidRequest("strategy", "keep_latest or delete")
+        for place in [each for thread in threads for each in await self._places(thread)]:
+            # Values first: those of a checkpoint that is put meanwhile are not among them.
+            values = [each async for each in searched(self._alcove, (*place[:-1], "values"), exact=True)]
+            found = [memory async for memory in searched(self._alcove, place, exact=True)]
+            if not found:
+                continue
+            kept, *gone = found
+            (record,) = await things(self._serde, self._alcove, [kept])
+            if record["metadata"].get("counters_since_delta_snapshot"):
+                raise NotImplementedError("what a DeltaChannel holds is in the checkpoints before the last")
+            await _without(self._alcove, gone)
+            named = {*record["values"].values()}
+            await written(self._alcove, deletes([each for each in values if each.key not in named]))
+        return None
+
+    # Where things are, and how
+
+    def _thread(self, thread: str) -> Room:
+        return ("user", self._user, THREADS, str(thread))
+
+    def _place(self, config: RunnableConfig) -> Room:
+        asked = config["configurable"]
+        return (*self._thread(asked["thread_id"]), f"ns:{asked.get('checkpoint_ns', '')}")
+
+    async def _places(self, thread: str | None = None, ns: str | None = None) -> Sequence[Room]:
+        """Where checkpoints are: of a thread and a namespace of it, or of all."""
+        below: Room = ("user", self._user, THREADS)
+        below = below if thread is None else (*below, str(thread))
+        if thread is not None and ns is not None:
+            return [(*below, f"ns:{ns}", "at")]
+        found = [(*each,) for each in await given(self._alcove.namespaces(below)) if each[5:] == ("at",)]
+        return [each for each in found if each[: len(below)] == below]  # a policy may lead elsewhere
+
+
+async def _emptied(alcove: Any, prefix: Room) -> None:
+    """Deletes all that is below a prefix, and nothing else, wherever a policy leads a list."""
+    while found := await given(alcove.list(prefix, limit=1000)):
+        inside = [each for each in found if each.namespace[: len(prefix)] == prefix]
+        if not inside:
+            return
+        await written(alcove, [Delete(each.namespace, each.key) for each in inside])
+
+
+async def _without(alcove: Any, checkpoints: Sequence[Memory]) -> None:
+    """Deletes checkpoints with what was written after them."""
+    for each in checkpoints:
+        await _emptied(alcove, (*each.namespace[:-1], "writes", _newest_first(each.key)))
+    await written(alcove, deletes(checkpoints))
+
+
+def _newest_first(id: str) -> str:
+    """A key that comes the earlier the later an id is; and the id of such a key."""
+    if not (id.removesuffix(_LAST).isascii() and id.removesuffix(_LAST).isprintable()):
+        raise InvalidRequest("checkpoint_id", "printable ASCII")
+    return id.removesuffix(_LAST).translate(_BACKWARDS) + ("" if id.endswith(_LAST) else _LAST)
+
+
+def _config(place: Room, id: str) -> RunnableConfig:
+    ns = place[4].removeprefix("ns:")
+    return {"configurable": {"thread_id": place[3], "checkpoint_ns": ns, "checkpoint_id": id}}
