@@ -40,7 +40,8 @@ class LocalTransport(Transport):
         self.principal = principal
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        if self.services["memories"].process != os.getpid():
+        memories = self.services.get("memories")
+        if memories and memories.process != os.getpid():
             raise Unavailable("this store was opened before the process was forked; open it again")
         return partial(operation.does, self.services[operation.tag], self.principal)
 
