@@ -94,18 +94,17 @@ def plain(at: Path, items: int, rounds: int) -> None:
             labels, key = place(n)
             return ("user", "noop", TREE, *labels), key
 
-        told(
-            "get, adapter / core",
-            taking_turns(rounds, size, gets[0], lambda n: core.get(*room(n))),
-            "≤ 1.1 ×",
-            faster=False,
-        )
-        told(
-            "put, adapter / core",
-            taking_turns(rounds, size, puts[0], lambda n: core.put(*room(n), {**value, "n": n})),
-            "≤ 1.1 ×",
-            faster=False,
-        )
+        # Short rounds: what the adapter adds is less than what the disk and the machine vary by in long ones.
+        pairs = [
+            ("get", lambda n: gets[0](n % 1000), lambda n: core.get(*room(n % 1000))),
+            (
+                "put",
+                lambda n: puts[0](n % 1000),
+                lambda n: core.put(*room(n % 1000), {**value, "n": n % 1000}),
+            ),
+        ]
+        for what, adapter, own in pairs:
+            told(f"{what}, adapter / core", taking_turns(60, 100, adapter, own), "≤ 1.1 ×", faster=False)
 
 
 def searched(at: Path, items: int) -> None:

@@ -82,6 +82,7 @@ class AlcoveStore(Opened, BaseStore):
         super().__init__(at, opening)
         self._paths = [*(index.get("fields") or ["$"])] if isinstance(index, Mapping) else [*(index or ())]
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
+        self._root: Labels | None = None
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Does some operations; what is read is as it was before what is written."""
@@ -93,18 +94,27 @@ class AlcoveStore(Opened, BaseStore):
 
     def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """The item at a key, straight from the store where nothing else is to be done for it."""
-        if self._user is None or self._by_user or not _taken((*namespace,)):
+        labels = tuple(namespace)
+        if self._root is None or not _taken(labels):
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        memory = self._store.get(("user", self._user, TREE, *namespace), str(key))
-        if memory and memory.ttl_seconds:
+        memory = self._store.get(self._root + labels, str(key))
+        if memory is None:
+            return None
+        if memory.ttl_seconds:
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        return self._item(memory) if memory else None
+        return Item(
+            value=memory.value,
+            key=memory.key,
+            namespace=labels,
+            created_at=memory.added_at,
+            updated_at=memory.created_at,
+        )
 
     # Each is written once, for a store whose answers are there and for one whose answers are awaited
 
     async def _done(self, alcove: Any, ops: Sequence[Op]) -> list[Result]:
-        if not self._by_user:
-            await self._caller(alcove)
+        if not self._by_user and self._root is None:
+            self._root = ("user", await self._caller(alcove), TREE)
         results: list[Result] = []
         writes: dict[tuple[Labels, str], PutOp] = {}
         for op in ops:
@@ -210,7 +220,7 @@ class AlcoveStore(Opened, BaseStore):
     def _room(self, labels: Labels) -> Labels:
         if self._by_user:
             return ("user", labels[0], TREE, *labels[1:])
-        return ("user", self._user or "", TREE, *labels)
+        return (*(self._root or ()), *labels)
 
     def _labels(self, room: Labels) -> Labels:
         return (room[1], *room[3:]) if self._by_user else room[3:]

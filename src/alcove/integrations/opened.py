@@ -13,7 +13,7 @@ from alcove.client import connect
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest
-from alcove.core.records import FoundMemories, Get, Memory, Operation
+from alcove.core.records import FoundMemories, Get, Memory, Operation, Put
 
 T = TypeVar("T")
 At = Store | str | os.PathLike[str]
@@ -86,7 +86,12 @@ async def written(alcove: Any, operations: Sequence[Operation], *, beside: Seque
             await written(alcove, operations[n : n + most], beside=beside)
         return
     try:
-        await given(alcove.batch([*beside, *operations]))
+        match [*beside, *operations]:
+            case [Put() as put]:  # which takes less than a batch of one
+                texts, ttl = put.index, put.ttl_seconds
+                await given(alcove.put(put.namespace, put.key, put.value, index=texts, ttl_seconds=ttl))
+            case several:
+                await given(alcove.batch(several))
     except InvalidRequest as error:
         if len(operations) == 1 or error.field not in ("body", "operations"):
             raise
