@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import apsw
 import pytest
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
@@ -175,8 +176,11 @@ def test_vectors_go_with_their_version_and_none_of_their_bytes_outlives_a_wipe(p
     with opened(path, Bag()) as memory:
 
         def bodies() -> list[bytes]:
-            with sqlite3.connect(path) as db:
+            db = apsw.Connection(str(path))  # another SQLite in this process would undo the locks of ours
+            try:
                 return [body for (body,) in db.execute("SELECT body FROM vectors ORDER BY seq")]
+            finally:
+                db.close()
 
         for n in range(4):
             memory.put(HOME, f"k{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
