@@ -42,10 +42,13 @@ class Scribe:
         self.trouble: Trouble | None = None
         self.nonsense = False
         self.closed = threading.Event()
+        self.asked_too_late = 0
+        """How often it was asked after it was closed."""
         self._go_on = threading.Event()
         self._go_on.set()
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        self.asked_too_late += self.closed.is_set()
         assert not self.closed.is_set(), "it was closed"
         task, told = asked.messages[0].content or "", asked.messages[-1].content or ""
         if SUMS_UP not in task:
