@@ -100,8 +100,9 @@ class Agents(Runs):
         self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
         provider = provider or provider_of(llm, Blocking())
         self._model = Model(provider, llm, Blocking()) if provider else None
-        beside = Model(provider, llm, Blocking()) if provider else None  # summaries take no place of a turn's
-        self.sessions = Sessions(self, self.knowledge, counter, beside)
+        # Summaries take no place of a turn's.
+        self._writing = Model(provider, llm, Blocking()) if provider else None
+        self.sessions = Sessions(self, self.knowledge, counter, self._writing)
         self.chats = Chats(self, self._model, llm)
         self._keep_older(self.catalogue.agents.values())
 
@@ -377,7 +378,8 @@ class Agents(Runs):
         return turn
 
     def close(self) -> None:
-        if self._model:
+        if self._model and self._writing:
+            self._writing.closing = True
             at_once(self._model.close())  # nobody waits for a summary any more
         for part in (self.sessions, self.knowledge, self.calls):
             part.close()

@@ -118,6 +118,8 @@ class Model:
         self._places: Any = waiting.places(settings.llm_at_once)
         self.name = settings.llm_model or str(getattr(provider, "name", "default"))
         self.seconds = settings.turn_seconds
+        self.closing = False
+        """Whether it is to be asked nothing more."""
 
     async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered, None]:
         """Pieces of the text as they come, and the whole answer at last.
@@ -127,6 +129,8 @@ class Model:
         tries = 0
         while True:
             begun = False
+            if self.closing:
+                raise Unavailable("the model is being closed")
             try:
                 async with self.waiting.inside(self._places, asked.left()):
                     silence = min(asked.left(), self._settings.llm_timeout)
@@ -156,6 +160,7 @@ class Model:
         return (text.replace(key, "…") if key else text)[:500]
 
     async def close(self) -> None:
+        self.closing = True
         await self._provider.close()
 
 
