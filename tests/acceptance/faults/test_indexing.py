@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -267,9 +266,10 @@ def test_the_doctor_compares_vectors_with_memories(path: Path) -> None:
         for n in range(3):
             memory.put(HOME, f"k{n}", {}, index={"text": "tea"}, wait_for_index=True)
         sound(memory)
-        with sqlite3.connect(path) as db:
-            db.execute("DELETE FROM vectors WHERE seq = 1")
-            db.execute("UPDATE vectors SET seq = 77 WHERE seq = 2")
+        db = apsw.Connection(str(path))
+        db.execute("DELETE FROM vectors WHERE seq = 1")
+        db.execute("UPDATE vectors SET seq = 77 WHERE seq = 2")
+        db.close()
         wrong = {each.name: each.wrong for each in memory.doctor() if each.wrong}
         assert wrong == {
             "vectors belong to live memories": ["77"],
