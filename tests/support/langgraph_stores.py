@@ -194,3 +194,21 @@ class Reference(InMemoryStore):
         # It raises where a text is twice in a batch: it embeds it once, and counts the places it is in.
         of_places = zip(to_embed.values(), embeddings, strict=True)
         super()._insertinmem_store(to_embed, [vector for places, vector in of_places for _ in places])
+
+
+# What the tests of the store share
+
+Open = Callable[..., BaseStore]
+"""Opens a store, for a new user or over a handle."""
+HOME = ("alice", "memories")
+DEEP = tuple(f"level-{n}" for n in range(16))
+ODD = ("a:b", "50%", "%3A", "東京", "🍵 tea", "*", "\x01")
+
+
+def keys(found: list[SearchItem]) -> list[str]:
+    return [each.key for each in found]
+
+
+def room(user: str, *labels: str) -> tuple[str, ...]:
+    """Where a namespace of LangGraph's is, of somebody's store."""
+    return ("user", user, "langgraph", *labels)

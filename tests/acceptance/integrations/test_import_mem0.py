@@ -14,6 +14,8 @@ from alcove import Alcove
 from tests.support.command import Command
 from tests.support.crowd import QUIET
 from tests.support.elsewhere import mem0_memory, written
+from tests.support.service import serving
+from tests.support.tokens import FLAGS, token
 
 SPECS = "agents: [{name: scout, memory: {long_term: {}, conversation: {}}}]"
 
@@ -26,6 +28,12 @@ class Mem0(NamedTuple):
     export: Path
     history: Path
     ids: dict[str, str]
+
+
+def on_a_file(path: Path) -> Command:
+    """The command on a file of its own, where anybody can be acted as."""
+    Alcove(path, settings=QUIET).close()
+    return Command(str(path))
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +108,8 @@ def test_what_is_nobodys_goes_to_whom_the_option_names(command: Command, mem0: M
     assert [*of(command, zoe, "agent", "scout")] == ["The scout is terse"]
 
 
-def test_an_agent_recalls_and_forgets_it_right_away(command: Command, mem0: Mem0, tmp_path: Path) -> None:
-    if command.remote:
-        pytest.skip("the service of these tests has no agents")
+def test_an_agent_recalls_and_forgets_it_right_away(path: Path, mem0: Mem0, tmp_path: Path) -> None:
+    command = on_a_file(path)
     command.run("import", "--from", "mem0", mem0.export)
     command.run("import", "--from", "mem0", mem0.history)
     (specs := tmp_path / "agents.yaml").write_text(SPECS)
@@ -128,12 +135,16 @@ def test_a_history_database_gives_what_each_memory_was_in_the_end(command: Comma
     assert command.json("import", "--from", "mem0", mem0.history, "--user", zoe)["imported"] == 0
 
 
+@pytest.mark.parametrize("where", ["file", "url"])
 def test_a_user_who_is_no_admin_brings_their_own_and_is_told_of_the_rest(
-    command: Command, mem0: Mem0
+    path: Path, tmp_path: Path, mem0: Mem0, where: str
 ) -> None:
-    if command.remote:
-        pytest.skip("everybody is an admin at a server without authentication")
-    told = command.json("import", "--from", "mem0", mem0.export, "--as-user", mem0.ann, code=1)
+    if where == "file":
+        told = on_a_file(path).json("import", "--from", "mem0", mem0.export, "--as-user", mem0.ann, code=1)
+    else:
+        with serving(tmp_path, *FLAGS) as service:
+            ann = Command(service.url, service.at, options=("--token", token(mem0.ann)))
+            told = ann.json("import", "--from", "mem0", mem0.export, code=1)
     assert (told["imported"], told["failures"]) == (2, 1)
     record = told["failed"][0]["record"]
     assert record == f"user:{mem0.bo}:long-term:agent:scout agent-mem0-{mem0.ids['Bo keeps bees']}"
