@@ -15,7 +15,7 @@ from alcove.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLar
 from alcove.core.records import Delete, Entry, Get, Memory, Operation, Put
 from alcove.integrations import memory_paths as paths
 from alcove.integrations.memory_paths import ROOT, checked_path
-from alcove.integrations.opened import given, got
+from alcove.integrations.opened import given, got, searched
 
 MOST_FILES = 500
 """Files of one user with one agent: a move of them all is one batch."""
@@ -23,7 +23,6 @@ MOST_CHARACTERS = 64_000
 """Characters of one file."""
 MOST_LISTED = 200
 """Names in one list."""
-_PAGE = 100
 _ATTEMPTS = 100
 
 
@@ -147,11 +146,8 @@ class MemoryFiles:
 
     async def _sizes(self) -> dict[str, int]:
         """The path of every file, with its size in bytes."""
-        found, at, offset = dict[str, int](), await self._at(), 0
-        while page := await given(self._store.search(at, limit=_PAGE, offset=offset, exact=True)):
-            found |= {each.key: len(str(each.value.get("content", "")).encode()) for each in page}
-            offset += len(page)
-        return found
+        files = searched(self._store, await self._at(), exact=True)
+        return {each.key: len(str(each.value.get("content", "")).encode()) async for each in files}
 
     async def _edited(self, path: str, change: Callable[[str], str]) -> str:
         """Changes what is in a file, from whatever it is at that moment; what it is then."""

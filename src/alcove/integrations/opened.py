@@ -128,9 +128,8 @@ async def searched(
             if memory.namespace[: len(prefix)] == prefix:
                 yield memory
         count, last = count + len(page), page.after_cursor
-        if not page or (len(page) < asked and page.next_offset is None and last is None):
-            return
-        if how.get("query") is None and last is None:
+        ranked = how.get("query") is not None and (len(page) == asked or page.next_offset is not None)
+        if last is None and not ranked:
             return
 
 
