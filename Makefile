@@ -27,9 +27,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.bench     ## ratios against the raw driver, into bench/
+bench: $(VENV)/.bench     ## ratios against the raw driver and other stores, into bench/
 	$(BIN)/python bench/core.py
 	$(BIN)/python bench/rest.py
+	$(BIN)/python bench/peers.py --out bench
 
 eval: $(READY)            ## recall of the whole service over REST: make eval DATA=path [SHUFFLE=1]
 	@test -n "$(DATA)" || { echo "make eval DATA=path (conversations in LoCoMo's layout)" >&2; exit 2; }
