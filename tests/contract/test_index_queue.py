@@ -11,9 +11,9 @@ import pytest
 
 from alcove import Alcove, Namespace, Settings
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
-from alcove.search import minilm
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, opened
 from alcove.search.minilm import MiniLM
+from alcove.search.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from tests.contract.conftest import Open
 from tests.support.bag import WINDOW, Bag, Counted
 from tests.support.clock import ManualClock
@@ -260,13 +260,13 @@ def test_a_text_half_embedded_goes_with_its_version(queue: Queue) -> None:
 def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, pooled = [], minilm._pooled
+    given, states = [], Network.states
 
-    def counted(session: object, tokens: list[list[int]]) -> object:
+    def counted(self: Network, which: list[int], tokens: list[list[int]]) -> TokenStates:
         given.append(len(tokens) * max(map(len, tokens)))
-        return pooled(session, tokens)
+        return states(self, which, tokens)
 
-    monkeypatch.setattr(minilm, "_pooled", counted)
+    monkeypatch.setattr(Network, "states", counted)
     monkeypatch.setattr("alcove.search.indexer.STEP_BYTES", 1500)
     texts = {
         "text": " ".join(f"On day {n} she watered plant {n * n}." for n in range(100)),
@@ -281,7 +281,7 @@ def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     assert expected.keys() == found.keys()
     for name, rows in expected.items():
         assert found[name] == pytest.approx(rows, abs=1e-5)
-    assert max(given) <= 2048
+    assert max(given) <= BATCH_TOKENS
 
 
 def test_who_waits_for_long_looks_ever_more_rarely_and_not_past_the_time_given(

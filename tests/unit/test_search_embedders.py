@@ -21,6 +21,7 @@ from alcove.search.embedders import (
     embedder_for,
 )
 from alcove.search.minilm import MiniLM
+from alcove.search.sentence_encoder import WINDOW
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,8 @@ def test_every_word_is_in_a_window_and_every_window_fits(model: MiniLM) -> None:
     windows = model.windows(text)
     for word in text.split():
         assert any(word in window for window in windows)
-    tokenizer, _ = model._model()
-    assert all(len(tokenizer.encode(window).ids) <= minilm.WINDOW + 8 for window in windows)
+    tokenizer = model._network().tokenizer
+    assert all(len(tokenizer.encode(window).ids) <= WINDOW + 8 for window in windows)
 
 
 @given(st.lists(st.booleans(), max_size=400), st.integers(1, 60), st.integers(0, 20))

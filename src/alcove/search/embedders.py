@@ -82,17 +82,21 @@ def embedder_for(
 
 def embed_query(embedder: Embedder, text: str) -> Matrix:
     """One vector for a question of any length: the middle of its windows, evenly chosen if many."""
-    import numpy as np  # noqa: PLC0415
-
     if asked := getattr(embedder, "embed_query", None):  # a model that reads questions otherwise than texts
         own: Matrix = unit(asked(text))[0]
         return own
-    windows = embedder.windows(text)
-    if len(windows) > MAX_QUERY_WINDOWS:
-        chosen = np.linspace(0, len(windows) - 1, MAX_QUERY_WINDOWS).round().astype(int)
-        windows = [windows[n] for n in chosen]
-    middle: Matrix = unit(embedder.embed(windows).mean(axis=0, keepdims=True))[0]
+    middle: Matrix = unit(embedder.embed(evenly_chosen(embedder.windows(text))).mean(axis=0, keepdims=True))[
+        0
+    ]
     return middle
+
+
+def evenly_chosen(windows: list[str]) -> list[str]:
+    """The windows of a question that are embedded: all, or where they are many some from everywhere."""
+    if len(windows) <= MAX_QUERY_WINDOWS:
+        return windows
+    last = len(windows) - 1
+    return [windows[round(n * last / (MAX_QUERY_WINDOWS - 1))] for n in range(MAX_QUERY_WINDOWS)]
 
 
 def unit(vectors: Matrix) -> Matrix:
