@@ -110,7 +110,12 @@ RULES: list[Rule] = [
     *_rules("put", "value", _nested(101), field="value" + ".a" * 100),
     Rule("put", {"value": {"a": "x" * 2**20}}, "value", "value", too_large=True),
     # What is indexed
-    *_rules("put", "index", [], "text", 7, True, {str(n): "" for n in range(65)}, {"": "a"}),
+    *_rules("put", "index", "text", 7, {str(n): "" for n in range(65)}, {"": "a"}, ["a"] * 65),
+    *_rules("put", "index", [""], ["a" * 1025], field="index[0]"),
+    *_rules("put", "index", ["a", 7], ["a", None], field="index[1]", rest="index[...]"),
+    Rule("put", {"index": True, "value": {"a": {"b": "é" * 32_769}}}, "index.a.b", "index.a.b"),
+    Rule("put", {"index": True, "value": {str(n): "text" for n in range(65)}}, "index", "index"),
+    Rule("put", {"index": True, "value": {"n" * 1000: {"n" * 1000: "text"}}}, "index", "index"),
     *_rules("put", "index", {"a"}, b"", {7: "a"}, {None: "a"}, {b"a": "a"}, rest=None),
     *_rules("put", "index", {"a": "x" * 65_537}, {"ok": "a", "a": "é" * 32_769}, field="index.a"),
     *_rules("put", "index", {"a": None}, {"a": 7}, {"a": ["b"]}, field="index.a", rest="index[...]"),

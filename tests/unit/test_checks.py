@@ -192,6 +192,21 @@ def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
 
 def test_no_index_and_an_empty_one_are_the_same() -> None:
     assert validation.index(None, SETTINGS) is validation.index({}, SETTINGS) is None
+    assert validation.index(False, SETTINGS, {"text": "tea"}) is None
+    assert validation.index([], SETTINGS, {"text": "tea"}) is None
+
+
+def test_the_limits_of_an_index_hold_for_the_texts_of_a_value() -> None:
+    assert (
+        validation.index(True, SETTINGS, {"a": "tea", "b": {"c": "hot", "d": 1}})
+        == b'{"a":"tea","b.c":"hot"}'
+    )
+    error = refused(lambda: validation.index(True, SETTINGS, {"a": {"b": ["é" * 10, "b"]}}))
+    assert error.field == "index.a.b"
+    assert "'d' is one too many" in str(
+        refused(lambda: validation.index(True, SETTINGS, dict.fromkeys("abcd", "tea")))
+    )
+    assert validation.index(["d"], SETTINGS, dict.fromkeys("abcd", "tea")) == b'{"d":"tea"}'
 
 
 @pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])

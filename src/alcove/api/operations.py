@@ -38,11 +38,18 @@ def _line(position: int, write: Write) -> bytes:
         fields = {name: getattr(write, name) for name in write.__struct_fields__}
         given = {name: value for name, value in fields.items() if value is not None}
         given["namespace"] = [*Namespace.checked(write.namespace)]
+        if "index" in given:
+            given["index"] = _listed(given["index"])
         lines = {name: msgspec.Raw(validation.json(value, name)) for name, value in given.items()}
         return msgspec.json.encode({"op": type(write).__struct_config__.tag, **lines})
     except AlcoveError as error:
         error.details["operation"] = position
         raise
+
+
+def _listed(index: Any) -> Any:
+    """The paths of an index as JSON has them; whatever else it is as it is."""
+    return [*index] if isinstance(index, tuple) else index
 
 
 class MemoryOperations:
@@ -55,8 +62,9 @@ class MemoryOperations:
         Memories.put,
         f"PUT {_AT}",
         "Store a memory",
+        sends={"index": _listed},
         refuses=(409,),
-        example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": {"text": "likes green tea"}},
+        example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
     get = Operation(Memories.get, f"GET {_AT}", "Read a memory", names=_NS, absent="there is no such memory")
     delete = Operation(

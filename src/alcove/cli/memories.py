@@ -17,7 +17,7 @@ from alcove.cli.store import by_cursor, by_offset, command, given, namespace, ob
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, Entry, Event, Memory, Result, Version
+from alcove.core.records import KINDS, Entry, Event, Index, Memory, Result, Version
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -30,24 +30,40 @@ _SIDES = {"before": ("-", "red"), "after": ("+", "green")}
 
 @command(make=True, takes="ttl_seconds, expected_revision, idempotency_key")
 @click.argument("value", nargs=-1, required=True)
-@click.option("--index", multiple=True, metavar="FIELD=TEXT", help="Text to be found by; may be repeated.")
+@click.option(
+    "--index",
+    multiple=True,
+    metavar="PATH|FIELD=TEXT",
+    help="Found by the value's text at this path, or by this text; may be repeated.",
+)
+@click.option("--index-all", is_flag=True, help="Found by every text of the value.")  # fmt: skip
 @click.option("--create-only", is_flag=True, help="Only if it is not there.")
 def put(
-    store: Store, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str], **how: Any
-) -> None:
+    store: Store, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str], *,
+    index_all: bool, **how: Any,
+) -> None:  # fmt: skip
     """Store a memory.
 
     \b
-    VALUE is a JSON object, NAME=VALUE pairs, or '-' for an object on stdin.
+    VALUE is a JSON object, NAME=VALUE pairs, or '-' for an object on stdin. A query finds it by what
+    --index or --index-all names, which is kept in plain text; without, only its key and filters do.
     Examples:
-      alcove put user:noop:notes tea text="green tea" cups=2
+      alcove put user:noop:notes tea text="green tea" cups=2 --index-all
       alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 1h
       jq .profile me.json | alcove put user:alice:profile me - --as-user alice
     """
-    texts = dict(pair(word, "--index") for word in index)
-    how |= {"index": texts or None, "wait_for_index": bool(texts)}
+    by = _indexed(index, every=index_all)
+    how |= {"index": by, "wait_for_index": bool(by)}
     entry = store.put(namespace, key, given(value, "VALUE"), **how)
     show(entry, _written(entry))
+
+
+def _indexed(words: Sequence[str], *, every: bool) -> Index | None:
+    """By what a memory is to be found: every text of its value, texts at some paths, or other texts."""
+    paths = [word for word in words if "=" not in word]
+    if every + bool(paths) + (len(paths) < len(words)) > 1:
+        raise click.UsageError("one of --index-all, --index PATH and --index FIELD=TEXT")
+    return every or paths or dict(pair(word, "--index") for word in words) or None
 
 
 @command()

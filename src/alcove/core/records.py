@@ -18,6 +18,8 @@ Address = Sequence[str] | str
 """A namespace as a caller may give it: its segments, or their spelling."""
 Moment = datetime | str
 """A time as a caller may give it: an aware datetime, or RFC 3339 text."""
+Index = Mapping[str, str] | Sequence[str] | bool
+"""By what a memory is to be found: texts by field, true for every text of its value, or paths to some."""
 MAX_KEY_BYTES = 1024
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 MAX_TTL_SECONDS = 100 * 366 * 86_400
@@ -202,7 +204,7 @@ class Operation(Struct, frozen=True, tag_field="op"):
 
 class Put(Operation, frozen=True, tag="put"):
     value: Mapping[str, object]
-    index: Mapping[str, str] | None = None
+    index: Index | None = None
     ttl_seconds: Seconds | None = None
     expected_revision: Revision | None = None
     create_only: bool = False

@@ -29,6 +29,7 @@ from alcove.core.records import (
     Deletion,
     Entry,
     Imported,
+    Index,
     Key,
     Memory,
     Operation,
@@ -77,7 +78,7 @@ class Memories(Writing, Reading):
         key: Key,
         value: Mapping[str, object],
         *,
-        index: Mapping[str, str] | None = None,
+        index: Index | None = None,
         ttl_seconds: Seconds | None = None,
         expected_revision: Revision | None = None,
         create_only: bool = False,
@@ -87,7 +88,9 @@ class Memories(Writing, Reading):
         """Stores a JSON object at a key, replacing what was there; the answer does not echo the value.
 
         `namespace`, `key`: where; a namespace is a sequence of segments, or its spelling (`user:alice`).
-        `value`: the object. `index`: texts by which it is to be found, by field.
+        `value`: the object.
+        `index`: by what it is to be found, kept in plain text: true for every text of the value, a list of
+        dotted paths to some of them (`["title", "turns.said"]`), or texts of your own by field.
         `ttl_seconds`: how long it lives; for ever without.
         `expected_revision`: refuses with Conflict if what is there has another; 0 is nothing.
         `create_only`: refuses with Conflict if anything is there.
@@ -179,7 +182,7 @@ class Memories(Writing, Reading):
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
         place = validation.location(put.namespace, put.key, settings)
-        value, index = validation.value(put.value, settings), validation.index(put.index, settings)
+        value, index = validation.value(put.value, settings), validation.index(put.index, settings, put.value)
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
         return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))

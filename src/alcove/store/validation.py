@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -25,11 +26,13 @@ from alcove.core.records import (
     Touch,
 )
 from alcove.core.settings import Settings
+from alcove.store.index_texts import texts_of
 
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 NOT_BLANK = r"\S"
 """The pattern of text with something in it."""
+NOTHING: Mapping[str, object] = MappingProxyType({})
 _COMPLAINT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
@@ -144,22 +147,41 @@ def _unfit(node: object) -> str | None:
     return None if type(node) in _CARRIED else f"JSON data, not {_type(node)}"
 
 
-def index(given: object, settings: Settings) -> bytes | None:
-    """A flat map of strings as compact JSON; None where nothing is to be indexed."""
-    if given is None:
+def index(given: object, settings: Settings, value: Mapping[str, object] = NOTHING) -> bytes | None:
+    """Texts by field as compact JSON; None where nothing is to be indexed.
+
+    `given`: the texts themselves, or true for every text of the memory's value, or dotted paths to some.
+    """
+    most = settings.max_index_fields
+    if given is True:
+        given = texts_of(value)
+    elif isinstance(given, list | tuple):
+        given = texts_of(value, _paths(given, most))
+    if given is None or given is False:
         return None
     if not isinstance(given, Mapping):
-        raise InvalidRequest("index", f"an object of strings, not {_type(given)}")
-    if len(given) > settings.max_index_fields:
-        raise InvalidRequest("index", f"at most {settings.max_index_fields} fields, not {len(given)}")
+        raise InvalidRequest("index", f"texts by field, a list of paths, or true, not {_type(given)}")
+    if len(given) > most:
+        beyond = f"{[*given][most]}"[:MAX_KEY_BYTES]
+        raise InvalidRequest("index", f"at most {most} fields, not {len(given)} ({beyond!r} is one too many)")
     if not given:
         return None
     for name, content in given.items():
         if not 1 <= len(text(name, "index")) <= MAX_KEY_BYTES:
-            raise InvalidRequest("index", f"field names of 1 to {MAX_KEY_BYTES} bytes")
+            raise InvalidRequest("index", f"field names of 1 to {MAX_KEY_BYTES} bytes, not {name[:80]!r}")
         if len(text(content, f"index.{name}")) > settings.max_index_bytes:
             raise InvalidRequest(f"index.{name}", f"at most {settings.max_index_bytes} bytes")
     return msgspec.json.encode(dict(given))
+
+
+def _paths(given: Sequence[object], most: int) -> list[str]:
+    """Dotted paths into a value."""
+    if len(given) > most:
+        raise InvalidRequest("index", f"at most {most} paths, not {len(given)}")
+    for position, path in enumerate(given):
+        if not 1 <= len(text(path, f"index[{position}]")) <= MAX_KEY_BYTES:
+            raise InvalidRequest(f"index[{position}]", f"a path of 1 to {MAX_KEY_BYTES} bytes")
+    return [*map(str, given)]
 
 
 def ttl(seconds: object) -> int | None:

@@ -172,7 +172,7 @@ class Writing(Service):
     ) -> rows.PutRow | None:
         policy, settings, principal, missing = write
         value = validation.value(put.value, settings)
-        index = validation.index(put.index, settings)
+        index = validation.index(put.index, settings, put.value)
         ttl = None if put.ttl_seconds is None else validation.ttl(put.ttl_seconds)
         expected = validation.revision(put.expected_revision, create_only=put.create_only)
         asked: Literal["write", "import"] = "import" if isinstance(put, records.Imported) else "write"

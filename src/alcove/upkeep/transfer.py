@@ -14,6 +14,7 @@ from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.principal import Principal, checked_user
 from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
 from alcove.core.settings import KIB, MIB, Settings
+from alcove.store import validation
 from alcove.store.memories import Memories
 
 _MOST_LINES = 200
@@ -37,7 +38,7 @@ class Line(Struct, kw_only=True):
     namespace: list[str]
     key: str
     value: dict[str, Any] | None
-    index: dict[str, str] | None = None
+    index: dict[str, str] | list[str] | bool | None = None
     created_at: Annotated[datetime, Meta(tz=True)] | None = None
     added_at: Annotated[datetime, Meta(tz=True)] | None = None
     ttl_seconds: int | None = None
@@ -204,6 +205,9 @@ class Importer:
         if len(line) > self.lines.most:
             raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
         given = msgspec.structs.asdict(parsed := _line(line))
+        if parsed.value and not isinstance(parsed.index, dict):  # as texts, to be compared with what is there
+            index = validation.index(parsed.index, self._memories.settings, parsed.value)
+            given["index"] = msgspec.json.decode(index) if index else None
         if parsed.written_by and parsed.written_by.user is not None:  # else no wipe could name them
             checked_user(parsed.written_by.user, "written_by.user")
         return Imported(**given) if given.pop("current") else None

@@ -34,6 +34,22 @@ def test_put_takes_json_pairs_and_stdin(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "index"),
+    [(["--index-all"], {"text": "mint tea", "made.by": "Ann"}), (["--index", "made"], {"made.by": "Ann"}),
+     (["--index", "text", "--index", "made.by"], {"text": "mint tea", "made.by": "Ann"})],
+)  # fmt: skip
+def test_put_indexes_texts_of_the_value(command: Command, words: list[str], index: dict[str, str]) -> None:
+    command.run("put", command.room, "tea", "text=mint tea", 'made={"by": "Ann"}', "cups=3", *words)
+    assert command.json("get", command.room, "tea")["index"] == index
+    assert "tea" in command.says("search", command.room, "something to drink")
+
+
+@pytest.mark.parametrize("words", [["--index-all", "--index", "text"], ["--index", "text", "--index", "a=b"]])
+def test_put_is_told_in_one_way_what_to_index(command: Command, words: list[str]) -> None:
+    assert "--index-all" in command.refuses("put", command.room, "tea", "text=mint tea", *words)
+
+
+@pytest.mark.parametrize(
     "words", [["nope"], ["[1]"], ["{"], ["{}", "x"], ["=1"], ["n=NaN"], ["-"], ["x=1", "--ttl", "x"],
               ["x=1", "--ttl", "-1"], ["x=1", "--create-only", "--expected-revision", "1"], []],
 )  # fmt: skip

@@ -32,7 +32,7 @@ def test_the_curl_examples_of_the_readme_answer_what_they_should(tmp_path: Path)
             for line in commands.strip().splitlines()
         )
     assert json.loads(put)["revision"] == 1
-    assert json.loads(get)["value"] == {"cups": 3}
+    assert json.loads(get)["value"] == {"text": "mint tea", "cups": 3}
     assert [item["key"] for item in json.loads(search)["items"]] == ["tea"]
     assert delete == ""
 

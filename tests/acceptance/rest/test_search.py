@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
+from alcove.client import connect
 from tests.support.command import Command
 from tests.support.embeddings import embeddings
 from tests.support.patience import until
@@ -52,6 +54,29 @@ def test_what_is_not_to_be_indexed_is_not(service: Service, room: list[str]) -> 
     blank = {"namespace": room, "key": "blank", "value": {}, "index": {"text": "  "}, "wait_for_index": True}
     assert service.call("PUT", "/v1/memories", json=blank).status_code == 200
     assert search(service, room, "tea").status_code == 200
+
+
+def test_texts_of_the_value_are_indexed_by_naming_them(service: Service, room: list[str]) -> None:
+    value = {"text": TEXTS["tea"], "cups": 2, "made": {"by": "Ann"}}
+    put = {"namespace": room, "key": "every", "value": value, "index": True, "wait_for_index": True}
+    assert service.call("PUT", "/v1/memories", json=put).status_code == 200
+    batch = [{**put, "op": "put", "key": "some", "index": ["made"]}]
+    del batch[0]["wait_for_index"]
+    body = {"operations": batch, "wait_for_index": True}
+    assert service.call("POST", "/v1/memories/batch", json=body).status_code == 200
+    items = search(service, room, "What beverage do you like?").json()["items"]
+    assert {item["key"]: item["index"] for item in items} == {
+        "every": {"text": TEXTS["tea"], "made.by": "Ann"},
+        "some": {"made.by": "Ann"},
+    }
+    assert items[0]["key"] == "every"
+    with connect(service.url) as store:
+        store.put(room, "from-python", value, index=("text",))
+        store.batch([{"op": "put", "namespace": room, "key": "batched", "value": value, "index": ("text",)}])
+        kept = [
+            memory and memory.index for memory in map(partial(store.get, room), ("from-python", "batched"))
+        ]
+    assert kept == [{"text": TEXTS["tea"]}] * 2
 
 
 def test_odd_questions_are_answered(service: Service, room: list[str]) -> None:
