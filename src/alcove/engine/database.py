@@ -92,6 +92,8 @@ class Database:
         self._readers: deque[apsw.Connection] = deque()
         """Connections that nobody uses at the moment."""
         self._closed = False
+        self._syncs = True
+        """Whether the writer's commits wait for the disk, as it was last told."""
         _make(path)
         with explained(self.path):
             self._writer = self._connect()
@@ -102,12 +104,18 @@ class Database:
                 raise
 
     @contextmanager
-    def write(self, *, undo: bool = False) -> Iterator[apsw.Connection]:
-        """One write transaction, when its turn comes; with `undo` it is as if it had never been."""
+    def write(self, *, undo: bool = False, durable: bool = True) -> Iterator[apsw.Connection]:
+        """One write transaction, when its turn comes; with `undo` it is as if it had never been.
+
+        One that is not `durable` does not wait for the disk: a power failure may undo it, as a whole, until
+        the next durable one is committed. That is for what can be made again, and it orders nothing anew.
+        """
         with self._turn:
             if self._closed:
                 raise self._no_longer_open()
             try:
+                if durable is not self._syncs:
+                    self._sync(durable=durable)
                 self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
                 self._writer.execute("ROLLBACK" if undo else "COMMIT")
@@ -117,6 +125,12 @@ class Database:
                 if isinstance(error, apsw.Error):
                     raise _explain(error, self.path) from error
                 raise
+
+    def _sync(self, *, durable: bool) -> None:
+        """FULL syncs the log, with all that came before, at each commit; NORMAL only when it is emptied."""
+        self._syncs = False  # and True only once it is
+        self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
+        self._syncs = durable
 
     def change(self, name: str, *params: apsw.SQLiteValue) -> int:
         """Runs a statement by its name in a transaction of its own; how many rows it changed."""
@@ -186,6 +200,7 @@ class Database:
         with self._turn, explained(self.path):
             if self._closed:
                 raise self._no_longer_open()
+            self._sync(durable=True)
             self._writer.execute("VACUUM")
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy

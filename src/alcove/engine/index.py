@@ -22,7 +22,11 @@ PAGE_BYTES = 1024 * 1024
 
 
 class SearchIndex:
-    """The texts of a store that are to be found by meaning, and what has become of them."""
+    """The texts of a store that are to be found by meaning, and what has become of them.
+
+    Vectors, and who works on a text, do not wait for the disk: a text leaves the queue in the transaction
+    that keeps its vectors, so that one whose vectors are lost is in the queue again.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -34,7 +38,7 @@ class SearchIndex:
 
         At most `limit`, and of `size` bytes in all unless the first is larger.
         """
-        with self._db.write() as db:
+        with self._db.write(durable=False) as db:
             db.execute(SQL["reach"])
             return [*map(TextToIndex._make, db.execute(SQL["claim"], (until, now, limit, size)))]
 
@@ -53,7 +57,7 @@ class SearchIndex:
         What has more goes back into the line. False, and nothing kept, where another embedder serves by now:
         they wait for its vectors instead.
         """
-        with self._db.write() as db:
+        with self._db.write(durable=False) as db:
             if db.execute(SQL["serving"]).fetchone() != (embedder,):
                 db.executemany(SQL["postpone"], [(0, None, 1, piece.text.seq) for piece in pieces])
                 return False
@@ -68,12 +72,12 @@ class SearchIndex:
 
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
-        with self._db.write() as db:
+        with self._db.write(durable=False) as db:
             db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
 
     def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
-        with self._db.write() as db:
+        with self._db.write(durable=False) as db:
             db.executemany(SQL["postpone"], [(due, error, not counted, seq) for seq in seqs])
 
     def retry(self) -> int:

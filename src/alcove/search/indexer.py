@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ MOST_TRIES = 5
 """Failures of a text's own, while the embedder takes others, after which it is parked."""
 STEP_BYTES = 8 * 1024
 """Text embedded in one step, about a quarter of a second: so long others wait for who has written much."""
+REST_SECONDS = 0.02
+"""Pause once nothing is due, unless somebody waits for a text: what is written meanwhile shares a step."""
 LONGEST_PAUSE = 60
 STOP_SECONDS = 15
 
@@ -55,12 +58,14 @@ class Indexer(Worker):
         self._embedder = embedder
         self._clock = clock
         self._batch = batch
+        self._hurried = threading.Event()
         self._told = ""
         self._outages = 0
         self._dimensions: int | None = None
 
     def stop(self, seconds: float | None = STOP_SECONDS) -> None:
         """Waits some seconds for the batch under way; what is not done is claimed again at the next start."""
+        self._hurried.set()
         super().stop(seconds)
 
     def pauses(self, seq: int, seconds: float) -> Iterator[float]:
@@ -69,6 +74,7 @@ class Indexer(Worker):
         Until then it yields how long to pause before looking again: a thread sleeps, an event loop awaits.
         The longer it has waited the longer it pauses, so that many who wait for long cost next to nothing.
         """
+        self._hurried.set()
         self.wake()
         begun = time.monotonic()
         while (waited := time.monotonic() - begun) < seconds and not self.stopping:
@@ -83,9 +89,12 @@ class Indexer(Worker):
         What is due and was not taken cannot be, so that it waits for the interval.
         """
         try:
-            if self.step():
+            taken, due = self.step(), self._index.next_due()
+            if taken and (due is None or due > self._clock()):
+                self._hurried.wait(REST_SECONDS)
+                self._hurried.clear()
+            if taken:
                 return 0.0
-            due = self._index.next_due()
         except AlcoveError as error:
             self._tell(error.message)  # once, however often it is tried
             return self._interval
