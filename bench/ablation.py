@@ -229,7 +229,7 @@ def speed() -> None:
         questions = []
         for n in range(20):
             text = "Which house did Ann " + " ".join(chance.choice(vocabulary[:400], 5))
-            questions.append(Question.of(text, items[n].vectors["text"][0], lexicon=lexicon))
+            questions.append(Question.of(text, np.asarray(items[n].vectors["text"])[0], lexicon=lexicon))
 
         def ask(mode: Mode, corpus: Corpus = corpus, questions: list[Question] = questions) -> None:
             rank(corpus, questions[int(chance.integers(20))], limit=10, mode=mode)

@@ -34,7 +34,7 @@ from alcove.search.calibration import Calibration, coverage
 from alcove.search.embedders import Embedder, Matrix, character_windows, embed_query, unit
 from alcove.search.minilm import MiniLM
 from alcove.search.postings import Postings
-from alcove.search.terms import Item, Lexicon, Question
+from alcove.search.terms import Item, Lexicon, Question, documents
 
 KNOWLEDGE = Path(__file__).with_name("knowledge")
 LIMIT, THRESHOLD = 5, 0.7
@@ -134,7 +134,7 @@ class Bench:
         return found
 
     def _against(self, questions: str, rows: list[int], only: int | None = None) -> list[Asked]:
-        postings = Postings.of(self._chunks[row].item.document(()) for row in rows)
+        postings = Postings.of(documents((self._chunks[row].item for row in rows), ()))
         return [
             Asked(
                 kind=each["kind"],

@@ -7,11 +7,13 @@ import threading
 from collections import Counter
 
 import msgspec
+import numpy as np
 import pytest
 
 from alcove import Alcove, Namespace, Settings
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
-from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, opened
+from alcove.search.embedders import Matrix
+from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept_vectors
 from alcove.search.minilm import MiniLM
 from alcove.search.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from tests.contract.conftest import Open
@@ -64,6 +66,14 @@ def at_once(seq: int, texts: dict[str, str]) -> TextToIndex:
 @pytest.fixture
 def queue(open_store: Open, clock: ManualClock) -> Queue:
     return Queue(open_store(clock=clock, settings=BY_HAND), clock)
+
+
+def matrices(body: bytes) -> dict[str, Matrix]:
+    """Vectors as they were kept, by field."""
+    return {
+        name: np.array([np.frombuffer(row, dtype=np.float32) for row in rows])
+        for name, rows in kept_vectors(body).items()
+    }
 
 
 def test_who_writes_little_does_not_wait_for_who_writes_much(queue: Queue) -> None:
@@ -192,7 +202,7 @@ def test_a_crash_in_the_middle_of_a_large_text_repeats_one_piece_and_shows_nothi
     queue.drain(other)
     assert done > 0
     assert len(queue.embedder.texts) == 3 * 3000 // WINDOW, "what was done before the crash is not done again"
-    assert [rows.shape for rows in opened(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
+    assert [rows.shape for rows in matrices(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
 
 
 def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
@@ -211,7 +221,7 @@ def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
         monkeypatch.setattr(queue.index, "store", late)
         slow.step()
         assert len(queue.kept("alice")) == kept
-    assert [rows.shape for rows in opened(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
+    assert [rows.shape for rows in matrices(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
 
 
 def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:
@@ -277,7 +287,7 @@ def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     indexer = queue.indexer()
     assert queue.drain(indexer) >= 3
     (whole,) = embedded(model, [at_once(seq, texts)])
-    expected, found = opened(whole.body), opened(queue.kept("alice")[seq])
+    expected, found = matrices(whole.body), matrices(queue.kept("alice")[seq])
     assert expected.keys() == found.keys()
     for name, rows in expected.items():
         assert found[name] == pytest.approx(rows, abs=1e-5)

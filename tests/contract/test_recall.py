@@ -187,7 +187,7 @@ class Recalling:
         got = [((m.namespace, m.key), m.score) for m in found]
         asked = embed_query(self.embedder, query)
         cosines = {
-            place: max(float(np.max(rows @ asked)) for rows in each.vectors.values())
+            place: max(float(np.max(np.asarray(rows) @ asked)) for rows in each.vectors.values())
             for place, each in items.items()
         }
         assert {place for place, _ in got} <= set(items), "outside of what may be seen or was asked for"

@@ -351,8 +351,11 @@ def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_th
         victim.search("user:victim", query="tea")
         assert len(loads) == 61, "the victim's is still there"
     bulk = store.as_user("bulk")
-    bulk.batch([{"op": "put", "namespace": "user:bulk", "key": f"k{n}", "value": {}, "index": {"text": words}}
-                for n in range(100)])  # fmt: skip
+    for first in range(0, 500, 100):
+        bulk.batch([
+            {"op": "put", "namespace": "user:bulk", "key": f"k{n}", "value": {}, "index": {"text": words}}
+            for n in range(first, first + 100)
+        ])  # fmt: skip
     with pytest.raises(InvalidRequest, match="search_memory_mb"):
         bulk.search("user:bulk", query="w7")
     assert subtrees._bytes.total() <= 1 << 20

@@ -17,7 +17,7 @@ from alcove.search.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibra
 from alcove.search.embedders import EmbedderUnavailable, Matrix, embed_query, unit
 from alcove.search.minilm import MiniLM
 from alcove.search.postings import Postings
-from alcove.search.terms import LABEL, Item, Question
+from alcove.search.terms import LABEL, Item, Question, documents
 from alcove.search.words import term_counts
 
 MINILM = SHIPPED["all-MiniLM-L6-v2"]
@@ -57,7 +57,7 @@ def nothing_remembered() -> Iterator[None]:
 
 def postings(*texts: str) -> Postings:
     items = (Item(id=text, namespace=None, sequence=0, fields={"text": text}) for text in texts)
-    return Postings.of(item.document(()) for item in items)
+    return Postings.of(documents(items, ()))
 
 
 @given(ANY, COSINE, COSINE, SHARE, SHARE)

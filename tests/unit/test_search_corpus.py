@@ -30,10 +30,10 @@ def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], l
     corpus = Corpus.of(kept.values())
     for number, (added, removed) in enumerate(steps, 1):
         new = [item(n, sequence=1000 * number + place, seed=n + number) for place, n in enumerate(added)]
-        corpus = corpus.changed(add=new, remove=removed)
         for each in removed:
             kept.pop(each, None)
         kept.update((each.id, each) for each in new if isinstance(each.id, int))
+        corpus = corpus.changed(add=new, remove=removed) or Corpus.of(kept.values())
     anew = Corpus.of(kept.values())
     assert set(corpus.rows) == set(kept)
     assert corpus.groups.keys() == anew.groups.keys()
@@ -50,6 +50,8 @@ def test_a_snapshot_stays_as_it_was() -> None:
     before = [hit.id for hit in rank(first, question(1), limit=50)]
     one = first.changed(add=[item(1000)], remove=[3, 4])
     other = first.changed(add=[item(2000)])
+    assert one
+    assert other
     assert [hit.id for hit in rank(first, question(1), limit=50)] == before
     assert 1000 in one.rows
     assert 1000 not in other.rows
@@ -61,7 +63,9 @@ def test_a_snapshot_stays_as_it_was() -> None:
 def test_items_that_come_one_by_one_have_the_vectors_of_those_that_come_at_once() -> None:
     corpus = Corpus.of([item(n) for n in range(200)])
     for n in range(200, 200 + 5 * MOST_BLOCKS):
-        corpus = corpus.changed(add=[item(n)])
+        longer = corpus.changed(add=[item(n)])
+        assert longer
+        corpus = longer
     anew, asked = Corpus.of([item(n) for n in range(len(corpus))]), question(1).vector
     rows = np.arange(len(corpus), dtype=np.int32)
     assert len(corpus.vectors) == len(anew.vectors)

@@ -34,7 +34,7 @@ def test_semantic_search_equals_brute_force(count: int, seed: int, limit: int) -
     asked = question(seed)
     assert asked.vector is not None
     best = {
-        each.id: max(float(rows[0] @ asked.vector) for rows in each.vectors.values())
+        each.id: max(float(np.asarray(rows)[0] @ asked.vector) for rows in each.vectors.values())
         for each in items
         if each.vectors
     }

@@ -194,12 +194,9 @@ class SearchIndex:
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
-        params: Params = [0, scope.low, scope.high, FOR_EVER if at is None else at, now if at is None else at]
-        statement = SQL["found"].format(where=scope.sql(params))
-        with self._db.read() as db:
-            for seq in seqs:
-                if row := db.execute(statement, (seq, *params[1:])).fetchone():
-                    yield Row._make(row)
+        moment = (FOR_EVER, now) if at is None else (at, at)
+        params: Params = [str([*seqs]), scope.low, scope.high, *moment]
+        return map(Row._make, self._db.stream(SQL["found"].format(where=scope.sql(params)), params))
 
 
 def _state(db: apsw.Connection) -> rows.IndexState:

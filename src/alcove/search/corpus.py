@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.postings import JoinedPostings, Postings, Rows
-from alcove.search.terms import Item
+from alcove.search.postings import Postings, Rows
+from alcove.search.terms import Item, documents, moments
 from alcove.search.vectors import Vectors
+from alcove.search.words import asks
 
 Mask = NDArray[np.bool_]
 Name = TypeVar("Name")
@@ -25,6 +27,8 @@ LONG = 30
 """Terms; a text is not more telling for being longer than that."""
 EMPTY_BYTES = 20_000
 """What a corpus takes without any item, so that empty ones do not pile up."""
+ID_BYTES, NUMBER_BYTES = 160, 300
+"""About what an id takes with its place in `rows`, and a namespace or a label with its number."""
 SMALL = 64
 """Rows below which a corpus is always built anew: that takes a few milliseconds."""
 FARTHEST = 3
@@ -54,13 +58,14 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, items: Sequence[Item], lengths: Matrix, numbers: dict[Hashable, int]) -> Columns:
         """The columns of items whose texts have so many terms."""
-        asking = np.array([item.asks for item in items], dtype=bool)
+        count = len(items)
+        asking = np.fromiter((asks(item.longest) for item in items), dtype=bool, count=count)
         return cls(
-            np.fromiter((item.id for item in items), dtype=object, count=len(items)),
-            np.ones(len(items), dtype=bool),
-            np.array([np.nan if item.at is None else item.at for item in items], dtype=np.float64),
+            np.fromiter((item.id for item in items), dtype=object, count=count),
+            np.ones(count, dtype=bool),
+            np.array([*moments(items)], dtype=np.float64),
             (np.log1p(np.minimum(lengths, LONG)) - asking).astype(np.float32),
-            np.array([item.sequence for item in items], dtype=np.int64),
+            np.fromiter((item.sequence for item in items), dtype=np.int64, count=count),
             _numbered((item.namespace for item in items), numbers),
         )
 
@@ -77,8 +82,8 @@ class Corpus:
     Removed items leave holes, rows that `columns.live` does not have; after enough changes it is built anew.
     """
 
-    rows: Mapping[Hashable, tuple[int, Item]]
-    """By its id, where each item is, and the item."""
+    rows: Mapping[Hashable, int]
+    """By its id, where each item is."""
     columns: Columns
     groups: Mapping[str, Rows]
     """For each label field, the group of each row: the same text in the same namespace; -1 for none."""
@@ -86,7 +91,6 @@ class Corpus:
     vectors: Vectors
     numbers: Mapping[Hashable, int]
     """A number for each namespace and for each group."""
-    item_bytes: int
     built: int
     """How many items there were when it was last built, rather than changed."""
     order_matters: bool
@@ -98,41 +102,44 @@ class Corpus:
 
         Vectors of other dimensions than the newest are left out: one model was taken for another.
         """
-        every = sorted(items, key=lambda item: item.sequence)
-        dimensions = next((item.dimensions for item in reversed(every) if item.dimensions), 0)
-        every = [each if each.dimensions in (0, dimensions) else replace(each, vectors={}) for each in every]
+        every = sorted(items, key=attrgetter("sequence"))
+        sizes = [item.dimensions for item in every]
+        dimensions = next(filter(None, reversed(sizes)), 0)
+        vectors = [
+            item.vectors if size in (0, dimensions) else {} for item, size in zip(every, sizes, strict=True)
+        ]
         labels = label_fields([item.fields for item in every])
         numbers: dict[Hashable, int] = {}
-        postings = Postings.of(item.document(labels) for item in every)
+        postings = Postings.of(documents(every, labels))
         columns = Columns.of(every, postings.lengths, numbers)
         return cls(
-            rows={item.id: (row, item) for row, item in enumerate(every)},
+            rows={item.id: row for row, item in enumerate(every)},
             columns=columns,
             groups={name: _groups(name, every, numbers) for name in labels},
             postings=postings,
-            vectors=Vectors.of([item.vectors for item in every], dimensions),
+            vectors=Vectors.of(vectors, dimensions),
             numbers=numbers,
-            item_bytes=sum(item.bytes for item in every),
             built=len(every),
-            order_matters=_order_matters(every, labels, columns, postings),
+            order_matters=_order_matters(columns, postings),
         )
 
-    def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus:
-        """With these items, which replace those of the same id, and without those ids."""
+    def changed(self, *, add: Iterable[Item] = (), remove: Collection[Hashable] = ()) -> Corpus | None:
+        """With these items, which replace those of the same id, and without those ids.
+
+        None where so much has changed by now that it has to be built anew: it does not have the texts.
+        """
         latest, count, rows = {item.id: item for item in add}, len(self), dict(self.rows)
         added = [*latest.values()]
-        holes = dict(rows.pop(id) for id in {*remove, *latest} if id in rows)
-        rows |= {item.id: (row, item) for row, item in enumerate(added, count)}
+        gone = [rows.pop(id) for id in {*remove, *latest} if id in rows]
+        rows |= {item.id: row for row, item in enumerate(added, count)}
         size = count + len(added)
         if count < SMALL or (size - self.built) + (size - len(rows)) > self.built // 4:
-            return Corpus.of(item for _, item in rows.values())
-        numbers, gone = dict(self.numbers), [*holes]
-        postings = self.postings.changed(
-            [item.document(self.groups) for item in added],
-            {row: item.document(self.groups) for row, item in holes.items()},
-        )
+            return None
+        numbers = dict(self.numbers)
+        live = np.append(self.columns.live, np.ones(len(added), dtype=bool))
+        live[gone] = False
+        postings = self.postings.changed(documents(added, self.groups), live)
         columns = Columns.joined([self.columns, Columns.of(added, postings.lengths[count:], numbers)])
-        columns.live[gone] = False
         groups = {}
         for name, known in self.groups.items():
             groups[name] = np.append(known, _groups(name, added, numbers))
@@ -140,23 +147,24 @@ class Corpus:
         return replace(
             self,
             rows=rows,
-            columns=columns,
+            columns=columns._replace(live=live),
             groups=groups,
             postings=postings,
             vectors=self.vectors.extended([item.vectors for item in added]),
             numbers=numbers,
-            # What became a hole still has its rows here and its vectors in the matrix.
-            item_bytes=self.item_bytes + sum(item.bytes for item in added),
         )
 
     def __len__(self) -> int:
         """Rows, holes included: the length of every column here and of a mask."""
         return len(self.columns.live)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
-        """About how much memory it takes."""
-        return EMPTY_BYTES + self.item_bytes + self.postings.bytes
+        """About how much memory it takes; also of what became a hole, and of neighbours, found or not."""
+        columns = sum(column.nbytes for column in self.columns) + 8 * FARTHEST * len(self)
+        groups = sum(column.nbytes for column in self.groups.values())
+        named = ID_BYTES * len(self) + NUMBER_BYTES * len(self.numbers)
+        return EMPTY_BYTES + columns + groups + named + self.postings.bytes + self.vectors.bytes
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
@@ -184,9 +192,9 @@ class JoinedCorpus:
 
     def __init__(self, parts: Sequence[Corpus]) -> None:
         self._parts = parts
-        self._starts = starts = [*accumulate(map(len, parts[:-1]), initial=0)]
+        self._starts = [*accumulate(map(len, parts[:-1]), initial=0)]
         self.columns = Columns.joined([part.columns for part in parts])
-        self.postings = JoinedPostings([part.postings for part in parts], starts)
+        self.postings = Postings.joined([part.postings for part in parts])
         self.vectors = Vectors.joined([part.vectors for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
 
@@ -248,35 +256,20 @@ def label_fields(items: Sequence[Mapping[str, str]]) -> frozenset[str]:
     return frozenset(shared)
 
 
-def _order_matters(
-    items: Sequence[Item], labels: Collection[str], columns: Columns, postings: Postings
-) -> bool:
+def _order_matters(columns: Columns, postings: Postings) -> bool:
     """Whether items next to each other share more words than items far from each other.
 
     A window of neighbours helps where items follow from one another, as turns of a conversation do,
     and only adds noise where they do not, as in an import in no order.
     """
-    count, order = len(items), np.lexsort((columns.sequence, columns.namespace))
-
-    @cache
-    def words(row: int) -> dict[str, float]:
-        """The terms of an item's text, each with its weight: that of a rare one is high."""
-        terms = [term for term in items[row].document(labels) if isinstance(term, str)]
-        return {term: math.log(count / len(postings.held(term)[0])) ** 2 for term in terms}
-
-    def likeness(here: int, there: int) -> float:
-        """Cosine of the two items' rare words."""
-        one, other = words(here), words(there)
-        shared = sum(one[term] for term in one.keys() & other.keys())
-        return shared / math.sqrt(sum(one.values()) * sum(other.values())) if shared else 0.0
-
+    count, order = len(columns.live), np.lexsort((columns.sequence, columns.namespace)).astype(np.int32)
     places = np.arange(0, count - 1, max(1, math.ceil(count / SAMPLE)))
     spaces = columns.namespace[order]
     near = places[spaces[places] == spaces[places + 1]]
     if len(near) < FEWEST:
         return False
-    pairs = (order[near + 1].tolist(), order[(near + count // 2) % count].tolist())
-    triples = zip(order[near].tolist(), *pairs, strict=True)
-    gains = np.array([likeness(one, near) - likeness(one, far) for one, near, far in triples])
+    here, others = order[near], order[np.append(near + 1, (near + count // 2) % count)]
+    next_to, far = np.split(postings.likeness(np.append(here, here), others), 2)
+    gains = next_to - far
     error = gains.std() / math.sqrt(len(gains))
     return bool(gains.mean() > CERTAINTY * error > 0)

@@ -31,9 +31,9 @@ log = logging.getLogger("alcove")
 MOST_AT_ONCE = 512
 """Windows given to an embedder in one call, however large a text is."""
 PROBE = "Is anybody there?"
-Fields = dict[str, list[bytes]]
+KeptVectors = dict[str, list[bytes]]
 """The vectors of a text as they are kept: for each field a row a window."""
-_decoded = msgspec.msgpack.Decoder(Fields).decode
+kept_vectors = msgspec.msgpack.Decoder(KeptVectors).decode
 
 LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
@@ -243,7 +243,7 @@ def embedded(
     rows = chain.from_iterable(every)
     found = []
     for named, piece in pieces:
-        fields: Fields = {}
+        fields: KeptVectors = {}
         for field, _ in named:
             fields.setdefault(field, []).append(next(rows).tobytes())
         found.append(piece._replace(body=msgspec.msgpack.encode(fields)))
@@ -252,9 +252,9 @@ def embedded(
 
 def joined(bodies: Iterable[bytes]) -> bytes:
     """Vectors of a text's pieces, as if they had been made at once."""
-    fields: Fields = {}
+    fields: KeptVectors = {}
     for body in bodies:
-        for name, rows in _decoded(body).items():
+        for name, rows in kept_vectors(body).items():
             fields.setdefault(name, []).extend(rows)
     if len({len(row) for rows in fields.values() for row in rows}) > 1:
         raise EmbedderUnavailable("the embedder's dimensions changed within a text: run `alcove reindex`")
@@ -278,16 +278,6 @@ def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
     return unit(rows)
 
 
-def opened(body: bytes) -> dict[str, Matrix]:
-    """Vectors as they were kept, by field."""
-    import numpy as np  # noqa: PLC0415
-
-    return {
-        name: np.frombuffer(b"".join(rows), dtype=np.float32).reshape(len(rows), -1)
-        for name, rows in _decoded(body).items()
-    }
-
-
 def dimensions_of(body: bytes) -> int | None:
     """How long each of some kept vectors is; None where the texts were empty."""
-    return next((rows.shape[1] for rows in opened(body).values()), None)
+    return next((len(row) // 4 for rows in kept_vectors(body).values() for row in rows), None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,68 +19,137 @@ PostingList = tuple[Rows, Matrix]
 """The rows that hold a term, and how often each does."""
 K1, B = 0.9, 0.4
 """BM25's usual settings for passages."""
-LIST_BYTES = 300
-"""About what a list takes beside its entries."""
+SLOTS = 8
+"""Bytes a term in the table that says quickly that a term is not there: it is wrong for one in so many."""
 _NONE: PostingList = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 
 
+class _Block(NamedTuple):
+    """Posting lists side by side, in the order of their terms' numbers; no word is kept as it is spelled."""
+
+    terms: NDArray[np.int64]
+    starts: Rows
+    """Where the list of each term begins, and at last where the last one ends."""
+    rows: Rows
+    counts: Matrix
+    slots: bytes
+    """1 at the last bits of each term's number."""
+    first: int = 0
+    """What is added to each of `rows`."""
+
+    @classmethod
+    def of(cls, terms: NDArray[np.int64], rows: Rows, counts: Matrix) -> _Block:
+        """From postings in any order, of which those of a term in one row are one."""
+        order = np.argsort(terms, kind="stable")
+        terms = terms[order]
+        begins = np.flatnonzero(np.append(True, terms[1:] != terms[:-1])[: len(terms)])
+        starts = np.append(begins, len(terms)).astype(np.int32)
+        terms = terms[begins]
+        slots = np.zeros(1 << (SLOTS * len(terms)).bit_length(), dtype=np.uint8)
+        slots[terms & (len(slots) - 1)] = 1
+        return cls(terms, starts, rows[order], counts[order], slots.tobytes())
+
+    def postings(self) -> tuple[NDArray[np.int64], Rows, Matrix]:
+        """What it is made of."""
+        return np.repeat(self.terms, np.diff(self.starts)), self.rows, self.counts
+
+    def held(self, number: int) -> PostingList | None:
+        """The list of a term."""
+        if not self.slots[number & (len(self.slots) - 1)]:
+            return None
+        place = int(self.terms.searchsorted(number))
+        if place == len(self.terms) or self.terms[place] != number:
+            return None
+        found = slice(self.starts[place], self.starts[place + 1])
+        rows = self.rows[found]
+        return rows + np.int32(self.first) if self.first else rows, self.counts[found]
+
+    @property
+    def bytes(self) -> int:
+        arrays = (self.terms, self.starts, self.rows, self.counts)
+        return len(self.slots) + sum(each.nbytes for each in arrays)
+
+
 class Postings:
-    """A snapshot: a change makes another one, which shares every list that did not change.
+    """A snapshot: a change makes another one, which shares the large block of what did not change.
 
     `lengths` has the number of terms in each row's text, 0 where a row was removed, and `documents` says
-    how many rows were not.
+    how many rows were not. `live` tells the rows that were not removed, None where none was.
     """
 
-    def __init__(self, lists: dict[Term, PostingList], lengths: Matrix, documents: int) -> None:
-        self._lists, self.lengths, self.documents = lists, lengths, documents
+    def __init__(
+        self, blocks: Sequence[_Block], lengths: Matrix, live: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._blocks, self.lengths, self._live = blocks, lengths, live
+        self.documents = len(lengths) if live is None else int(np.count_nonzero(live))
 
     @classmethod
     def of(cls, documents: Iterable[Mapping[Term, int]]) -> Postings:
         """From the term counts of each row."""
-        found: defaultdict[Term, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        lengths = []
-        for row, document in enumerate(documents):
-            for term, count in document.items():
-                rows, counts = found[term]
-                rows.append(row)
-                counts.append(count)
-            lengths.append(sum(count for term, count in document.items() if isinstance(term, str)))
-        lists = {
-            term: (np.array(rows, dtype=np.int32), np.array(counts, dtype=np.float32))
-            for term, (rows, counts) in found.items()
-        }
-        return cls(lists, np.array(lengths, dtype=np.float32), len(lengths))
+        terms: list[Term] = []
+        counts: list[int] = []
+        sizes: list[int] = []
+        for document in documents:
+            terms += document
+            counts += document.values()
+            sizes.append(len(document))
+        numbers = np.fromiter(map(hash, terms), dtype=np.int64, count=len(terms))
+        of_texts = np.fromiter((type(term) is str for term in terms), dtype=np.bool_, count=len(terms))
+        numbers = np.where(of_texts, numbers & -2, numbers | 1)
+        rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        weights = np.array(counts, dtype=np.float32)
+        lengths = np.bincount(rows, weights * of_texts, len(sizes)).astype(np.float32)
+        return cls([_Block.of(numbers, rows, weights)], lengths)
 
-    def changed(
-        self, added: Iterable[Mapping[Term, int]], removed: Mapping[int, Mapping[Term, int]]
-    ) -> Postings:
-        """With documents at the rows after the last, and without those at the given rows."""
-        lists, more = dict(self._lists), Postings.of(added)
-        for row, document in removed.items():
-            for term in document:
-                rows, frequencies = lists.pop(term)
-                kept = rows != row
-                if kept.any():
-                    lists[term] = (rows[kept], frequencies[kept])
-        for term, (rows, frequencies) in more._lists.items():
-            known = lists.get(term, _NONE)
-            moved = rows + np.int32(len(self.lengths))
-            lists[term] = (np.append(known[0], moved), np.append(known[1], frequencies))
+    @classmethod
+    def joined(cls, parts: Sequence[Postings]) -> Postings:
+        """Those of several parts, the rows of each after the rows of the one before."""
+        starts = [*accumulate((len(part.lengths) for part in parts), initial=0)]
+        blocks = [
+            block._replace(first=start + block.first)
+            for part, start in zip(parts, starts, strict=False)
+            for block in part._blocks
+        ]
+        live = None
+        if any(part._live is not None for part in parts):
+            every = (np.ones(len(p.lengths), dtype=bool) if p._live is None else p._live for p in parts)
+            live = np.concatenate([*every])
+        return cls(blocks, np.concatenate([part.lengths for part in parts]), live)
+
+    def changed(self, added: Iterable[Mapping[Term, int]], live: NDArray[np.bool_]) -> Postings:
+        """With documents at the rows after the last; `live` tells which of all rows are not removed."""
+        more = Postings.of(added)
+        large, *small = self._blocks
+        parts = [block.postings() for block in small]
+        terms, rows, counts = more._blocks[0].postings()
+        parts.append((terms, rows + np.int32(len(self.lengths)), counts))
+        blocks = [large, _Block.of(*map(np.concatenate, zip(*parts, strict=True)))]
         lengths = np.append(self.lengths, more.lengths)
-        lengths[list(removed)] = 0
-        return Postings(lists, lengths, self.documents + more.documents - len(removed))
+        lengths[~live] = 0
+        return Postings(blocks, lengths, None if live.all() else live)
 
     def __contains__(self, term: Term) -> bool:
-        return term in self._lists
+        number = _number(term)
+        if self._live is None:
+            return any(block.held(number) for block in self._blocks)
+        return len(self.held(term)[0]) > 0
 
     def held(self, term: Term) -> PostingList:
         """The rows that hold a term, and how often each does."""
-        return self._lists.get(term, _NONE)
+        number = _number(term)
+        lists = [found for block in self._blocks if (found := block.held(number))]
+        if not lists:
+            return _NONE
+        rows, counts = lists[0] if len(lists) == 1 else map(np.concatenate, zip(*lists, strict=True))
+        if self._live is None:
+            return rows, counts
+        kept = self._live[rows]
+        return rows[kept], counts[kept]
 
     @property
     def bytes(self) -> int:
-        """About how much memory the lists take, beside a dozen bytes for each term of each row."""
-        return LIST_BYTES * len(self._lists)
+        """How much memory the lists take."""
+        return sum(block.bytes for block in self._blocks) + 2 * self.lengths.nbytes
 
     @cached_property
     def _norms(self) -> Matrix:
@@ -94,19 +164,33 @@ class Postings:
         norms = self._norms[rows] if isinstance(term, str) else np.float32(K1)
         return rows, counts * np.float32(rarity * (K1 + 1)) / (counts + norms)
 
+    def likeness(self, here: Rows, there: Rows) -> NDArray[np.float64]:
+        """For each pair of rows, the cosine of the words of their texts, of which the rare ones count most.
 
-class JoinedPostings(Postings):
-    """Postings of several parts, whose rows begin at `starts`; looked up in each when they are asked for."""
+        Only before any change.
+        """
+        (block,) = self._blocks
+        held, size = np.diff(block.starts), len(block.terms)
+        weights = np.where(block.terms & 1, 0, np.log(self.documents / held) ** 2)
+        asked = np.zeros(len(self.lengths), dtype=np.bool_)
+        asked[here] = asked[there] = True
+        chosen = asked[block.rows]
+        rows, terms = block.rows[chosen], np.repeat(np.arange(size), held)[chosen]
+        by_row = np.argsort(rows, kind="stable")
+        rows, terms = rows[by_row], terms[by_row]
+        own = weights[terms]
+        norms = np.bincount(rows, own, len(asked))
+        keys = rows * np.int64(size) + terms  # in order, by row and term
+        begins = rows.searchsorted(here)
+        counts = rows.searchsorted(here, side="right") - begins
+        pairs = np.repeat(np.arange(len(here)), counts)
+        places = np.arange(len(pairs)) + np.repeat(begins - np.cumsum(counts) + counts, counts)
+        wanted = there[pairs] * np.int64(size) + terms[places]
+        shared = keys.take(keys.searchsorted(wanted), mode="clip") == wanted
+        total = np.bincount(pairs, own[places] * shared, len(here))
+        return np.where(total, total / np.sqrt(np.where(total, norms[here] * norms[there], 1)), 0.0)
 
-    def __init__(self, parts: Sequence[Postings], starts: Sequence[int]) -> None:
-        lengths = np.concatenate([part.lengths for part in parts])
-        super().__init__({}, lengths, sum(part.documents for part in parts))
-        self._parts, self._starts = parts, starts
 
-    def __contains__(self, term: Term) -> bool:
-        return any(term in part for part in self._parts)
-
-    def held(self, term: Term) -> PostingList:
-        rows, counts = zip(*(part.held(term) for part in self._parts), strict=True)
-        moved = [each + np.int32(start) for each, start in zip(rows, self._starts, strict=True)]
-        return np.concatenate(moved), np.concatenate(counts)
+def _number(term: Term) -> int:
+    """A number that stands for a term, so far apart that no two are alike: even for a word of a text."""
+    return hash(term) & -2 if isinstance(term, str) else hash(term) | 1

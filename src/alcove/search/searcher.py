@@ -20,7 +20,7 @@ from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.calibration import Calibration, most_relevant
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
-from alcove.search.indexer import cut, embedded, opened
+from alcove.search.indexer import KeptVectors, cut, embedded, kept_vectors
 from alcove.search.ranking import Hit, rank
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.terms import Item, Lexicon, Question
@@ -106,16 +106,18 @@ class Searcher:
             raise InvalidRequest("namespace_prefix", f"at most {MOST_PAST} texts of that time below it")
         everything = replace(scope, filter=Filter())
         live = self._subtrees.of(everything, self._name, lambda _: True, now=self._clock())
-        places = (corpus.rows for corpus, _ in live)
-        kept = {seq: rows[seq][1] for rows in places for seq in texts.keys() & rows.keys()}
-        items = {seq: kept.get(seq) or item(text) for seq, text in texts.items()}
+        items = {seq: item(text) for seq, text in texts.items()}
+        for corpus, _ in live:
+            for seq in items.keys() & corpus.rows.keys():
+                if len(known := corpus.vectors.at(corpus.rows[seq])):
+                    items[seq] = items[seq]._replace(vectors={"": known})
         if self._embedder and question.vector is not None:
             lost = [each for each in items.values() if not each.vectors]
             told = None
             try:
                 wanted = [texts[each.sequence] for each in _likeliest(lost, question)]
                 found = _embedded(self._embedder, wanted, len(question.vector))
-                items |= {seq: replace(items[seq], vectors=vectors) for seq, vectors in found.items()}
+                items |= {seq: items[seq]._replace(vectors=vectors) for seq, vectors in found.items()}
                 if len(found) < len(lost):
                     told = f"{len(lost) - len(found)} texts of that time are ranked by words alone"
             except EmbedderUnavailable as error:
@@ -208,7 +210,7 @@ def _likeliest(items: list[Item], question: Question) -> list[Item]:
     return sorted(items, key=lambda item: order.get(item.id, MOST_WINDOWS))
 
 
-def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, dict[str, Matrix]]:
+def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, KeptVectors]:
     """The vectors of as many of the texts, from the first on, as one search may embed."""
     windows, size, chosen = MOST_WINDOWS, MOST_CHARACTERS, []
     with _failures_told():
@@ -220,4 +222,4 @@ def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dic
                 if count <= windows:
                     windows -= count
                     chosen.append(whole)
-        return {each.text.seq: opened(each.body) for each in embedded(embedder, chosen, dimensions)}
+        return {each.text.seq: kept_vectors(each.body) for each in embedded(embedder, chosen, dimensions)}

@@ -19,8 +19,8 @@ from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
-from alcove.search.indexer import opened
-from alcove.search.terms import Item
+from alcove.search.indexer import kept_vectors
+from alcove.search.terms import NO_VECTORS, Item
 from alcove.store.filters import Filter
 
 MOST_FILTERS = 16
@@ -122,7 +122,10 @@ class Subtree:
         if change.live is not None:
             gone |= corpus.rows.keys() - set(change.live)
         if came or gone:
-            corpus = corpus.changed(add=came, remove=gone)
+            after = corpus.changed(add=came, remove=gone)
+            if after is None:
+                return False
+            corpus = after
         told = {text.seq: text.expires_at for text in change.came} | dict(change.expiries)
         self._take(corpus, change.state, told)
         return True
@@ -223,6 +226,6 @@ def item(text: Text) -> Item:
         namespace=text.ns,
         sequence=text.seq,
         fields=_fields(text.index_text),
-        vectors=opened(text.vectors) if text.vectors else {},
+        vectors=kept_vectors(text.vectors) if text.vectors else NO_VECTORS,
         at=text.created_at / SECOND,
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from sys import getsizeof
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
-from alcove.search.words import asks, question_words, speaker, term, term_counts, words
+from alcove.search.words import question_words, speaker, term, term_counts, words
 
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
@@ -28,11 +29,13 @@ Term = str | tuple[str, str]
 """What is counted: a term of a text; or `LABEL` and a term of a label, `SPEAKER` and a word of a name."""
 Related = tuple[tuple[str, float], ...]
 """Words like another one and how like they are, nearest first."""
+Windows: TypeAlias = "Matrix | Sequence[bytes]"
+"""A row of 32-bit floats for each window of a text: a matrix, or the bytes of each row as they are kept."""
+NO_VECTORS: Mapping[str, Windows] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """What a store knows of a memory that is indexed, and what its texts say, read when it is made."""
+class Item(NamedTuple):
+    """A memory that is indexed, as ranking takes it."""
 
     id: Hashable
     namespace: Hashable
@@ -40,50 +43,57 @@ class Item:
     """The order of writing; neighbours are next to each other in it, within one namespace."""
     fields: Mapping[str, str]
     """The `index` texts by name."""
-    vectors: Mapping[str, Matrix] = field(default_factory=dict)
+    vectors: Mapping[str, Windows] = NO_VECTORS
     """By field, a row for each window of its text; none while the item is not embedded."""
     at: float | None = None
-    """When it was written, in seconds since 1970; or the day that a short field tells instead."""
-    terms: Mapping[str, Counter[str]] = field(init=False)
-    """By field, how often each term is in it."""
-    speaker: str | None = field(init=False)
-    asks: bool = field(init=False)
-    """Whether its longest text ends as a question."""
-
-    def __post_init__(self) -> None:
-        longest = max(self.fields.values(), key=len, default="")
-        terms = {name: term_counts(text) for name, text in self.fields.items()}
-        read = {"terms": terms, "speaker": speaker(longest), "asks": asks(longest), "at": self._moment()}
-        for name, value in read.items():
-            object.__setattr__(self, name, value)
-
-    def _moment(self) -> float | None:
-        """A field such as `date` or `when` is short and has a day in it."""
-        texts = (text for text in self.fields.values() if len(text) <= SHORT and any(map(str.isdigit, text)))
-        days = (found.start for found in map(span, texts) if found and found.end - found.start <= DAY)
-        return next(days, self.at)
-
-    def document(self, labels: Collection[str]) -> Mapping[Term, int]:
-        """How often it holds each term; fields that are labels, and who says it, are told from the rest."""
-        found: dict[Term, int] = {(SPEAKER, word): 1 for word in (self.speaker or "").split()}
-        for name, terms in self.terms.items():
-            for each, count in terms.items():
-                key = (LABEL, each) if name in labels else each
-                found[key] = found.get(key, 0) + count
-        return found
+    """When it was written, in seconds since 1970."""
 
     @property
     def dimensions(self) -> int:
         """Of its vectors; 0 while it has none."""
-        return next((rows.shape[1] for rows in self.vectors.values()), 0)
+        for rows in self.vectors.values():
+            for row in rows:
+                return memoryview(row).nbytes // 4
+        return 0
 
     @property
-    def bytes(self) -> int:
-        """About how much memory it takes in a corpus, its vectors twice: by themselves and in the matrix."""
-        texts = sum(map(getsizeof, self.fields.values()))
-        terms = sum(map(len, self.terms.values()))
-        vectors = sum(rows.nbytes for rows in self.vectors.values())
-        return 1000 + 250 * len(self.terms) + texts + 60 * terms + 9 * vectors // 4
+    def longest(self) -> str:
+        """Its longest text, which shows who speaks and whether it asks something."""
+        return max(self.fields.values(), key=len, default="")
+
+
+def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[Mapping[Term, int]]:
+    """How often each item holds each term; labels, and who says it, are told from the rest."""
+
+    @cache
+    def label(text: str) -> Mapping[Term, int]:
+        return {(LABEL, each): count for each, count in term_counts(text).items()}
+
+    for item in items:
+        found: dict[Term, int] = {}
+        for name, text in item.fields.items():
+            counts: Mapping[Any, int] = label(text) if name in labels else term_counts(text)
+            if not found:
+                found.update(counts)
+            else:
+                for each, count in counts.items():
+                    found[each] = found.get(each, 0) + count
+        for word in (speaker(item.longest) or "").split():
+            found[SPEAKER, word] = 1
+        yield found
+
+
+def moments(items: Iterable[Item]) -> Iterator[float | None]:
+    """When each item was written, or the day that a short field of it tells, such as `date` or `when`."""
+
+    @cache
+    def day(text: str) -> float | None:
+        found = span(text) if any(map(str.isdigit, text)) else None
+        return found.start if found and found.end - found.start <= DAY else None
+
+    for item in items:
+        days = (day(text) for text in item.fields.values() if len(text) <= SHORT)
+        yield next((each for each in days if each is not None), item.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

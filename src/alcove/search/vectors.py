@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
+from alcove.search.terms import Windows
 
 MOST_BLOCKS = 8
 """Blocks in which a subtree's vectors lie; more take longer to search, and the small ones are made one."""
@@ -39,14 +40,14 @@ class Vectors:
         """A block without any vectors may have others than the rest."""
 
     @classmethod
-    def of(cls, vectors: Sequence[Mapping[str, Matrix]], dimensions: int) -> Vectors:
+    def of(cls, vectors: Sequence[Mapping[str, Windows]], dimensions: int) -> Vectors:
         """From each row's vectors by field."""
         counts = np.array([sum(map(len, fields.values())) for fields in vectors], dtype=np.int32)
         rows = np.flatnonzero(counts).astype(np.int32)
         starts = (np.cumsum(counts, dtype=np.int32) - counts)[rows]
-        parts = [part for fields in vectors for part in fields.values()]
-        matrix = np.concatenate([np.zeros((0, dimensions), dtype=np.float32), *parts])
-        return cls([_Block(matrix.astype(np.float32, copy=False), rows, starts)], len(vectors))
+        every = b"".join(row for fields in vectors for part in fields.values() for row in part)
+        matrix = np.frombuffer(every, dtype=np.float32).reshape(int(counts.sum()), dimensions)
+        return cls([_Block(matrix, rows, starts)], len(vectors))
 
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
@@ -57,7 +58,7 @@ class Vectors:
             rows += part._rows
         return cls(blocks, rows)
 
-    def extended(self, vectors: Sequence[Mapping[str, Matrix]]) -> Vectors:
+    def extended(self, vectors: Sequence[Mapping[str, Windows]]) -> Vectors:
         """With the vectors of rows after the last."""
         longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions)])
         first, *small = longer._blocks
@@ -71,12 +72,26 @@ class Vectors:
         """How many vectors there are."""
         return sum(len(block.matrix) for block in self._blocks)
 
+    @property
+    def bytes(self) -> int:
+        """How much memory they take."""
+        return sum(part.nbytes for block in self._blocks for part in block)
+
     def present(self) -> NDArray[np.bool_]:
         """Which rows have any."""
         found = np.zeros(self._rows, dtype=np.bool_)
         for block in self._blocks:
             found[block.rows] = True
         return found
+
+    def at(self, row: int) -> Matrix:
+        """Every vector of a row."""
+        for matrix, owners, starts in self._blocks:
+            place = int(owners.searchsorted(row))
+            if place < len(owners) and owners[place] == row:
+                end = starts[place + 1] if place + 1 < len(starts) else len(matrix)
+                return matrix[starts[place] : end]
+        return np.zeros((0, self.dimensions), dtype=np.float32)
 
     def first(self, rows: Rows) -> Matrix:
         """The first vector of each of some rows; zeros where one has none."""

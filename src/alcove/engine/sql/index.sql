@@ -143,7 +143,7 @@ SELECT seq FROM versions v INDEXED BY live
 WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {where}
 
 -- name: found
--- A version, if it still is what a reader may see and asked for.
-SELECT {columns} FROM versions v
-WHERE seq = ?1 AND ns >= ?2 AND ns < ?3 AND (ended_at IS NULL OR ended_at > ?4)
-  AND (expires_at IS NULL OR expires_at > ?5) AND {where}
+-- Those of some versions, in their order, that still are what a reader may see and asked for.
+SELECT {columns} FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
+WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
+  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {where}
