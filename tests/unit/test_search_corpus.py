@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -71,6 +73,53 @@ def test_items_that_come_one_by_one_have_the_vectors_of_those_that_come_at_once(
     assert len(corpus.vectors) == len(anew.vectors)
     assert np.array_equal(corpus.vectors.first(rows), anew.vectors.first(rows))
     assert np.allclose(corpus.vectors.cosines(asked), anew.vectors.cosines(asked), equal_nan=True)
+
+
+def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -> None:
+    chance, dimensions, count = random.Random(1), 384, 1000
+    texts = [" ".join(f"word{chance.randrange(5000)}" for _ in range(12)) for _ in range(count)]
+
+    def made() -> Corpus:
+        return Corpus.of(
+            Item(
+                id=10**6 + n,
+                namespace=(),
+                sequence=n,
+                fields={"t": text},
+                vectors={"t": [bytes(4 * dimensions)]},
+            )
+            for n, text in enumerate(texts)
+        )
+
+    made()  # stems are remembered for all corpora
+    tracemalloc.start()
+    corpus = made()
+    assert len(corpus.neighbours[1]) == count  # is found now, and held from now on
+    corpus.postings.scores("word1")
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held <= corpus.bytes <= 1.2 * held
+    assert corpus.bytes <= count * (4 * dimensions + 2048)
+
+
+def test_what_was_removed_is_held_by_no_term() -> None:
+    items = [
+        Item(id=n, namespace=(), sequence=n, fields={"t": f"tea word{n} Ann"}) for n in range(SMALL + 40)
+    ]
+    corpus = Corpus.of(items).changed(add=[items[3]._replace(fields={"t": "kettle"})], remove=[7])
+    assert corpus
+    assert "word3" not in corpus.postings
+    assert "word7" not in corpus.postings
+    assert "word8" in corpus.postings
+    assert corpus.postings.held("kettl")[0].tolist() == [len(items)]
+    assert len(corpus.postings.held("tea")[0]) == len(items) - 2 == corpus.postings.documents - 1
+
+
+def test_a_corpus_that_changed_too_much_has_to_be_built_anew() -> None:
+    corpus = Corpus.of([item(n) for n in range(4 * SMALL)])
+    assert corpus.changed(remove=range(SMALL))
+    assert corpus.changed(remove=range(SMALL + 1)) is None
+    assert Corpus.of([item(n) for n in range(SMALL - 1)]).changed(add=[item(SMALL)]) is None
 
 
 def test_bm25_is_the_formula_over_the_subtree() -> None:

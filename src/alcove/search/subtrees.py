@@ -40,6 +40,8 @@ class Fitting(NamedTuple):
     upto: int
 
 
+EMPTY = Corpus.of(())
+"""What a subtree holds before it is read."""
 NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0)
 
 
@@ -58,7 +60,7 @@ class Subtree:
         self._index = index
         self._lock = threading.Lock()
         self._state: IndexState | None = None
-        self._corpus = Corpus.of(())
+        self._corpus = EMPTY
         self._expiries = np.zeros((2, 0), dtype=np.int64)
         """The numbers of versions that expire, and when each does."""
         self._filters: OrderedDict[str, Fitting] = OrderedDict()
