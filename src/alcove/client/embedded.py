@@ -26,6 +26,7 @@ from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
+from alcove.store.field_values import FieldValues
 from alcove.store.memories import Memories
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
@@ -113,7 +114,9 @@ class Alcove(Store):
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
-        parts = Parts(engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock)
+        parts = Parts(
+            engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues()
+        )
         store = OpenStore(parts, settings)
         services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
         self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)

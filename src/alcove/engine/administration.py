@@ -193,6 +193,10 @@ class Erasure:
         """How often something was erased."""
         return self._db.mark("wipes")
 
+    def count(self) -> int:
+        """The same, with how often a namespace was cleared."""
+        return int(self._column("erasures")[0])
+
     def users(self) -> Iterator[str]:
         """Everybody of whom there is anything."""
         subjects = self._column("subjects")

@@ -30,6 +30,11 @@ _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 Findings = Iterator[tuple[str, int, list[str]]]
 """Checks: what each compares, how many it compared, and what it found."""
 
+RuledOut = Callable[[int], bool]
+"""Whether a reader has no use for a version, by its sequence number."""
+RULED_OUT = "alcove_ruled_out"
+"""What a statement asks that with."""
+
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
 
@@ -82,6 +87,16 @@ def mark(db: apsw.Connection, name: str) -> int:
     return int(db.execute(SQL["mark"], (name,)).get)
 
 
+class Reader(apsw.Connection):
+    """A connection, which one reader at a time has."""
+
+    ruled_out: Callable[..., bool]
+
+    def asked(self, *seq: apsw.SQLiteValue) -> bool:
+        """What `RULED_OUT` is registered as, once: registering another makes SQLite plan everything anew."""
+        return self.ruled_out(*seq)
+
+
 class Database:
     """The connections to one file: a writer that takes turns, and as many readers as are in use."""
 
@@ -89,7 +104,7 @@ class Database:
         self.path = path
         self._turn = threading.Lock()
         self._busy_timeout = busy_timeout
-        self._readers: deque[apsw.Connection] = deque()
+        self._readers: deque[Reader] = deque()
         """Connections that nobody uses at the moment."""
         self._closed = False
         self._syncs = True
@@ -138,7 +153,7 @@ class Database:
             return changed(db, name, *params)
 
     @contextmanager
-    def read(self) -> Iterator[apsw.Connection]:
+    def read(self) -> Iterator[Reader]:
         """A connection to read with; each statement sees the newest commit."""
         try:
             reader = self._readers.pop()
@@ -170,9 +185,16 @@ class Database:
         finally:
             self._readers.append(reader)
 
-    def stream(self, statement: str, params: Params) -> Iterator[tuple[Any, ...]]:
-        """Rows of a statement one at a time, so that a reader who has enough stops the scan."""
+    def stream(
+        self, statement: str, params: Params, ruled_out: RuledOut | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows of a statement one at a time, so that a reader who has enough stops the scan.
+
+        `ruled_out`: what `RULED_OUT` answers in it.
+        """
         with self.read() as db:
+            if ruled_out:
+                db.ruled_out = ruled_out
             cursor = db.execute(statement, params)
             try:
                 yield from cursor
@@ -183,11 +205,12 @@ class Database:
         """A number that the store keeps about itself."""
         return int(self.fetch("mark", name)[0][0])
 
-    def _new_reader(self) -> apsw.Connection:
+    def _new_reader(self) -> Reader:
         if self._closed:
             raise self._no_longer_open()
         with explained(self.path):
             reader = self._connect()
+            reader.create_scalar_function(RULED_OUT, reader.asked, 1)
             reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
             return reader
 
@@ -217,9 +240,9 @@ class Database:
     def _no_longer_open(self) -> Unavailable:
         return Unavailable(f"{self.path} has been closed")
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self) -> Reader:
         """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""
-        db = apsw.Connection(os.fspath(self.path))
+        db = Reader(os.fspath(self.path))
         try:
             self._refuse_what_is_not_ours(db)
             # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.

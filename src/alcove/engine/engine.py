@@ -19,7 +19,7 @@ from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
-from alcove.engine.database import SQL, Database, Findings, findings, mark
+from alcove.engine.database import RULED_OUT, SQL, Database, Findings, RuledOut, findings, mark
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import Locks
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
@@ -85,10 +85,16 @@ class Engine(file_copy.DataKeys):
         (found,) = self._fetch("read", ns, key, now)
         return found[0], None if found[1] is None else Row._make(found[1:])
 
-    def scan(self, scope: Scope, *, now: int, at: int | None = None) -> Iterator[Row]:
+    def scan(
+        self, scope: Scope, *, now: int, at: int | None = None, ruled_out: RuledOut | None = None
+    ) -> Iterator[Row]:
+        """In order of namespace and key; of versions that are `ruled_out` nothing is read."""
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
         params: Params = [scope.low, scope.high, moment]
-        return map(Row._make, self._db.stream(SQL[statement].format(where=scope.sql(params)), params))
+        where = scope.sql(params)
+        if ruled_out:
+            where = f"NOT {RULED_OUT}(seq) AND {where}"
+        return map(Row._make, self._db.stream(SQL[statement].format(where=where), params, ruled_out))
 
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int

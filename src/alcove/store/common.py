@@ -15,6 +15,7 @@ from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
 from alcove.store.audit import Audit
 from alcove.store.effective_configuration import Configuration
+from alcove.store.field_values import FieldValues
 from alcove.store.row_decoding import Opener
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import Vault
@@ -34,6 +35,7 @@ class Parts(NamedTuple):
     embedder: Embedder | None
     indexer: Indexer | None
     clock: Clock
+    fields: FieldValues
 
 
 class Service:
@@ -41,7 +43,7 @@ class Service:
 
     def __init__(self, parts: Parts) -> None:
         (self._engine, self._vault, self._configuration, self._ledger, self._audit,
-         self._embedder, self._indexer, self._clock) = parts  # fmt: skip
+         self._embedder, self._indexer, self._clock, self._fields) = parts  # fmt: skip
         self._opener = Opener(parts.vault)
 
 

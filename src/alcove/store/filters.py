@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Final, TypeGuard
 
 from alcove.core.clock import parse_instant
@@ -32,16 +34,20 @@ MAX_CHOICES = 1000
 MAX_NAME = 1024
 """Characters of a field's name, which is split at its dots for each memory."""
 _COMPARE: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_PLAIN_NAME = re.compile("[A-Za-z_]+")
 _JSON_TYPES: Final = {None: "'null'", True: "'true'", False: "'false'"}
 _RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _SPELLINGS = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"
 
 
-class _Absent:
+class Absent:
     """The value of a field that is not there, which is not null."""
 
 
-ABSENT: Final = _Absent()
+ABSENT: Final = Absent()
+Found = JSON | Absent
+"""What a memory has in a field."""
+_SCALARS: Final = frozenset((type(None), bool, int, float, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +60,31 @@ class OneOf:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_known", frozenset(map(_typed, self.choices)))
 
-    def holds(self, found: JSON | _Absent) -> bool:
-        if isinstance(found, _Absent):
-            return None in self.choices
-        members = found if isinstance(found, list) else [found]
-        return any(_typed(member) in self._known for member in members if _is_scalar(member))
+    def holds(self, found: Found) -> bool:
+        if type(found) in _SCALARS:  # spelled out: it is asked of every memory of a list
+            return (type(found) is bool, found) in self._known
+        if isinstance(found, list):
+            return any(_typed(member) in self._known for member in found if _is_scalar(member))
+        return found is ABSENT and None in self.choices
 
     def sql(self, params: Params) -> str:
-        def scalar(alias: str) -> str:
-            """Texts and numbers differ by themselves; true, false and null only by their type."""
-            plain = [c for c in self.choices if c is not None and not isinstance(c, bool)]
-            types = [_JSON_TYPES[c] for c in (None, True, False) if any(c is each for each in self.choices)]
-            params.extend(plain)
-            values, words = ", ".join("?" * len(plain)), ", ".join(types)
-            return (
-                f"({alias}.type IN ('text', 'integer', 'real') AND {alias}.value IN ({values})"
-                f" OR {alias}.type IN ({words}))"
-            )
+        plain = [c for c in self.choices if c is not None and not isinstance(c, bool)]
+        types = [_JSON_TYPES[c] for c in (None, True, False) if any(c is each for each in self.choices)]
+        params += plain + plain
+        return _one_of(len(plain), ", ".join(types))
 
-        in_array = f"EXISTS (SELECT 1 FROM json_each(f.value) e WHERE {scalar('e')})"
-        return f"CASE f.type WHEN 'array' THEN {in_array} ELSE {scalar('f')} END"
+
+@lru_cache(256)
+def _one_of(plain: int, types: str) -> str:
+    """Texts and numbers differ by themselves; true, false and null only by their type."""
+    values = ", ".join("?" * plain)
+    each, whole = (
+        f"({alias}.type IN ('text', 'integer', 'real') AND {alias}.value IN ({values})"
+        f" OR {alias}.type IN ({types}))"
+        for alias in "ef"
+    )
+    in_array = f"EXISTS (SELECT 1 FROM json_each(f.value) e WHERE {each})"
+    return f"CASE f.type WHEN 'array' THEN {in_array} ELSE {whole} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,7 @@ class Not:
 
     test: OneOf
 
-    def holds(self, found: JSON | _Absent) -> bool:
+    def holds(self, found: Found) -> bool:
         return not self.test.holds(found)
 
     def sql(self, params: Params) -> str:
@@ -97,7 +108,7 @@ class Range:
     bound: int | float
     instant: bool
 
-    def holds(self, found: JSON | _Absent) -> bool:
+    def holds(self, found: Found) -> bool:
         if self.instant:
             moment = parse_instant(found) if isinstance(found, str) else None
             return moment is not None and _COMPARE[self.sign](moment, self.bound)
@@ -119,14 +130,15 @@ class Exists:
 
     wanted: bool
 
-    def holds(self, found: JSON | _Absent) -> bool:
+    def holds(self, found: Found) -> bool:
         return (found is not ABSENT) is self.wanted
 
     def sql(self, params: Params) -> str:
         return "1" if self.wanted else "0"
 
 
-Test = OneOf | Not | Range | Exists | Pattern
+FieldTest = OneOf | Not | Range | Exists
+Test = FieldTest | Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +185,39 @@ class Filter:
         """The predicate of a policy's own filter: attributes only, and absent never matches."""
         if not self.conditions:
             return "1"
+        plainly = self._plainly(f"{alias}.attributes", params)
         fitting = f"SELECT count(*) FROM json_each({alias}.attributes) f WHERE {self._tests(params, other=0)}"
-        return f"({fitting}) = {len({name for name, _ in self.conditions})}"
+        return f"({plainly}({fitting}) = {len({name for name, _ in self.conditions})})"
+
+    def _plainly(self, attributes: str, params: Params) -> str:
+        """`… OR`, true only where the rest is: texts that equal texts, without a look at every attribute."""
+        parts: list[str] = []
+        plain: Params = []
+        for name, test in self.conditions:
+            if not (isinstance(test, OneOf) and _PLAIN_NAME.fullmatch(name)):
+                return ""
+            texts = [choice for choice in test.choices if isinstance(choice, str)]
+            plain += [path := f"$.{name}", path, *texts]
+            wanted = ", ".join("?" * len(texts))
+            parts.append(f"json_type({attributes}, ?) = 'text' AND {attributes} ->> ? IN ({wanted}) AND")
+        params += plain
+        return f"{' '.join(parts)} 1 OR "
 
     def _tests(self, params: Params, *, other: int = 1) -> str:
         """What each field of a row must fulfil, so that a row is read once for all conditions."""
-        fields: dict[str, list[OneOf | Not | Range | Exists]] = {}
-        for name, test in self.conditions:
-            if not isinstance(test, Pattern):
-                fields.setdefault(name, []).append(test)
+        fields: dict[str, list[FieldTest]] = {}
+        for name, test in self.on_fields:
+            fields.setdefault(name, []).append(test)
         cases = []
         for name, tests in fields.items():
             params.append(name)
             cases.append(f"WHEN ? THEN {' AND '.join(test.sql(params) for test in tests)}")
         return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
+
+    @property
+    def on_fields(self) -> list[tuple[str, FieldTest]]:
+        """The conditions without the patterns of the value."""
+        return [(name, test) for name, test in self.conditions if not isinstance(test, Pattern)]
 
     def matches(
         self,
@@ -195,24 +226,27 @@ class Filter:
         value: Callable[[], Mapping[str, JSON]],
     ) -> bool:
         """Whether a memory fits; `value` opens it and is called once, and only when a field needs it."""
-        opened: Mapping[str, JSON] | None = None
+        opened = cache(value)
+        return self.holds(lambda name: field_of(name, attributes, index, opened), opened)
+
+    def holds(self, found: Callable[[str], Found], value: Callable[[], Mapping[str, JSON]]) -> bool:
+        """The same, where `found` looks a field up."""
         for name, test in self.conditions:
-            found: JSON | _Absent
-            if isinstance(test, Pattern):
-                opened = value() if opened is None else opened
-                if not test.holds(opened):
-                    return False
-                continue
-            if name in attributes:
-                found = attributes[name]
-            elif name in index:
-                found = index[name]
-            else:
-                opened = value() if opened is None else opened
-                found = _dotted(opened, name)
-            if not test.holds(found):
+            if not (test.holds(value()) if isinstance(test, Pattern) else test.holds(found(name))):
                 return False
         return True
+
+
+def field_of(
+    name: str,
+    attributes: Mapping[str, JSON],
+    index: Mapping[str, str],
+    value: Callable[[], Mapping[str, JSON]],
+) -> Found:
+    """What a memory has in a field, which is looked for in its value only where nothing else has it."""
+    if name in attributes:
+        return attributes[name]
+    return index[name] if name in index else _dotted(value(), name)
 
 
 def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
@@ -298,7 +332,7 @@ def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
     return isinstance(scalar, bool), scalar
 
 
-def _dotted(value: Mapping[str, JSON], path: str) -> JSON | _Absent:
+def _dotted(value: Mapping[str, JSON], path: str) -> Found:
     found: object = value
     for name in path.split("."):
         if not isinstance(found, dict) or name not in found:

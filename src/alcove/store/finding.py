@@ -16,12 +16,12 @@ from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Principal
+from alcove.core.principal import JSON, Principal
 from alcove.core.records import Address, AfterCursor, Entry, FoundMemories, Mode, Moment, Offset, Query
 from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work, stepwise
-from alcove.store.filters import Filter
+from alcove.store.filters import Filter, Found, field_of
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -227,15 +227,27 @@ class Finding(Timeline):
         `after`: only what comes after this namespace and key.
         """
         begun = replace(scope, low=max(scope.low, after[0])) if after else scope
-        found = self._engine.scan(begun, now=self._clock(), at=at)
+        if ruled_out := self._fields.held.rules_out(scope.filter):
+            begun = replace(begun, filter=Filter())  # `_fits` decides of the few that are left
+        found = self._engine.scan(begun, now=self._clock(), at=at, ruled_out=ruled_out)
         if after:
             found = dropwhile(lambda row: (row.ns, row.key) <= after, found)
         return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
 
     def _fits(self, filter: Filter, row: Row) -> bool:
-        return filter.matches(
-            row_decoding.attributes(row), row_decoding.index(row), lambda: self._opener.value(row)
-        )
+        held, opened = self._fields.held, list[dict[str, JSON]]()
+        if (known := held.verdict(filter, row.seq)) is not None:
+            return known
+
+        def value() -> dict[str, JSON]:
+            if not opened:
+                opened.append(self._opener.value(row))
+            return opened[0]
+
+        def look(name: str) -> Found:
+            return field_of(name, row_decoding.attributes(row), row_decoding.index(row), value)
+
+        return filter.holds(lambda name: held.look(name, row.seq, look), value)
 
     def _refuse_forgotten(self, at: int | None) -> None:
         """Asked after reading: what retention removed meanwhile must not look as if it never was."""

@@ -221,7 +221,9 @@ class Memories(Writing, Reading):
         policy, settings = self._configuration.current()
         place = validation.location(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
-        return self._engine.erasure.clear(place.ns)
+        removed = self._engine.erasure.clear(place.ns)
+        self._fields.clear()
+        return removed
 
     def erase(self, principal: Principal, namespace: Address, key: str) -> bool:
         """Takes what is at a key away with every version, in restored backups too; whether it was there."""
@@ -246,6 +248,7 @@ class Memories(Writing, Reading):
             aged += _until_none_left(step)
         kept_from = max(0, now - int(settings.retention_days * DAY))
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
+        self._fields.keep_up(engine.erasure.count())
         engine.purge_kept_answers(before=now - DAY)
         engine.admin.purge_audit(before=max(0, now - int(settings.audit_days * DAY)))
         self._audit.flush()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -30,9 +30,6 @@ from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work
 from alcove.store.finding import MOST_OFFSET, Finding
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -77,21 +77,25 @@ class Opener:
 
     def memory(self, row: Row) -> Memory:
         """A live memory."""
-        if row.data_key is None or row.sealed is None:
+        # Spelled out, and taken apart at once: it is on the path of every get.
+        (_, id, ns, key, _, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+         attributes, index_text, original_at, ttl, added_at) = row  # fmt: skip
+        if data_key is None or sealed is None:
             raise Unreadable(_LOST)
-        return Memory(  # spelled out: it is on the path of every get
-            id=uuid(row.id),
-            namespace=Namespace.decode(row.ns),
-            key=row.key.decode(),
-            revision=row.revision,
-            created_at=(created_at := to_datetime(row.written_at)),
-            added_at=created_at if row.added_at is None else to_datetime(row.added_at),
-            expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
-            ttl_seconds=row.ttl and row.ttl // SECOND,
-            value=_decode(self._vault.open(row.data_key, row.sealed, bound_to(row.id, row.ns, row.key))),
-            attributes=_decode(row.attributes),
-            index=_decode(row.index_text) if row.index_text else {},
-            written_by=Author(row.user, row.client, row.agent),
+        written = to_datetime(created_at if original_at is None else original_at)
+        return Memory(
+            id=uuid(id),
+            namespace=Namespace.decode(ns),
+            key=key.decode(),
+            revision=revision,
+            created_at=written,
+            added_at=written if added_at is None else to_datetime(added_at),
+            expires_at=None if expires_at is None else to_datetime(expires_at),
+            ttl_seconds=ttl and ttl // SECOND,
+            value=_decode(self._vault.open(data_key, sealed, bound_to(id, ns, key))),
+            attributes=_decode(attributes),
+            index=_decode(index_text) if index_text else {},
+            written_by=Author(user, client, agent),
             score=None,
         )
 

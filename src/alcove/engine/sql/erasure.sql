@@ -18,6 +18,9 @@ SELECT count(*) FROM vectors WHERE ns = ?
 -- name: wipe_place
 DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ?
 
+-- name: erasures
+SELECT sum(value) FROM marks WHERE name IN ('wipes', 'clears')
+
 -- name: cleared
 -- Tells whoever remembers a search that something is gone of which the log says nothing.
 UPDATE marks SET value = value + 1 WHERE name = 'clears'
