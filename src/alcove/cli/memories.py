@@ -26,6 +26,7 @@ _PAGE = 200
 _MISSING = object()
 _SIDES = {"before": ("-", "red"), "after": ("+", "green")}
 """The two sides of a change, with the sign and the colour of each."""
+_UNINDEXED = click.option("--unindexed", is_flag=True, help="Only what has no index text: no query finds it.")
 
 
 @command(make=True, takes="ttl_seconds, expected_revision, idempotency_key")
@@ -56,6 +57,9 @@ def put(
     how |= {"index": by, "wait_for_index": bool(by)}
     entry = store.put(namespace, key, given(value, "VALUE"), **how)
     show(entry, _written(entry))
+    if entry.indexed is False:
+        told = "its vectors are still to come (`alcove index` shows how far it is), or it has no text there"
+        click.echo(f"alcove: no query finds it by meaning yet: {told}", err=True)
 
 
 def _indexed(words: Sequence[str], *, every: bool) -> Index | None:
@@ -157,6 +161,7 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
               help="How a query ranks.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
+@_UNINDEXED
 def search(
     store: Store, prefix: Namespace, query: str | None, filter: Sequence[str], *, explain: bool, **asked: Any
 ) -> None:  # fmt: skip
@@ -185,6 +190,7 @@ def _why(memory: Memory) -> str:
 
 
 @command("list", takes="filter, as_of, limit, offset")
+@_UNINDEXED
 def list_memories(store: Store, prefix: Namespace, filter: Sequence[str], **asked: Any) -> None:
     """List memories below a namespace, without their values.
 

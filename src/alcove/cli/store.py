@@ -149,6 +149,9 @@ def by_offset(
         found = find(*where, limit=min(limit, most), offset=offset, **asked)
         if degraded := getattr(found, "degraded", None):
             click.echo(f"alcove: {degraded}", err=True)
+        if unindexed := getattr(found, "unindexed", None):
+            told = f"alcove: no query finds the {unindexed:,} here that have no index text"
+            click.echo(f"{told}: `list --unindexed` shows them, `put --index-all` indexes", err=True)
         yield from found
         if len(found) < min(limit, most) and not getattr(found, "next_offset", None):
             return

@@ -65,6 +65,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     expires_at: datetime | None
     ttl_seconds: int | None = None
     """How long it was to live when it was written or last touched; None for ever."""
+    indexed: bool | None = None
+    """Whether it can be found by meaning, of a write that waited for that; None for all others."""
 
 
 class Signal(Struct, frozen=True, gc=False):
@@ -92,11 +94,13 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
 class FoundMemories(list[Memory]):
     """What a search found, best first; `degraded` says why it is less than it could be, if it is.
 
-    `next_offset` is where to go on, if it ended before its limit because it would be too large. Without a
-    query, `after_cursor` is there as long as there is more.
+    `unindexed` is how many memories no query finds, because they have no index text: told where a query found
+    fewer than its limit, up to a thousand. `next_offset` is where to go on, if it ended before its limit for
+    being too large. Without a query, `after_cursor` is there as long as there is more.
     """
 
     degraded: str | None = None
+    unindexed: int | None = None
     next_offset: int | None = None
     after_cursor: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -88,6 +89,11 @@ class SearchIndex:
         """Whether a version waits for its vectors, and what went wrong so far."""
         found = self._db.fetch("waits", seq)
         return bool(found), found[0][0] if found else None
+
+    def behind(self, seqs: Sequence[int]) -> tuple[int, int]:
+        """How many of these versions wait for their vectors, and how many of them are parked."""
+        ((waiting, parked),) = self._db.fetch("behind", json.dumps(seqs))
+        return waiting, parked
 
     def status(self, embedder: str) -> rows.IndexStatus:
         return rows.IndexStatus._make(self._db.fetch("status", embedder)[0])
@@ -191,6 +197,17 @@ class SearchIndex:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
         return [seq for (seq,) in self._db.stream(SQL["fitting"].format(where=scope.sql(params)), params)]
+
+    def without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
+        """What a scope shows that has no text, among the first `most` of its subtree.
+
+        `texts`: how many of the subtree's versions are known to have one; where that is all, nobody looks.
+        """
+        ((live,),) = self._db.fetch("live_up_to", scope.low, scope.high, texts + 1)
+        if live <= texts:
+            return iter(())
+        params: Params = [scope.low, scope.high, most, now]
+        return map(Row._make, self._db.stream(SQL["without_text"].format(where=scope.sql(params)), params))
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""

@@ -33,6 +33,8 @@ MOST_ATTEMPTS = 3
 MOST_WINDOWS, MOST_CHARACTERS = 16, 16_000
 """What one search embeds of the past: some tenths of a second."""
 NO_EMBEDDER = "no embedder is configured, so this is ranked by words alone"
+_UNEMBEDDED = {"hybrid": "ranked by words alone", "keyword": "without a score", "semantic": "not ranked"}
+"""What becomes of memories without vectors, by mode."""
 log = logging.getLogger("alcove")
 
 
@@ -47,6 +49,8 @@ class SearchResult(NamedTuple):
     """Whether everything that was ranked best was still there when it was read, as far as it fits."""
     ranked: int
     """How many were ranked, those before the offset too; all there are, if fewer than were asked for."""
+    texts: int
+    """How many texts there are in all that was looked through, whatever the filter."""
 
 
 class How(TypedDict):
@@ -131,11 +135,15 @@ class Searcher:
     ) -> SearchResult:
         """The best rows of a corpus, each looked up in the caller's own scope, whatever it was ranked in."""
         mode, offset, had = how["mode"], how["offset"], corpus.vectors.dimensions
-        if question.vector is not None and len(question.vector) != had:  # they cannot be compared
-            told = OTHER_DIMENSIONS.format(len(question.vector), had) if len(corpus.vectors) else None
-            if told and mode == "semantic":
-                raise EmbedderUnavailable(told)
-            question = replace(question, vector=None, degraded=question.degraded or told)
+        if question.vector is not None:
+            told = self._behind(corpus, mask, mode) if at is None and not question.degraded else None
+            if len(question.vector) != had:  # they cannot be compared
+                if len(corpus.vectors):
+                    told = OTHER_DIMENSIONS.format(len(question.vector), had)
+                    if mode == "semantic":
+                        raise EmbedderUnavailable(told)
+                question = replace(question, vector=None)
+            question = replace(question, degraded=question.degraded or told)
         limit, explain = offset + how["limit"], how["explain"]
         if how.get("calibrated") and self._embedder:
             best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
@@ -149,13 +157,29 @@ class Searcher:
         found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
         next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
-        return SearchResult(rows, question.degraded, next_offset, complete, len(best))
+        texts = int(np.count_nonzero(corpus.columns.live))
+        return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts)
 
     def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
         """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
         parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
         bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask in parts)
         return [int(seq) for seqs in bare for seq in seqs]
+
+    def _behind(self, corpus: AnyCorpus, mask: Mask, mode: Mode) -> str | None:
+        """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""
+        bare = corpus.columns.sequence[mask & ~corpus.vectors.present()]
+        if not len(bare):
+            return None
+        waiting, parked = self._index.behind(bare.tolist())  # those with blank texts are neither
+        told, then = [], _UNEMBEDDED[mode]
+        if waiting:
+            who = "1 memory waits for its" if waiting == 1 else f"{waiting} memories wait for their"
+            told.append(f"{who} vectors and {'is' if waiting == 1 else 'are'} {then}")
+        if parked:
+            who = "1 memory" if parked == 1 else f"{parked} memories"
+            told.append(f"{who} could not be embedded and {'is' if parked == 1 else 'are'} {then}")
+        return "; ".join(told) or None
 
     @property
     def _name(self) -> str:

@@ -32,6 +32,8 @@ List: TypeAlias = list  # inside the class, `list` is the method
 
 MODES = get_args(Mode)
 MOST_OFFSET = 10**9
+MOST_COUNTED, LOOKED_AT = 1_000, 10_000
+"""Memories without index text that a search counts, and those among which it looks for them."""
 
 
 class Finding(Timeline):
@@ -62,6 +64,7 @@ class Finding(Timeline):
         exact: bool = False,
         similarity: bool = False,
         unranked: bool = False,
+        unindexed: bool = False,
         wait_for_index: bool = False,
         after_cursor: AfterCursor | None = None,
     ) -> Steps[FoundMemories]:
@@ -76,7 +79,9 @@ class Finding(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         `similarity`: whether each memory tells its cosine, which may be negative, beside its score.
         `unranked`: whether what a query cannot rank, because it has no index text, comes after all others.
-        `wait_for_index`: looks when what is there can be found by meaning, too.
+        `unindexed`: only what has no index text, so that no query finds it; not beside a query.
+        `wait_for_index`: looks when what is there can be found by meaning, too, or after having waited for
+        that so long that `degraded` says how many cannot.
         `after_cursor`: without a query, where an earlier answer ended; unlike an offset, it stays right where
         others write meanwhile.
         """
@@ -88,8 +93,11 @@ class Finding(Timeline):
             validation.query(query)
         if after_cursor is not None and (query is not None or offset):
             raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
+        if unindexed and query is not None:
+            raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
         after = None if after_cursor is None else cursor.decode_place(after_cursor)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+        scope = replace(scope, unindexed=unindexed)
         if query is not None:
             question = self._searcher.question(query, mode)
             if wait_for_index and at is None:
@@ -170,10 +178,25 @@ class Finding(Timeline):
                 found += map(self._opener.memory, more)
                 if left and len(found) < how["limit"]:
                     found.next_offset = how["offset"] + len(found)
+            elif best.next_offset is None and len(found) < how["limit"]:
+                found.unindexed = self._unindexed(scope, best.texts, at) or None
             self._refuse_forgotten(at)
             return found
 
         return row_decoding.undisturbed(find)
+
+    def _unindexed(self, scope: Scope, texts: int, at: int | None) -> int:
+        """How many memories of a scope have no text; `texts`: how many of its subtree are known to have one.
+
+        It is beside the search, so it has bounds of its own.
+        """
+        if at is None:
+            found = self._engine.index.without_text(scope, texts=texts, most=LOOKED_AT, now=self._clock())
+            if scope.filter.conditions:
+                found = filter(partial(self._fits, scope.filter), found)
+        else:
+            found = self._scanned(replace(scope, unindexed=True), at)
+        return sum(1 for _ in islice(found, MOST_COUNTED))
 
     def list(
         self,
@@ -185,6 +208,7 @@ class Finding(Timeline):
         offset: Offset = 0,
         as_of: Moment | None = None,
         exact: bool = False,
+        unindexed: bool = False,
     ) -> List[Entry]:
         """Memories below a prefix by namespace and key, without their values, which are not opened.
 
@@ -192,9 +216,11 @@ class Finding(Timeline):
         `filter`: conditions on fields. `limit`, `offset`: how many, after how many.
         `as_of`: a past moment, of which to tell what was there.
         `exact`: whether to look only in the namespace itself, and not below it.
+        `unindexed`: only what has no index text, so that no query finds it.
         """
         limit = validation.whole(limit, "limit", 1, 1000)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+        scope = replace(scope, unindexed=unindexed)
 
         def find() -> List[Entry]:
             entries = [*map(row_decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]

@@ -16,6 +16,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from alcove.core.clock import DAY, to_datetime
 from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, Unavailable
@@ -95,12 +97,14 @@ class Memories(Writing, Reading):
         `expected_revision`: refuses with Conflict if what is there has another; 0 is nothing.
         `create_only`: refuses with Conflict if anything is there.
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
-        `wait_for_index`: answers when the memory can be found by meaning, too.
+        `wait_for_index`: answers when the memory can be found by meaning, too, or says in `indexed` that it
+        cannot yet.
         """
         put = Put(namespace, key, value, index, ttl_seconds, expected_revision, create_only)
         entry = yield from self._write_one(principal, put, Entry, idempotency_key)
         if wait_for_index and index:
-            yield from self.index_pauses(entry, self.index_patience)
+            indexed = yield from self.index_pauses(entry, self.index_patience)
+            return structs.replace(entry, indexed=bool(indexed))
         return entry
 
     @stepwise
@@ -109,17 +113,22 @@ class Memories(Writing, Reading):
         return (yield from self._write_one(principal, put, Entry))
 
     @stepwise
-    def wait_for_index(self, entry: Entry, seconds: float) -> Steps[bool]:
-        """Waits until an entry that was just written can be found by meaning; whether it still waits."""
+    def wait_for_index(self, entry: Entry, seconds: float) -> Steps[bool | None]:
+        """Waits until an entry that was just written can be found by meaning; whether it can.
+
+        None where it has no text, or is gone by now.
+        """
         return (yield from self.index_pauses(entry, seconds))
 
-    def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool]:
+    def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool | None]:
         """The same for who must not block: yields how long to pause before asking for the next pause."""
         place = validation.location(entry.namespace, entry.key, self._configuration.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
-        if row is not None and self._indexer is not None:
+        if row is None or row.index_text is None:
+            return None
+        if self._indexer is not None:
             yield from self._indexer.pauses(row.seq, seconds)
-        return row is not None and self._engine.index.waits(row.seq)[0]
+        return not self._engine.index.waits(row.seq)[0]
 
     @stepwise
     def delete(
@@ -166,16 +175,18 @@ class Memories(Writing, Reading):
         `operations`: records (`Put`, `Get`, `Delete`, `Touch`) or mappings with an `op`.
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
         `after_cursor`: gets of more than 4 MiB in all end early; the same call with their cursor goes on.
-        `wait_for_index`: answers when what was put can be found by meaning, too.
+        `wait_for_index`: answers when what was put can be found by meaning, too; each entry says in `indexed`
+        whether it can.
         """
         yield Work.LARGE
         parsed = validation.operations(operations)
         results = yield from self._write(principal, parsed, idempotency_key, after_cursor)
         if wait_for_index:
             until = time.monotonic() + self.index_patience
-            for put, entry in zip(parsed, results, strict=False):
+            for n, (put, entry) in enumerate(zip(parsed, results, strict=False)):
                 if isinstance(put, Put) and put.index and isinstance(entry, Entry):
-                    yield from self.index_pauses(entry, until - time.monotonic())
+                    indexed = yield from self.index_pauses(entry, until - time.monotonic())
+                    results[n] = structs.replace(entry, indexed=bool(indexed))
         return results
 
     def present(self, principal: Principal, put: Imported) -> Memory | None:

@@ -167,7 +167,7 @@ class Importer:
     def index_pauses(self) -> Iterator[float]:
         """Yields how long to pause until what was written last can be found by meaning, if it can."""
         for entry in self._written:
-            if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)):
+            if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)) is False:
                 self.report.waiting = (self.report.waiting or 0) + 1
 
     def _write(self, left: list[tuple[int, Imported]]) -> None:

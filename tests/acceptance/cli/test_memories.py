@@ -44,6 +44,18 @@ def test_put_indexes_texts_of_the_value(command: Command, words: list[str], inde
     assert "tea" in command.says("search", command.room, "something to drink")
 
 
+def test_a_search_says_what_to_do_about_memories_that_no_query_finds(command: Command) -> None:
+    command.run("put", command.room, "tea", "text=mint tea")
+    said = command.run("search", command.room, "tea").output
+    assert "no query finds the 1 here that have no index text: `list --unindexed` shows them" in said
+    for way in ("list", "search"):
+        assert "tea" in command.says(way, command.room, "--unindexed")
+    assert "no text there" in command.run("put", command.room, "tea", "cups=3", "--index-all").output
+    command.run("put", command.room, "tea", "text=mint tea", "--index-all")
+    assert "no query" not in command.run("search", command.room, "tea").output
+    assert "tea" not in command.says("list", command.room, "--unindexed")
+
+
 @pytest.mark.parametrize("words", [["--index-all", "--index", "text"], ["--index", "text", "--index", "a=b"]])
 def test_put_is_told_in_one_way_what_to_index(command: Command, words: list[str]) -> None:
     assert "--index-all" in command.refuses("put", command.room, "tea", "text=mint tea", *words)

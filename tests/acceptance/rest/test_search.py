@@ -50,7 +50,7 @@ def test_what_is_not_to_be_indexed_is_not(service: Service, room: list[str]) -> 
         body = {"namespace": room, "key": key, "value": {"text": "tea"}, "wait_for_index": True, **more}
         assert service.call("PUT", "/v1/memories", json=body).status_code == 200
     for mode in ("hybrid", "semantic", "keyword"):
-        assert search(service, room, "tea", mode=mode).json() == {"items": []}
+        assert search(service, room, "tea", mode=mode).json() == {"items": [], "unindexed": 3}
     blank = {"namespace": room, "key": "blank", "value": {}, "index": {"text": "  "}, "wait_for_index": True}
     assert service.call("PUT", "/v1/memories", json=blank).status_code == 200
     assert search(service, room, "tea").status_code == 200
@@ -77,6 +77,23 @@ def test_texts_of_the_value_are_indexed_by_naming_them(service: Service, room: l
             memory and memory.index for memory in map(partial(store.get, room), ("from-python", "batched"))
         ]
     assert kept == [{"text": TEXTS["tea"]}] * 2
+
+
+def test_a_write_that_waited_says_so_and_those_without_text_can_be_listed(
+    service: Service, room: list[str]
+) -> None:
+    put = {"namespace": room, "key": "tea", "value": {"text": "tea"}, "wait_for_index": True}
+    assert service.call("PUT", "/v1/memories", json={**put, "index": True}).json()["indexed"] is True
+    assert service.call("PUT", "/v1/memories", json={**put, "index": ["absent"]}).json()["indexed"] is False
+    assert "indexed" not in service.call("PUT", "/v1/memories", json={**put, "key": "bare"}).json()
+    body = {"namespace_prefix": room, "unindexed": True}
+    for path in ("search", "list"):
+        items = service.call("POST", f"/v1/memories/{path}", json=body).json()["items"]
+        assert [item["key"] for item in items] == ["bare", "tea"]
+    with connect(service.url) as store:
+        assert store.put(room, "tea", {"text": "tea"}, index=True, wait_for_index=True).indexed
+        found = store.search(room, query="tea")
+        assert ([each.key for each in found], found.unindexed, found.degraded) == (["tea"], 1, None)
 
 
 def test_odd_questions_are_answered(service: Service, room: list[str]) -> None:

@@ -61,6 +61,10 @@ WHERE line.seq = to_index.seq AND (due IS NULL OR tries > 0)
 -- name: waits
 SELECT error FROM to_index WHERE seq = ?
 
+-- name: behind
+-- Of some versions, how many wait for their vectors, and how many could not get any.
+SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: next_due
 SELECT min(due) FROM to_index INDEXED BY to_index_by_due WHERE due IS NOT NULL
 
@@ -131,6 +135,16 @@ WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at 
 -- name: live
 -- Read off the index alone, whether a version has a text or not.
 SELECT seq FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL
+
+-- name: live_up_to
+-- How many versions of a subtree are live, counted up to a number and off the index alone.
+SELECT count(*) FROM (SELECT 1 FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?)
+
+-- name: without_text
+-- What has no text among the first so many that are live in a subtree.
+SELECT {columns} FROM versions v WHERE seq IN (
+    SELECT seq FROM versions INDEXED BY live WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL LIMIT ?3)
+  AND index_text IS NULL AND (expires_at IS NULL OR expires_at > ?4) AND {where}
 
 -- name: expiring
 -- When the versions of a subtree expire whose expiry changed after a position.
