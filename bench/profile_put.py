@@ -33,15 +33,15 @@ from alcove.vault import SubjectKey, Vault
 
 REST = "everything else"
 STAGES: dict[str, list[tuple[object, str]]] = {
-    "checks": [(validation, "address"), (validation, "value")],
+    "checks": [(validation, "location"), (validation, "value")],
     "policy: authz": [(Policy, "authorise_write")],
     "policy: attributes": [(Policy, "attributes")],
     "sealing": [(Vault, "key"), (SubjectKey, "seal")],
     "answer": [(Memories, "_result")],
 }
 STATEMENTS = {
-    "BEGIN IMMEDIATE": "statement: begin",
-    database.SQL["last_moment"]: "statement: last moment",
+    "BEGIN IMMEDIATE": "statement: lock",
+    database.SQL["begin"]: "statement: begin with",
     database.SQL["newest"]: "statement: newest",
     database.SQL["append"]: "statement: append",
     "COMMIT": "commit (with fsync)",

@@ -156,7 +156,7 @@ class Erasure:
         anything goes.
         """
         with self._db.write() as db:
-            transaction = Transaction.now(db, self._clock)
+            transaction = Transaction(db, self._clock)
             if found := db.execute(SQL["live_until"], (ns, key, until)).fetchone():
                 transaction.end(Live._make((*found, attributes)), "delete")
             removed = changed(db, "clean", ns, key, until)
@@ -230,7 +230,7 @@ class _Wipe:
         self._person = person
         self._until = until
         self.now = clock()
-        self.transaction = Transaction.now(db, clock)
+        self.transaction = Transaction(db, clock)
         self.removed = dict.fromkeys(("memories", "turns", "versions", "vectors", "replays", "api_keys"), 0)
 
     def take_rooms(self, rooms: Iterable[bytes]) -> list[bytes]:

@@ -19,7 +19,7 @@ from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
-from alcove.engine.database import RULED_OUT, SQL, Database, Findings, RuledOut, findings, mark
+from alcove.engine.database import RULED_OUT, SQL, Database, Findings, RuledOut, findings
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import Locks
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
@@ -61,16 +61,15 @@ class Engine(file_copy.DataKeys):
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
         with self._db.write() as db:
-            first, outcomes = Transaction.now(db, self._clock), list[rows.Outcome | Exception]()
-            in_force = mark(db, "documents")
-            for later, submission in enumerate(batch):
+            transaction, outcomes = Transaction(db, self._clock), list[rows.Outcome | Exception]()
+            for submission in batch:
                 try:
-                    if submission.decided_by not in (None, in_force):
+                    if submission.decided_by not in (None, transaction.documents):
                         raise rows.DecidedByOlder
-                    transaction = Transaction(db, first.at + later)
                     outcomes.append(transaction.run(submission.operations, submission.once))
                 except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
                     outcomes.append(refusal)
+                transaction.at += 1
         for submission, outcome in zip(batch, outcomes, strict=True):
             submission.outcome = outcome
 
@@ -170,7 +169,7 @@ class Engine(file_copy.DataKeys):
             return 0
         ended = 0
         with self._db.write() as db:
-            transaction = Transaction.now(db, self._clock)
+            transaction = Transaction(db, self._clock)
             for seq in found:
                 if row := db.execute(SQL["still_live"], seq).fetchone():
                     transaction.end(Live._make(row), "expired")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apsw
@@ -51,22 +50,21 @@ class Newest(NamedTuple):
     data_key_exists: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Transaction:
-    """The operations of one submission, all at one moment; it reads its own writes.
+    """The operations of submissions, all those of one at one moment; it reads its own writes.
 
     Every statement costs a hand-over between threads, so a put gets by with two or three. One
     operation checks everything before it writes, so only several of them need a savepoint.
     """
 
-    _db: apsw.Connection
-    at: int
+    __slots__ = ("_db", "at", "documents")
 
-    @classmethod
-    def now(cls, db: apsw.Connection, clock: Clock) -> Transaction:
-        """One at the clock's time, but always later than what is written already."""
-        last = db.execute(SQL["last_moment"]).fetchone()
-        return cls(db, max(clock(), last[0] + 1) if last else clock())
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        """At the clock's time, but always later than what is written already."""
+        self._db = db
+        found: tuple[int, int | None] = db.execute(SQL["begin"]).get
+        self.documents, last = found
+        self.at = clock() if last is None else max(clock(), last + 1)
 
     def run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
         """Does every operation in order, or raises and has done none of them."""
@@ -114,8 +112,8 @@ class Transaction:
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
         self._db.execute(SQL["end"], (self.at, live.seq))
-        tombstone = Row(0, new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
-                        *writer, None, None, live.attributes, None)  # fmt: skip
+        tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
+                     *writer, None, None, live.attributes, None, None, None, None)  # fmt: skip
         return self._append(tombstone, live.owner, ended_at=self.at)
 
     def _do(self, operation: RowOperation, position: int) -> Row | None:
@@ -147,14 +145,15 @@ class Transaction:
             self._db.execute(SQL["end"], (self.at, newest.live.seq))
         elif not newest.namespace_known:
             self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
-        kind: Kind = "update" if newest.live else "add"
         expires_at = self.at + put.ttl if put.until is None and put.ttl is not None else put.until
-        original_at, first_at = map(self._past, (put.original_at, put.added_at))
-        added_at = min(filter(None, (newest.added_at, original_at))) if newest.live else first_at
-        row = Row(0, put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
-                  put.data_key, put.sealed, put.attributes, put.index_text, original_at, put.ttl,
-                  added_at)  # fmt: skip
-        return self._append(row, put.owner, ended_at=None)
+        original_at, added_at = self._past(put.original_at), self._past(put.added_at)
+        if newest.live:
+            added_at = min(filter(None, (newest.added_at, original_at)))
+        kind: Kind = "update" if newest.live else "add"
+        version = (put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
+                   put.data_key, put.sealed, put.attributes, put.index_text, original_at, put.ttl,
+                   added_at)  # fmt: skip
+        return self._append(version, put.owner, ended_at=None)
 
     def _past(self, at: int | None) -> int | None:
         """A moment that is told of something brought from elsewhere; one to come is not believed."""
@@ -194,11 +193,12 @@ class Transaction:
         return row
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
-        (found,) = self._db.execute(SQL["newest"], (ns, key, data_key))
-        *fields, added_at, ended_at, expires_at, namespace_known, data_key_exists = found
-        if fields[0] is None:
+        found: tuple[Any, ...] = self._db.execute(SQL["newest"], (ns, key, data_key)).get
+        namespace_known, data_key_exists = found[-2:]
+        if found[0] is None:
             return Newest(None, None, 0, None, namespace_known, data_key_exists)
-        last = Live._make(fields)
+        last = Live._make(found[:6])
+        added_at, ended_at, expires_at = found[6:9]
         live = lapsed = None
         if ended_at is None and (expires_at is None or expires_at > self.at):
             live = last
@@ -206,11 +206,10 @@ class Transaction:
             lapsed = last
         return Newest(live, lapsed, last.revision, added_at, namespace_known, data_key_exists)
 
-    def _append(self, row: Row, owner: str | None, *, ended_at: int | None) -> Row:
-        _, id, ns, key, kind, revision, created_at, expires_at, *rest = row
-        values = (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner, *rest)
-        self._db.execute(SQL["append"], values)
-        return row._replace(seq=self._db.last_insert_rowid())
+    def _append(self, version: tuple[Any, ...], owner: str | None, *, ended_at: int | None) -> Row:
+        """Appends a version, which has the fields of a `Row` after its number."""
+        self._db.execute(SQL["append"], (*version, owner, ended_at))
+        return Row(self._db.last_insert_rowid(), *version)
 
     def _one(self, name: str, *params: apsw.SQLiteValue) -> tuple[Any, ...] | None:
         return self._db.execute(SQL[name], params).fetchone()

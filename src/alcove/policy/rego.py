@@ -95,6 +95,12 @@ class Policy:
         """Raises unless the active bundle answers every kind of question."""
         _ask_everything(self._rules.bundle)
 
+    @property
+    def judges_content(self) -> bool:
+        """Whether what it says of two writes by one caller to one namespace may differ."""
+        reads = self._rules.reads
+        return reads is None or not reads.isdisjoint(("key", "value", "index"))
+
     def authorise(
         self, principal: Principal, operation: Literal["read", "delete"], namespace: Namespace, key: str
     ) -> None:
@@ -268,18 +274,18 @@ class Rules:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self._reads = bundle.reads()
+        self.reads = bundle.reads()
         self._given: dict[tuple[object, ...], Any] = {}
 
     def answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:
         """What `find` finds in an engine that has been asked; only what the bundle reads is put to it."""
-        if self._reads is None:
+        if self.reads is None:
             return find(_asked(self.bundle, _json(question)))
-        known = (find, *map(question.get, self._reads))
+        known = (find, *map(question.get, self.reads))
         try:
             return self._given[known]  # type: ignore[no-any-return]
         except KeyError:
-            asked = _json({name: question[name] for name in self._reads if name in question})
+            asked = _json({name: question[name] for name in self.reads if name in question})
             answer = find(_asked(self.bundle, asked))
         if len(asked) <= _LONGEST_KEPT:
             if len(self._given) >= _ANSWERS_KEPT:

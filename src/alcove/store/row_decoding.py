@@ -46,12 +46,16 @@ def index(row: Row) -> dict[str, str]:
 
 def entry(row: Row) -> Entry:
     """The row without its value."""
-    return Entry(
-        **_common(row),
+    return Entry(  # spelled out: it is on the path of every put
+        id=uuid(row.id),
+        namespace=Namespace.decode(row.ns),
+        key=row.key.decode(),
+        attributes=_decode(row.attributes),
+        revision=row.revision,
         created_at=(created_at := to_datetime(row.written_at)),
         added_at=created_at if row.added_at is None else to_datetime(row.added_at),
+        expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
         ttl_seconds=row.ttl and row.ttl // SECOND,
-        attributes=_decode(row.attributes),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -89,9 +89,9 @@ def kinds(given: object) -> list[Kind] | None:
 
 def value(given: object, settings: Settings) -> bytes:
     """A JSON object as compact JSON."""
-    if not isinstance(given, Mapping):
+    if type(given) is not dict and not isinstance(given, Mapping):
         raise InvalidRequest("value", f"a JSON object, not {_type(given)}")
-    return json(dict(given), "value", most=settings.max_value_bytes)
+    return json(given if type(given) is dict else dict(given), "value", most=settings.max_value_bytes)
 
 
 def json(given: object, field: str, *, most: int | None = None) -> bytes:
@@ -117,19 +117,22 @@ def _plain(node: object, place: _Place, depth: int) -> None:
     """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
     if isinstance(node, dict | list) and depth == 0:
         raise InvalidRequest(_spelled(place), f"at most {MAX_NESTING} levels of nesting")
+    children: Iterable[tuple[str | int, object]]
     if type(node) is dict:
-        for name, child in node.items():
+        for name in node:
             if type(name) is not str:
                 raise InvalidRequest(_spelled(place), f"names that are strings, not {_type(name)}")
-            # Numbers are looked at here as well: there may be many, and a call costs more than a look.
-            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
-                _plain(child, (place, name), depth - 1)
+        children = node.items()
     elif type(node) is list:
-        for position, child in enumerate(node):
-            if not (type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST)):
-                _plain(child, (place, position), depth - 1)
+        children = enumerate(node)
     elif unfit := _unfit(node):
         raise InvalidRequest(_spelled(place), unfit)
+    else:
+        return
+    for part, child in children:  # most are looked at here: there may be many, and a call costs more
+        kind = type(child)
+        if kind not in _CARRIED and not (kind is int and _LEAST <= child <= _MOST):  # type: ignore[operator]
+            _plain(child, (place, part), depth - 1)
 
 
 def _spelled(place: _Place) -> str:

@@ -16,13 +16,12 @@ from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroy
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Operation, Put, Result
-from alcove.core.settings import Settings
 from alcove.engine import rows
 from alcove.engine.rows import Row, Writer
 from alcove.engine.version_log import new_id
-from alcove.policy import Policy
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
+from alcove.store.effective_configuration import InForce
 from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 R = TypeVar("R")
@@ -30,14 +29,31 @@ _MOST_ATTEMPTS = 10
 _MAX_KEY_BYTES = 255
 
 
-class _Write(NamedTuple):
+class _Write:
     """What the operations of one write have in common."""
 
-    policy: Policy
-    settings: Settings
-    principal: Principal
-    missing: set[str]
-    """Subjects that have no data key yet."""
+    __slots__ = ("missing", "policy", "principal", "rooms", "settings", "writer")
+
+    def __init__(self, in_force: InForce, principal: Principal) -> None:
+        self.policy, self.settings = in_force
+        self.principal = principal
+        self.writer = Writer(principal.user_id, principal.client_id, principal.agent)
+        self.rooms: dict[bytes, _Room] = {}
+        """By the encoding of their namespaces: many operations go to few of them."""
+        self.missing: set[str] = set()
+        """Subjects that have no data key yet."""
+
+
+class _Room:
+    """What the puts of one write to one namespace have in common."""
+
+    __slots__ = ("attributes", "owner", "subject")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.owner = namespace.owner
+        self.subject = subject_of(namespace)
+        self.attributes: str | None = None
+        """Of every put that is allowed there, once the policy allowed one and judges no content."""
 
 
 class Writing(Service):
@@ -45,7 +61,7 @@ class Writing(Service):
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
-        self._prepare(_Write(*self._configuration.current(), principal, set()), operation)
+        self._prepare(_Write(self._configuration.current(), principal), operation)
 
     def _write_one(
         self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
@@ -71,7 +87,7 @@ class Writing(Service):
             operations, idempotency_key = operations[done:], None
         for _ in range(_MOST_ATTEMPTS):
             version, in_force = self._configuration.loaded
-            write, once = _Write(*in_force, principal, set()), None
+            write, once = _Write(in_force, principal), None
             try:
                 prepared = self._prepared(write, operations)
             except AlcoveError:
@@ -142,22 +158,21 @@ class Writing(Service):
 
         None where there is no data key to seal it with; its subject is then `missing`.
         """
-        policy, settings, principal, _ = write
-        writer = Writer(principal.user_id, principal.client_id, principal.agent)
-        place = validation.location(operation.namespace, operation.key, settings)
+        policy, principal = write.policy, write.principal
+        place = validation.location(operation.namespace, operation.key, write.settings)
         match operation:
             case Put():
-                return self._prepare_put(write, operation, place, writer)
+                return self._prepare_put(write, operation, place)
             case records.Evict():
                 policy.authorise(principal, "delete", place.namespace, "*")
-                return rows.EvictRow(place.ns, place.key, writer, operation.most)
+                return rows.EvictRow(place.ns, place.key, write.writer, operation.most)
             case records.Get():
                 policy.authorise(principal, "read", place.namespace, operation.key)
                 return rows.GetRow(place.ns, place.key)
             case records.Delete():
                 expected = validation.revision(operation.expected_revision)
                 policy.authorise(principal, "delete", place.namespace, operation.key)
-                return rows.DeleteRow(place.ns, place.key, writer, expected)
+                return rows.DeleteRow(place.ns, place.key, write.writer, expected)
             case records.Touch():
                 ttl = None if operation.ttl_seconds is None else validation.ttl(operation.ttl_seconds)
                 if operation.refresh and ttl is not None:
@@ -167,36 +182,36 @@ class Writing(Service):
             case _:
                 raise InvalidRequest("op", "put, get, delete or touch")
 
-    def _prepare_put(
-        self, write: _Write, put: Put, place: validation.Location, writer: Writer
-    ) -> rows.PutRow | None:
-        policy, settings, principal, missing = write
-        value = validation.value(put.value, settings)
-        index = validation.index(put.index, settings, put.value)
+    def _prepare_put(self, write: _Write, put: Put, place: validation.Location) -> rows.PutRow | None:
+        namespace, ns, key = place
+        value = validation.value(put.value, write.settings)
+        index = validation.index(put.index, write.settings, put.value)
         ttl = None if put.ttl_seconds is None else validation.ttl(put.ttl_seconds)
         expected = validation.revision(put.expected_revision, create_only=put.create_only)
-        asked: Literal["write", "import"] = "import" if isinstance(put, records.Imported) else "write"
-        policy.authorise_write(principal, place.namespace, put.key, value, index, asked)
-        attributes = policy.attributes(principal, place.namespace, put.key, value, index)
-        id, owner, subject = new_id(), place.namespace.owner, subject_of(place.namespace)
-        if isinstance(put, records.Deferred):
-            data_key = self._deferred_key(put, subject)
-        elif known := self._vault.known(subject):
-            data_key = known
-        else:
-            missing.add(subject)
+        room = write.rooms.get(ns)
+        if room is None:
+            room = write.rooms[ns] = _Room(namespace)
+        imported = put if isinstance(put, records.Imported) else None
+        attributes = None if imported else room.attributes
+        if attributes is None:
+            asked: Literal["write", "import"] = "import" if imported else "write"
+            write.policy.authorise_write(write.principal, namespace, put.key, value, index, asked)
+            attributes = write.policy.attributes(write.principal, namespace, put.key, value, index).decode()
+            if not imported and not write.policy.judges_content:
+                room.attributes = attributes
+        data_key = (
+            self._deferred_key(put, room.subject)
+            if isinstance(put, records.Deferred)
+            else self._vault.known(room.subject)
+        )
+        if data_key is None:
+            write.missing.add(room.subject)
             return None
-        sealed = data_key.seal(value, row_decoding.bound_to(id, place.ns, place.key))
-        index_text = index.decode() if index else None
-        until = original_at = added_at = None
-        if isinstance(put, records.Imported):
-            until = checked_moment(put.expires_at, "expires_at")
-            original_at = checked_moment(put.created_at, "created_at")
-            added_at = checked_moment(put.added_at, "added_at")
-            if put.written_by and principal.is_admin:
-                writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
-        return rows.PutRow(id, place.ns, place.key, owner, writer, data_key.id, sealed, attributes.decode(),
-                           index_text, ttl, expected, until, original_at, added_at)  # fmt: skip
+        id = new_id()
+        sealed = data_key.seal(value, row_decoding.bound_to(id, ns, key))
+        row = rows.PutRow(id, ns, key, room.owner, write.writer, data_key.id, sealed, attributes,
+                          index.decode() if index else None, ttl, expected)  # fmt: skip
+        return _as_it_was(row, imported, write.principal) if imported else row
 
     def _deferred_key(self, put: records.Deferred, subject: str) -> SubjectKey:
         """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
@@ -228,6 +243,19 @@ class Writing(Service):
             raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
         found = {row.seq: row for row in self._engine.versions([row.seq for row in earlier.rows if row])}
         return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=False)]
+
+
+def _as_it_was(row: rows.PutRow, put: records.Imported, principal: Principal) -> rows.PutRow:
+    """With the times that a memory brings along and, if an admin brings it, its author."""
+    writer = row.writer
+    if put.written_by and principal.is_admin:
+        writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
+    return row._replace(
+        writer=writer,
+        until=checked_moment(put.expires_at, "expires_at"),
+        original_at=checked_moment(put.created_at, "created_at"),
+        added_at=checked_moment(put.added_at, "added_at"),
+    )
 
 
 def _position(after_cursor: str, operations: Sequence[Operation]) -> int:

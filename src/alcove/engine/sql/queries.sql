@@ -9,13 +9,14 @@ SELECT seq, ns, key, revision, owner, attributes, coalesce(added_at, original_at
 FROM (SELECT 1) LEFT JOIN versions ON seq = (
     SELECT seq FROM versions WHERE ns = ?1 AND key = ?2 ORDER BY revision DESC LIMIT 1)
 
--- name: last_moment
--- The time of the last version, which no later one may precede.
-SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1
+-- name: begin
+-- What a transaction begins with: the newest document, and the time of the last version, which no later one may precede.
+SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1) FROM marks WHERE name = 'documents'
 
 -- name: append
-INSERT INTO versions (id, ns, key, kind, revision, created_at, ended_at, expires_at, owner,
-                      user, client, agent, data_key, sealed, attributes, index_text, original_at, ttl, added_at)
+-- In the order of rows.Row, without `seq`, which is given here.
+INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+                      attributes, index_text, original_at, ttl, added_at, owner, ended_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: end
