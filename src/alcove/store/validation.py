@@ -115,7 +115,7 @@ _Place = tuple["_Place | None", str | int]
 
 def _plain(node: object, place: _Place, depth: int) -> None:
     """Refuses what JSON cannot carry: other types, non-string names, NaN, integers beyond 64 bits."""
-    if isinstance(node, dict | list) and depth == 0:
+    if depth == 0 and isinstance(node, dict | list):
         raise InvalidRequest(_spelled(place), f"at most {MAX_NESTING} levels of nesting")
     children: Iterable[tuple[str | int, object]]
     if type(node) is dict:
@@ -155,13 +155,13 @@ def index(given: object, settings: Settings, value: Mapping[str, object] = NOTHI
 
     `given`: the texts themselves, or true for every text of the memory's value, or dotted paths to some.
     """
+    if given is None or given is False:
+        return None
     most = settings.max_index_fields
     if given is True:
         given = texts_of(value)
-    elif isinstance(given, list | tuple):
+    elif isinstance(given, (list, tuple)):
         given = texts_of(value, _paths(given, most))
-    if given is None or given is False:
-        return None
     if not isinstance(given, Mapping):
         raise InvalidRequest("index", f"texts by field, a list of paths, or true, not {_type(given)}")
     if len(given) > most:
