@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from alcove import (
@@ -20,6 +22,7 @@ from alcove import (
     Put,
     Touch,
 )
+from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 
 NOTES = ("user", "alice", "notes")
@@ -86,6 +89,42 @@ def test_one_refused_operation_refuses_the_batch_and_says_which(
     assert refused.value.details["operation"] == 1
     assert alice.list(NOTES) == []
     assert alice.events().events == []
+
+
+@pytest.mark.parametrize(
+    "judged", ["input.value.n > 0", 'input["value"].n > 0', 'input.key != "b"', 'input.index.text != "no"']
+)
+def test_a_policy_that_judges_content_judges_every_put_of_a_batch(
+    open_store: Open, tmp_path: Path, judged: str
+) -> None:
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    allowing = f'package memories.authz\ndecision := {{"allow": true}} if {judged}'
+    (policies / "authz.rego").write_text(allowing)
+    alice = open_store(policy_dir=policies).as_user("alice")
+    allowed = [put(key, value={"n": 1}, index={"text": "yes"}) for key in "ac"]
+    assert len(alice.batch(allowed)) == 2
+    with pytest.raises(PermissionDenied) as refused:
+        alice.batch([allowed[0], put("b", value={"n": 0}, index={"text": "no"}), allowed[1]])
+    assert refused.value.details["operation"] == 1
+
+
+def test_attributes_of_content_are_of_each_put_of_a_batch(open_store: Open, tmp_path: Path) -> None:
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    (policies / "attributes.rego").write_text(
+        'package memories.attributes\nattributes := {"n": input.value.n}'
+    )
+    alice = open_store(policy_dir=policies).as_user("alice")
+    written = alice.batch([put(f"k{n}", value={"n": n}) for n in range(3)])
+    assert [entry.attributes for entry in written if isinstance(entry, Entry)] == [{"n": n} for n in range(3)]
+
+
+def test_a_batch_that_enters_one_room_enters_no_other(alice: Alcove) -> None:
+    with pytest.raises(PermissionDenied) as refused:
+        alice.batch([put("a"), put("b", namespace=["user", "bob", "notes"]), put("c")])
+    assert refused.value.details["operation"] == 1
+    assert alice.list(NOTES) == []
 
 
 def test_a_single_call_says_nothing_of_batches(alice: Alcove) -> None:
