@@ -42,7 +42,9 @@ MOST_TRIES = 5
 STEP_BYTES = 8 * 1024
 """Text embedded in one step, about a quarter of a second: so long others wait for who has written much."""
 REST_SECONDS = 0.02
-"""Pause once nothing is due, unless somebody waits for a text: what is written meanwhile shares a step."""
+"""Pause once nothing is due, or while others write, unless somebody waits for a text.
+
+Writers then share the processor with fewer steps, and what they write meanwhile shares the next one."""
 LONGEST_PAUSE = 60
 STOP_SECONDS = 15
 
@@ -90,7 +92,7 @@ class Indexer(Worker):
         """
         try:
             taken, due = self.step(), self._index.next_due()
-            if taken and (due is None or due > self._clock()):
+            if taken and (due is None or due > self._clock() or self._woken.is_set()):
                 self._hurried.wait(REST_SECONDS)
                 self._hurried.clear()
             if taken:
