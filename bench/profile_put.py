@@ -36,7 +36,7 @@ STAGES: dict[str, list[tuple[object, str]]] = {
     "checks": [(validation, "location"), (validation, "value")],
     "policy: authz": [(Policy, "authorise_write")],
     "policy: attributes": [(Policy, "attributes")],
-    "sealing": [(Vault, "key"), (SubjectKey, "seal")],
+    "sealing": [(Vault, "known"), (SubjectKey, "seal")],
     "answer": [(Memories, "_result")],
 }
 STATEMENTS = {
