@@ -149,8 +149,7 @@ class SearchIndex:
     # What is there
 
     def state(self) -> rows.IndexState:
-        with self._db.read() as db:
-            return _state(db)
+        return rows.IndexState._make(self._db.fetch("state")[0])
 
     def owned(self, scope: Scope) -> list[Namespace]:
         """The topmost rooms in a subtree that belong to the scope's owner, each with all that is below it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ MOST_FILTERS = 16
 """Filters whose rows are remembered for a subtree."""
 SHARE = 4
 """One user's own subtrees may take one part in so many of what all subtrees may take."""
+LARGE = 1024 * 1024
+"""Bytes of a subtree from which on reading it leaves memory that is worth giving back."""
 _fields = msgspec.json.Decoder(dict[str, str]).decode
 
 Fits = Callable[[Row], bool]
@@ -85,8 +88,10 @@ class Subtree:
             if self._state is None or not self._caught_up(embedder, self._state):
                 state, texts = to_the_end(lambda: self._index.texts(self.scope, embedder, most))
                 expiries = {text.seq: text.expires_at for text in texts}
-                self._take(Corpus.of(map(item, texts)), state, expiries)
+                self._take(Corpus.of(map(item, _let_go_of(texts))), state, expiries)
                 self._filters = OrderedDict()
+                if self._corpus.bytes > LARGE:
+                    _give_memory_back()
             assert self._state is not None
             corpus, upto, filters = self._corpus, self._state.seq, self._filters
             seqs, moments = self._expiries
@@ -176,7 +181,7 @@ class Subtrees:
 
     def _parts(self, scope: Scope) -> list[Scope]:
         """A scope as subtrees that others can share."""
-        whole = replace(scope, filter=Filter())
+        whole = replace(scope, filter=Filter()) if scope.filter.conditions else scope
         if scope.owner is None or Namespace.decode(scope.low).owner is not None:
             return [whole]
         rooms = [room.subtree() for room in self._index.owned(scope)]
@@ -214,6 +219,18 @@ class Subtrees:
         self._bytes[subtree.scope.owner] -= subtree.counted
         if not self._bytes[subtree.scope.owner]:
             del self._bytes[subtree.scope.owner]
+
+
+def _let_go_of(texts: list[Text]) -> Iterator[Text]:
+    """Each text, held no longer once it is taken: the vectors of a large subtree are large."""
+    while texts:
+        yield texts.pop()
+
+
+def _give_memory_back() -> None:
+    """To the system, what is free: reading a subtree takes twice what it holds, and glibc would keep that."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def text_of(row: Row) -> Text:

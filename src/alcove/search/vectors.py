@@ -97,11 +97,13 @@ class Vectors:
         """The first vector of each of some rows; zeros where one has none."""
         first = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for matrix, owners, starts in self._blocks:
-            places = np.searchsorted(owners, rows)
-            known = places < len(owners)
-            known[known] = owners[places[known]] == rows[known]
-            if matrix.shape[1] == self.dimensions:
-                first[known] = matrix[starts[places[known]]]
+            if not len(owners) or matrix.shape[1] != self.dimensions:
+                continue
+            places = owners.searchsorted(rows)
+            known = owners.take(places, mode="clip") == rows
+            if known.all():
+                return matrix[starts[places]]  # as it mostly is, at half the cost
+            first[known] = matrix[starts[places[known]]]
         return first
 
     def cosines(self, query: Matrix | None) -> Matrix:
@@ -110,5 +112,9 @@ class Vectors:
         for matrix, owners, starts in self._blocks:
             if query is not None and len(owners) and matrix.shape[1] == len(query):
                 every = matrix @ query
-                best[owners] = every if len(every) == len(owners) else np.maximum.reduceat(every, starts)
+                if len(every) > len(owners):
+                    every = np.maximum.reduceat(every, starts)
+                if len(every) == self._rows:
+                    return every
+                best[owners] = every
         return best
