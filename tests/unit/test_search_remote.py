@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import EmbedderUnavailable, embedder_for
-from alcove.search.remote_embedders import RemoteEmbedder
+from alcove.search.remote_embedders import RemoteEmbedder, remote_embedder
 
 Answer = Callable[[dict[str, object]], tuple[int, bytes]]
 
@@ -24,6 +25,7 @@ class Service:
         self.answer: Answer = good
         self.asked: list[dict[str, object]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,6 +33,7 @@ class Service:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 service.asked.append(body)
                 service.headers.append(dict(self.headers))
+                service.paths.append(self.path)
                 status, answer = service.answer(body)
                 self.send_response(status)
                 self.send_header("Location", "/elsewhere")
@@ -84,6 +87,47 @@ def test_a_service_is_named_by_its_model(service: Service) -> None:
     assert service.asked[0]["dimensions"] == 3
     assert service.asked[0]["input"] == [" "]
     assert embedder.embed([]).shape == (0, 3)
+
+
+def test_ollama_is_named_by_its_model_and_says_what_to_pull(service: Service) -> None:
+    host = service.url.removeprefix("http://").partition("/")[0]
+    embedder = embedder_for(f"ollama://{host}/nomic-embed-text:v1.5&dimensions=3")
+    assert embedder
+    assert embedder.name == "nomic-embed-text:v1.5/3"
+    assert embedder.embed(["tea"]).shape == (1, 3)
+    assert (service.asked[0]["model"], service.paths) == ("nomic-embed-text:v1.5", ["/v1/embeddings"])
+    service.answer = lambda _: (404, b'{"error": {"message": "model not found, try pulling it first"}}')
+    with pytest.raises(EmbedderUnavailable, match=r"run `ollama pull nomic-embed-text:v1\.5` there"):
+        embedder.embed(["tea"])
+
+
+def test_ollama_is_on_this_machine_and_at_its_own_port_unless_another_is_named() -> None:
+    for spec, place in {
+        "ollama:all-minilm": "127.0.0.1:11434",
+        "ollama://box/all-minilm": "box:11434",
+        "ollama://box:80/hf.co/some/model": "box:80",
+        "ollama://[::1]/all-minilm": "[::1]:11434",
+    }.items():
+        assert remote_embedder(spec).url == f"http://{place}/v1/embeddings"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["ollama:", "ollama://", "ollama://host", "ollama:///m", "openai:", "http://[x/v1#m", "ollama://x:y/m"],
+)
+def test_a_name_without_its_model_or_place_is_refused(spec: str) -> None:
+    with pytest.raises(InvalidRequest, match="embedder"):
+        embedder_for(spec, key="secret")
+
+
+def test_openai_needs_a_key_which_may_be_in_its_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidRequest, match=r"embedder_key.*OPENAI_API_KEY"):
+        embedder_for("openai:text-embedding-3-small")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    embedder = embedder_for("openai:text-embedding-3-small&dimensions=256")
+    assert embedder
+    assert (embedder.name, embedder.dimensions) == ("text-embedding-3-small/256", 256)
 
 
 def _rows(*rows: object) -> bytes:

@@ -35,6 +35,7 @@ OWN_EXTRA = {
     "integrations/langgraph_embeddings.py": "langgraph",
     "integrations/langgraph_threads.py": "langgraph",
     "llm/anthropic.py": "anthropic",
+    "search/model_folder.py": "onnx-extensions",
     "search/remote_embedders.py": "fastembed",
     "cli/mcp.py": "mcp",
     "server/mcp_exchanges.py": "mcp",

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alcove.search.corpus import AnyCorpus, Mask
-from alcove.search.embedders import Embedder
+from alcove.search.embedders import Embedder, embed_query
 from alcove.search.minilm import NAME
 from alcove.search.postings import Postings
 from alcove.search.ranking import RELATED, Hit, best_rows
@@ -55,7 +55,7 @@ class Calibration(NamedTuple):
     def of(cls, embedder: Embedder) -> Calibration:
         """That of an embedder: known, or measured on first use and remembered by the embedder's name.
 
-        Measuring embeds forty short texts in one call. Where that raises `EmbedderUnavailable`, the next one
+        Measuring embeds forty short texts. Where that raises `EmbedderUnavailable`, the next one
         to ask tries again.
         """
         name = embedder.name
@@ -72,9 +72,13 @@ class Calibration(NamedTuple):
     def measured(cls, embedder: Embedder) -> Calibration:
         """From the probes: questions, each with one passage that answers it and others that do not."""
         probes = tomllib.loads((files("alcove.search") / "probes.toml").read_text(encoding="utf-8"))["probe"]
-        texts = [probe[part] for part in ("question", "answer") for probe in probes]
-        questions, answers = np.split(embedder.embed(texts).astype(np.float64), 2)
-        cosines, own = questions @ answers.T, np.eye(len(probes), dtype=bool)
+        asked, texts = ([probe[part] for probe in probes] for part in ("question", "answer"))
+        if hasattr(embedder, "embed_query"):  # it reads questions otherwise than texts
+            questions = np.stack([embed_query(embedder, each) for each in asked])
+            answers = embedder.embed(texts)
+        else:
+            questions, answers = np.split(embedder.embed([*asked, *texts]), 2)
+        cosines, own = questions.astype(np.float64) @ answers.T, np.eye(len(probes), dtype=bool)
         return cls(float(cosines[~own].mean()), float(cosines[own].mean()))
 
     def scores(self, cosines: ArrayLike, covered: ArrayLike) -> Numbers:

@@ -23,6 +23,7 @@ _WORD = re.compile(r"\S+\s*")
 MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
 
+NAMES = "minilm, none, onnx:FOLDER, ollama:MODEL, openai:MODEL, fastembed:MODEL or http(s)://HOST/v1#MODEL"
 OTHER_DIMENSIONS = "the embedder answers {} dimensions and the index has {}: run `alcove reindex`"
 
 
@@ -64,20 +65,30 @@ def embedder_for(
     """The embedder an operator named; nothing is loaded or called before the first text.
 
     `minilm` (weights from `folder` if given, else from the package that carries them), `none`,
-    `fastembed:MODEL`, or `http(s)://HOST/v1#MODEL` for any OpenAI-compatible service.
+    `onnx:FOLDER`, `fastembed:MODEL`, `ollama:MODEL`, `ollama://HOST:PORT/MODEL`, `openai:MODEL`, or
+    `http(s)://HOST/v1#MODEL` for any OpenAI-compatible service.
     """
     kind, _, rest = spec.partition(":")
     if spec == "none":
         return None
+    # Each is imported only for who names it: keyword search needs no onnxruntime, and most stores no HTTP.
     if spec == "minilm":
-        from alcove.search.minilm import MiniLM  # noqa: PLC0415 - keyword search needs no onnxruntime
+        from alcove.search.minilm import MiniLM  # noqa: PLC0415
 
         return MiniLM(folder)
-    if kind in {"http", "https"} or (kind == "fastembed" and rest):
-        from alcove.search.remote_embedders import Fastembed, RemoteEmbedder  # noqa: PLC0415 - most stores need neither
+    if kind == "onnx" and rest:
+        from alcove.search.model_folder import folder_encoder  # noqa: PLC0415
 
-        return Fastembed(rest) if kind == "fastembed" else RemoteEmbedder(spec, key=key, timeout=timeout)
-    raise InvalidRequest("embedder", "minilm, none, fastembed:MODEL or http(s)://HOST/v1#MODEL")
+        return folder_encoder(Path(rest))
+    if kind == "fastembed" and rest:
+        from alcove.search.remote_embedders import Fastembed  # noqa: PLC0415
+
+        return Fastembed(rest)
+    if kind in {"http", "https", "openai", "ollama"} and rest:
+        from alcove.search.remote_embedders import remote_embedder  # noqa: PLC0415
+
+        return remote_embedder(spec, key=key, timeout=timeout)
+    raise InvalidRequest("embedder", NAMES)
 
 
 def embed_query(embedder: Embedder, text: str) -> Matrix:

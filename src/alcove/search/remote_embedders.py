@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
-import http.client
 import json
+import os
 import re
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Sequence
-from typing import IO, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
 from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import EmbedderUnavailable, Matrix, character_windows, unit
+from alcove.search.remote_service import RemoteService, address_and_model
 
 BATCH = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+OPENAI = "https://api.openai.com/v1"
+OLLAMA, OLLAMA_PORT = "127.0.0.1", ":11434"
+
+
+def remote_embedder(spec: str, *, key: str | None = None, timeout: float = 10.0) -> RemoteEmbedder:
+    """The service that an operator named: a URL, `openai:MODEL`, `ollama:MODEL` or `ollama://HOST/MODEL`.
+
+    OpenAI's key may be in its own variable. Ollama speaks as OpenAI does; it is on this machine, at its own
+    port, unless another place is named.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "openai":
+        if not (key := key or os.environ.get("OPENAI_API_KEY")):
+            raise InvalidRequest("embedder_key", "a key for openai:MODEL (or in OPENAI_API_KEY)")
+        return RemoteEmbedder(f"{OPENAI}#{rest}", key=key, timeout=timeout)
+    if kind == "ollama":
+        host, _, model = rest[2:].partition("/") if rest.startswith("//") else (OLLAMA, "", rest)
+        if not host or not model:
+            raise InvalidRequest("embedder", "ollama:MODEL or ollama://HOST:PORT/MODEL")
+        host = host if re.search(r":\d+$", host) else host + OLLAMA_PORT
+        hint = {404: f"has no such model: run `ollama pull {model.partition('&')[0]}` there"}
+        return RemoteEmbedder(f"http://{host}/v1#{model}", key=key, timeout=timeout, meaning=hint)
+    return RemoteEmbedder(spec, key=key, timeout=timeout)
 
 
 class RemoteEmbedder:
-    """A service at a URL. `https://host/v1#model` or `…#model&dimensions=256`."""
+    """A service at a URL. `https://host/v1#model` or `…#model&dimensions=256`.
+
+    `meaning` says in words what it means by a status.
+    """
 
     windows = staticmethod(character_windows)
 
-    def __init__(self, url: str, *, key: str | None = None, timeout: float = 10.0) -> None:
-        address, _, fragment = url.partition("#")
-        model, *options = fragment.split("&")
-        if not model or not urllib.parse.urlsplit(address).hostname:
-            raise InvalidRequest("embedder", "http(s)://HOST/v1#MODEL")
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        meaning: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        address, model, options = address_and_model(url, "embedder", "http(s)://HOST/v1#MODEL")
         asked = re.fullmatch(r"dimensions=0*([1-9][0-9]*)", options[0]) if options else None
         if options and not asked:
             raise InvalidRequest("embedder", "no option but dimensions=NUMBER after the model")
-        self._url = address.rstrip("/").removesuffix("/embeddings") + "/embeddings"
-        self._model, self._key, self._timeout = model, key, timeout
+        self.url = address.rstrip("/").removesuffix("/embeddings") + "/embeddings"
+        self._model = model
         self._asked = self._dimensions = int(asked[1]) if asked else None
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._service = RemoteService(
+            self.url, EmbedderUnavailable, key=key, timeout=timeout, most=MAX_ANSWER_BYTES, meaning=meaning
+        )
 
     @property
     def name(self) -> str:
@@ -61,53 +91,16 @@ class RemoteEmbedder:
         body: dict[str, object] = {"model": self._model, "input": given, "encoding_format": "float"}
         if self._asked is not None:
             body["dimensions"] = self._asked
-        rows = _rows(self._post(json.dumps(body).encode()), len(texts), self._url)
+        rows = _rows(self._service.post(body), len(texts), self.url)
         expected = self._dimensions or rows.shape[1]
         if rows.shape[1] != expected:
             self._dimensions = self._asked  # which of the two is wrong, is not known here
             raise EmbedderUnavailable(
-                f"{self._url} answered {rows.shape[1]} dimensions where {expected} were expected"
+                f"{self.url} answered {rows.shape[1]} dimensions where {expected} were expected"
             )
         vectors = unit(rows)
         self._dimensions = expected
         return vectors
-
-    def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - http(s) only
-        deadline = time.monotonic() + self._timeout
-        try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                return _read(answer, deadline)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise EmbedderUnavailable(f"{self._url} answered {error.code}") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            slow = isinstance(reason, TimeoutError)
-            told = f"did not answer in {self._timeout:g} s" if slow else f"cannot be reached: {reason}"
-            raise EmbedderUnavailable(f"{self._url} {told}") from None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry texts and the key to a host nobody configured."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _read(answer: IO[bytes], deadline: float) -> bytes:
-    """All of it, unless it drips or does not end: the socket's timeout starts anew with each byte."""
-    received = bytearray()
-    while chunk := answer.read(64 * 1024):
-        received += chunk
-        if len(received) > MAX_ANSWER_BYTES:
-            raise ValueError("the answer is too large")
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return bytes(received)
 
 
 def _rows(answer: bytes, count: int, url: str) -> Matrix:

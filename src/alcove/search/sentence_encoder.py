@@ -33,10 +33,16 @@ POSITIONS = 512
 OVERLAP = 32
 SLACK = 16
 """A window that is tokenised by itself may come out a little longer than it was cut."""
-BATCH, BATCH_TOKENS = 32, 2048
-"""Texts, and tokens with their padding, that go through the network at once: more only takes memory."""
+BATCH, BATCH_TOKENS = 32, 512
+"""Texts, and tokens with their padding, that go through the network together: more is no faster.
+
+onnxruntime keeps the memory that the largest batch took, some 50 MB for a model of this size.
+"""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-THREADS = min(4, os.cpu_count() or 1)
+CORES = os.cpu_count() or 1
+THREADS = min(4, CORES)
+_running = threading.BoundedSemaphore(max(2, CORES // THREADS))
+"""Batches at once, one of them the indexer's: many long questions must not take many times the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,8 @@ class Network(NamedTuple):
         feed = dict(zip(INPUTS, (ids, used.astype(np.int64), np.zeros_like(ids)), strict=True))
         narrow = {name for name, kind in self.inputs.items() if kind == "tensor(int32)"}
         given = {name: feed[name].astype(np.int32) if name in narrow else feed[name] for name in self.inputs}
-        states = np.asarray(self.session.run([self.output], given)[0], dtype=np.float32)
+        with _running:
+            states = np.asarray(self.session.run([self.output], given)[0], dtype=np.float32)
         if states.ndim == 2:  # it pools them itself: one state a text
             return TokenStates(which, states[:, None, :], np.ones((len(states), 1), dtype=bool))
         return TokenStates(which, states, used)
@@ -204,7 +211,7 @@ class SentenceEncoder(ABC):
         except ImportError as error:
             raise EmbedderUnavailable(f"{error.name} is missing: pip install alcove") from None
         words, weights = self.files()
-        session = opened(weights)
+        session = opened_network(weights)
         try:
             tokenizer = Tokenizer.from_file(str(words))
         except Exception as error:  # a bare Exception
@@ -229,7 +236,7 @@ class SentenceEncoder(ABC):
             raise EmbedderUnavailable(f"the model {weights} does not run: {error}") from None
 
 
-def opened(weights: Path, library: str | None = None) -> InferenceSession:
+def opened_network(weights: Path, library: str | None = None) -> InferenceSession:
     """A network that is ready to run; `library` has operators that onnxruntime itself does not."""
     try:
         from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415 - the model is lazy

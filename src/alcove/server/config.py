@@ -61,7 +61,9 @@ class ServeConfig(Settings, LLMSettings):
         1000, "Requests at once, and streams beside them; one user gets four fifths.", most=1_000_000
     )
     embedder: str = setting(
-        "minilm", "minilm, none, fastembed:MODEL, or http(s)://HOST/v1#MODEL for an OpenAI-compatible one."
+        "minilm",
+        "minilm, none, onnx:FOLDER, ollama:MODEL, openai:MODEL, fastembed:MODEL, "
+        "or http(s)://HOST/v1#MODEL for an OpenAI-compatible one.",
     )
     embedder_key: str | None = setting(None, "Key of an embedder behind a URL.")
     model_dir: str | None = setting(None, "Folder with other weights for minilm.")
