@@ -24,6 +24,7 @@ from alcove.core.settings import LLMSettings, Settings
 if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle, Store
     from alcove.search.embedders import Embedder
+    from alcove.search.reranker import Reranker
 
 T = TypeVar("T")
 Function = Callable[..., Any]
@@ -80,13 +81,12 @@ def _on_store(
     **arguments: Any,
 ) -> object:  # fmt: skip
     """Calls a command's function with the store at a place, or with its agents where there are specs."""
-    embedder = None
+    embedder = reranker = None
     if local := not is_url(at):
         _check_file(at, make=make)
-        embedder = _embedder()
-    with connect(
-        at, user=as_user, token=token, api_key=api_key, settings=OPERATOR, embedder=embedder
-    ) as store:
+        embedder, reranker = _embedder(), _reranker()
+    who: dict[str, Any] = {"user": as_user, "token": token, "api_key": api_key}
+    with connect(at, **who, settings=OPERATOR, embedder=embedder, reranker=reranker) as store:
         try:
             llm = {name: arguments.pop(name) for name in _LLM_NAMES if name in arguments}
             of_agents = "specs" in arguments
@@ -118,6 +118,13 @@ def _embedder() -> Embedder | None:
     variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
     name, folder, key = map(os.environ.get, variables)
     return embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
+
+
+def _reranker() -> Reranker | None:
+    """The one that `alcove serve` would use in the same environment."""
+    from alcove.search.reranker import reranker_for  # noqa: PLC0415  --help does without
+
+    return reranker_for(os.environ.get("ALCOVE_RERANKER"), key=os.environ.get("ALCOVE_RERANKER_KEY"))
 
 
 def is_url(at: str) -> bool:

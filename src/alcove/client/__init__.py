@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from alcove.client.store import Store
     from alcove.core.settings import Settings
     from alcove.search.embedders import Embedder
+    from alcove.search.reranker import Reranker
 
 SCHEMES = ("http://", "https://")
 
@@ -23,13 +24,14 @@ def connect(
     retries: int = 2,
     settings: Settings | None = None,
     embedder: str | Embedder | None = "minilm",
+    reranker: str | Reranker | None = None,
 ) -> Store:
     """The store in a file or behind a URL, as this user.
 
     `at`: the path of a file, or a URL. `user`: who asks.
     `token`, `api_key`, `timeout`, `retries`: for a URL: credentials, seconds that an answer may take, and how
     often what was lost on its way is sent again.
-    `settings`, `embedder`: for a file.
+    `settings`, `embedder`, `reranker`: for a file.
     """
     if isinstance(at, str) and at.lower().startswith(SCHEMES):
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
@@ -37,5 +39,5 @@ def connect(
         return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
     from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
-    store = Alcove(at, settings=settings, embedder=embedder)
+    store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker)
     return store if user is None else store.as_user(user)

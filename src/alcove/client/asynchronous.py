@@ -27,6 +27,7 @@ from alcove.llm import LLM
 
 if TYPE_CHECKING:
     from alcove.search.embedders import Embedder
+    from alcove.search.reranker import Reranker
 
 R = TypeVar("R")
 _END = object()
@@ -113,6 +114,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         retries: int = 2,
         settings: Settings | None = None,
         embedder: str | Embedder | None = "minilm",
+        reranker: str | Reranker | None = None,
     ) -> None:
         """Opens the store; the arguments are those of `alcove.connect`."""
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
@@ -120,7 +122,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
             client = server.httpx.AsyncClient(**server.options)
             self.transport = AsyncHttpTransport(server, client, Awaiting(), named(user))
         else:
-            store = Alcove(at, settings=settings, embedder=embedder)
+            store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker)
             store = store if user is None else store.as_user(user)
             self.transport = ThreadTransport(store.transport.services, store.principal)
 

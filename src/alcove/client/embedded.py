@@ -23,6 +23,7 @@ from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer
+from alcove.search.reranker import Reranker, reranker_for
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
@@ -88,9 +89,11 @@ class Alcove(Store):
         clock: Clock = system_clock,
         observer: Observer | None = None,
         embedder: str | Embedder | None = "minilm",
+        reranker: str | Reranker | None = None,
     ) -> None:
         path = _checked_path(at)
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
+        again = reranker_for(reranker) if isinstance(reranker, str) else reranker
         settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or default_keys(path)
@@ -117,7 +120,7 @@ class Alcove(Store):
         parts = Parts(
             engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues()
         )
-        store = OpenStore(parts, settings)
+        store = OpenStore(parts, settings, again)
         services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
         self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)
 

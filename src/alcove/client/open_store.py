@@ -27,6 +27,7 @@ from alcove.store.memories import Memories
 from alcove.upkeep.transfer import File, Importer, Imports
 
 if TYPE_CHECKING:
+    from alcove.search.reranker import Reranker
     from alcove.search.searcher import Searcher
 
 
@@ -37,7 +38,7 @@ Specs = str | os.PathLike[str] | Mapping[str, Any]
 class OpenStore:
     """A store for every principal, and what of it has threads or is kept until it is closed."""
 
-    def __init__(self, parts: Parts, settings: Settings) -> None:
+    def __init__(self, parts: Parts, settings: Settings, reranker: Reranker | None = None) -> None:
         """Makes the one road into the store."""
         engine, clock = parts.engine, parts.clock
 
@@ -45,7 +46,8 @@ class OpenStore:
             load_numpy()
             from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
-            return Searcher(engine.index, parts.embedder, clock, most_bytes=settings.search_memory_mb << 20)
+            most = settings.search_memory_mb << 20
+            return Searcher(engine.index, parts.embedder, clock, most_bytes=most, reranker=reranker)
 
         admin = Admin(parts)
         self.memories = Memories(parts, admin, make_searcher)

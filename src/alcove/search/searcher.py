@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,9 +23,11 @@ from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import KeptVectors, cut, embedded, kept_vectors
 from alcove.search.ranking import Hit, rank
+from alcove.search.reranker import FIRST, Reranker, RerankerUnavailable, scored
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.terms import Item, Lexicon, Question
 from alcove.store.filters import Filter
+from alcove.store.row_decoding import index
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
@@ -71,15 +74,23 @@ class How(TypedDict):
 class Searcher:
     """Searches a store. It asks the store what changed before each search, so it sees every process's writes.
 
-    `most_bytes` bounds the memory of the subtrees that it holds.
+    `most_bytes` bounds the memory of the subtrees that it holds. `reranker` has the last word on the order of
+    the first hits.
     """
 
     def __init__(
-        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, *, most_bytes: int
+        self,
+        index: SearchIndex,
+        embedder: Embedder | None,
+        clock: Clock,
+        *,
+        most_bytes: int,
+        reranker: Reranker | None = None,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
+        self._reranker = reranker
         self._subtrees = Subtrees(index, most_bytes=most_bytes)
         self._lexicon: Lexicon | None = None
 
@@ -149,9 +160,15 @@ class Searcher:
             best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
         else:
             unranked = how.get("unranked", False)
+            again = self._reranker is not None and mode == "hybrid" and offset < FIRST
+            most = max(limit, FIRST) if again else limit
             best = rank(
-                corpus, question, limit=limit, mask=mask, mode=mode, explain=explain, unranked=unranked
+                corpus, question, limit=most, mask=mask, mode=mode, explain=explain, unranked=unranked
             )
+            if again and len(best) > 1:
+                best, told = self._reranked(scope, question, best, at, explain=explain)
+                question = replace(question, degraded=question.degraded or told)
+            best = best[:limit]
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
         found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
@@ -159,6 +176,34 @@ class Searcher:
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
         texts = int(np.count_nonzero(corpus.columns.live))
         return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts)
+
+    def _reranked(
+        self, scope: Scope, question: Question, best: list[Hit], at: int | None, *, explain: bool
+    ) -> tuple[list[Hit], str | None]:
+        """The hits with the first in the reranker's order, or all in their own and why.
+
+        It is sent the texts that the caller's own scope shows, and no others.
+        """
+        assert self._reranker
+        first = {hit.id: hit for hit in best[:FIRST]}
+        shown = self._index.found(
+            scope, [id for id in first if isinstance(id, int)], now=self._clock(), at=at
+        )
+        texts = {row.seq: "\n".join(index(row).values()) for row in shown}
+        try:
+            scores = dict(zip(texts, scored(self._reranker, question.text, [*texts.values()]), strict=True))
+        except RerankerUnavailable as error:
+            log.warning("the reranker failed: %s", error.message)
+            return best, f"this is in the search's own order: {error.message}"
+        # What is gone by now comes last of them, where it is looked up once more, and missed.
+        order = sorted(first, key=lambda id: -scores.get(id, -math.inf))  # type: ignore[call-overload]
+        hits = [first[id] for id in order]
+        if explain:
+            hits = [
+                replace(hit, signals={**hit.signals, "reranker": (n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
+                for n, hit in enumerate(hits, 1)
+            ]
+        return [*hits, *best[FIRST:]], None
 
     def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
         """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""

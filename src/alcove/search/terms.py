@@ -109,6 +109,8 @@ class Question:
     """The time it speaks of."""
     recent: bool = False
     """Whether it asks for what is newest."""
+    text: str = ""
+    """As it was asked, for a reranker."""
     degraded: str | None = None
     """Why it finds less than it could, for who asked."""
 
@@ -135,7 +137,9 @@ class Question:
             terms.pop(term(word), None)
             found.setdefault(term(word), tuple(terms.items()))
         said, start = frozenset(words(text)), text[:MAX_TIMED]
-        return cls(words=found, said=said, vector=vector, span=span(start, now), recent=recent(start))
+        return cls(
+            words=found, said=said, vector=vector, span=span(start, now), recent=recent(start), text=text
+        )
 
 
 class Lexicon:

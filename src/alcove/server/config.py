@@ -66,6 +66,10 @@ class ServeConfig(Settings, LLMSettings):
         "or http(s)://HOST/v1#MODEL for an OpenAI-compatible one.",
     )
     embedder_key: str | None = setting(None, "Key of an embedder behind a URL.")
+    reranker: str | None = setting(
+        None, "http(s)://HOST/v1/rerank#MODEL, which has the last word on the first 50 hits of a search."
+    )
+    reranker_key: str | None = setting(None, "Key of the reranker.")
     model_dir: str | None = setting(None, "Folder with other weights for minilm.")
     tracing: bool = setting(False, "Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "How much is logged.")
@@ -91,7 +95,7 @@ ALIASES = {
 }
 """Other names of options: an older one of ours, and in a file those of other programs."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
-SECRETS = ("jwt_secret", "embedder_key", "llm_key")
+SECRETS = ("jwt_secret", "embedder_key", "reranker_key", "llm_key")
 _OPTIONS = {
     each.name: each
     for each in sorted(fields(ServeConfig), key=lambda each: each.name in Settings.__dataclass_fields__)

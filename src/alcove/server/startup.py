@@ -43,6 +43,7 @@ from alcove.engine.commit import Observer
 from alcove.llm import provider_of
 from alcove.llm.model import Model
 from alcove.search.embedders import embedder_for
+from alcove.search.reranker import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
 from alcove.server.auth import LOOPBACK, Headers, authenticator
@@ -243,6 +244,7 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
         policy_dir=config.policy_dir,
         observer=observer,
         embedder=embedder_for(config.embedder, folder=folder, key=config.embedder_key),
+        reranker=reranker_for(config.reranker, key=config.reranker_key),
     )
 
 
