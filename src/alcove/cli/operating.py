@@ -83,8 +83,9 @@ def reindex(store: Store) -> None:
     Example:  ALCOVE_EMBEDDER=minilm alcove reindex
     """
     status = store.admin.index()
-    done = output.followed("indexing", status.indexed + status.waiting, store.admin.reindex())
-    show(store.admin.index(), f"{count(done, 'memory')} indexed")
+    output.followed("indexing", status.indexed + status.waiting, store.admin.reindex())
+    status = store.admin.index()
+    show(status, f"{count(status.indexed, 'memory')} indexed")
 
 
 @command()

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -187,14 +188,27 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on the error stream, where that is a terminal; the value is called with each step's size."""
+def progress(
+    label: str, length: int | None = None, *, before: int | None = None
+) -> Iterator[Callable[[int], None]]:
+    """A bar on the error stream, where that is a terminal; the value is called with each step's size.
+
+    `before`: how many were done before; then it tells how far of how many it is, and how many a second.
+    """
     if not sys.stderr.isatty():
         yield lambda step: None
         return
     steps = range(length) if length else itertools.count()
-    with click.progressbar(steps, label=label, file=sys.stderr, show_pos=not length) as bar:
+    begun = time.monotonic()
+
+    def rate(_: object) -> str | None:
+        seconds = time.monotonic() - begun
+        return None if before is None or seconds < 1 else f"{(bar.pos - before) / seconds:,.1f}/s"
+
+    counted = before is not None or not length
+    with click.progressbar(steps, label=label, file=sys.stderr, show_pos=counted, item_show_func=rate) as bar:
         bar.update_min_steps = max(1, length // 200) if length else 100
+        bar.update(before or 0)
         yield bar.update
         bar.finish()  # what is done is shown as done, whatever was counted
         bar.update_min_steps = 0
@@ -203,9 +217,10 @@ def progress(label: str, length: int | None = None) -> Iterator[Callable[[int], 
 
 def followed(label: str, length: int, reached: Iterable[int]) -> int:
     """Goes through how far a job has come, with a bar; how far it came in the end."""
-    done = 0
-    with progress(label, length) as step:
-        for now in reached:
+    steps = iter(reached)
+    done = before = next(steps, 0)
+    with progress(label, length, before=before) as step:
+        for now in steps:
             step(now - done)
             done = now
     return done

@@ -172,18 +172,19 @@ class Indexer(Worker):
 
 
 def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
-    """Embeds every text anew with another embedder, then serves its vectors; how many it has done so far.
+    """Embeds every text anew with another embedder, then serves its vectors; how many texts are done so far.
 
-    The old ones serve until then. What was done is kept, so that one that was broken off goes on. A text
-    that the embedder does not take, while it takes others, is parked.
+    The old ones serve until then. What was done is kept and counts, so that one that was broken off goes on
+    from there. A text that the embedder does not take, while it takes others, is parked.
     """
     load_numpy()
-    name, done, after = embedder.name, 0, 0
+    name, after = embedder.name, 0
     parked: dict[int, str] = {}
     kept = index.some_vectors(name)
     dimensions = probe(embedder)
     if kept and dimensions_of(kept) not in (None, dimensions):
         index.drop(name)  # of a model that had the same name: they cannot be searched
+    yield (done := index.status(name).indexed)
     while not index.switch(name, parked):
         while texts := index.unembedded(name, after=after, limit=batch):
             after = texts[-1].seq

@@ -32,7 +32,8 @@ from alcove.upkeep.doctor import Examination, examine
 from alcove.upkeep.wipe_ledger import Note
 from alcove.vault import Rotation
 
-_PAGE = 500
+_REINDEXED_AT_ONCE = 50
+"""Texts, after which it tells how far it is, and which a kill does not undo."""
 _PREFIX = "alcove"
 """With what an API key begins."""
 
@@ -125,7 +126,7 @@ class Admin(People):
         if self._embedder is None:
             raise Unavailable("no embedder is configured, so there is nothing to index with")
         self._audit.record(principal, "index.reindex", embedder=self._embedder.name)
-        return reindex(self._engine.index, self._embedder, _PAGE)
+        return reindex(self._engine.index, self._embedder, _REINDEXED_AT_ONCE)
 
     # Keys
 
