@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import msgspec
 
@@ -186,6 +185,8 @@ class Mem0(Peer):
     threads = False  # qdrant's local files refuse some: "cannot start a transaction within a transaction"
 
     def __init__(self, folder: Path) -> None:
+        from unittest.mock import patch  # noqa: PLC0415  15 MB, which are not the others'
+
         logging.disable(logging.WARNING)  # what it could do with further packages
         os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(folder / "mem0")}
         from mem0 import Memory  # type: ignore[import-untyped]  # noqa: PLC0415  it reads these variables when it is loaded

@@ -234,10 +234,10 @@ def draw(columns: dict[str, Column], path: Path, note: str) -> None:
         axis.bar_label(bars, [f"{rate:,.0f}" for _, rate in there], padding=3, fontsize=7, color=INK)
     axis.set_xscale("log")
     axis.set_yticks(range(len(rows)), rows)
-    axis.invert_yaxis()
     axis.set_title("Operations a second, longer is better", loc="left", fontsize=11, fontweight="bold")
     axis.set_xlabel(note, fontsize=9)
-    axis.legend(frameon=False, loc="lower right")
+    axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.3, 1.0), ncols=4, fontsize=9)
+    axis.set_ylim(len(rows) - 0.5, -1)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     canvas.savefig(path, dpi=150)

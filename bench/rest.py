@@ -153,7 +153,7 @@ def report(found: dict[tuple[str, str], list[dict[str, float]]]) -> None:
     def median(name: str, method: str, what: str) -> float:
         return statistics.median(round_[what] for round_ in found[name, method])
 
-    bars = {"GET": 0.4, "PUT": 0.25}
+    bars = {"GET": 0.5, "PUT": 0.33}
     print(f"{'':10}{'requests/s':>12}{'x echo':>9}{'bar':>7}{'p50 ms':>9}{'p99 ms':>9}{'p99/p50':>9}")
     for name, method in found:
         rate, echo = median(name, method, "rate"), median("echo", method, "rate")

@@ -251,7 +251,7 @@ class Database:
                 "alcove_instant", lambda *texts: parse_instant(str(texts[0])), 1, deterministic=True
             )
             self._switch_to_wal(db)
-            db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384")
+            db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -8192")
         except BaseException:
             db.close()
             raise

@@ -24,6 +24,7 @@ from alcove.core.errors import STATUS, AlcoveError
 from alcove.server.auth import Authenticator, on_this_machine
 from alcove.server.config import ServeConfig
 from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
+from alcove.server.protocol import send_whole
 from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
 from alcove.store.reading import SMALL_BYTES
@@ -136,8 +137,11 @@ class Application:
             headers.append((b"content-type", answer.media_type))
             if body is not None:
                 headers.append((b"content-length", b"%d" % len(body)))
+        small = body is not None and len(body) <= PART_BYTES
+        if small and not answer.headers and send_whole(send, answer.status, headers, body or b""):
+            return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if body is not None and len(body) <= PART_BYTES:
+        if small:
             await send({"type": "http.response.body", "body": body})
             return
         try:
