@@ -95,6 +95,12 @@ RULES: list[Rule] = [
     *_rules("delete", "key", "", "a" * 1025),
     *_rules("touch", "key", "", "a" * 1025, rest="operations[0].key"),
     *_rules("history", "key", "", "a" * 1025),
+    *(
+        Rule("search", {"min_score": wrong, "query": "tea"}, "min_score", "min_score")
+        for wrong in (-0.1, 1.1, True, "0.5", [0.5])
+    ),
+    *_rules("search", "min_score", 0.5),
+    Rule("search", {"unindexed": True, "query": "tea"}, "unindexed", "unindexed"),
     *_rules("search", "namespace_prefix", ["user", ""], field="namespace_prefix[1]"),
     *_rules("events", "prefix", ["user", ""], field="prefix[1]", rest="ns[1]"),
     *_rules("namespaces", "prefix", ["user", ""], field="prefix[1]"),

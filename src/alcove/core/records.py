@@ -28,6 +28,7 @@ Seconds = Annotated[
 ]
 Revision = Annotated[int, Meta(ge=0, description="The revision that must be there; 0 is nothing.")]
 Query = Annotated[str, Meta(min_length=1, description="What to look for, in words.")]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Offset = Annotated[int, Meta(ge=0, description="How many of the first to leave out.")]
 AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
@@ -85,7 +86,7 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
     score: float | None
     """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
     relevance: float | None = None
-    """How likely it is to answer the question, from 0 to 1; None where that was not asked for."""
+    """How likely it is to answer the query, from 0 to 1; None without a query."""
     explain: dict[str, Signal] | None = None
     similarity: float | None = None
     """The cosine itself, which may be negative; None where that was not asked for, or as `score` is."""

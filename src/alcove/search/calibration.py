@@ -16,17 +16,16 @@ import threading
 import tomllib
 from collections import OrderedDict
 from importlib.resources import files
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alcove.search.corpus import AnyCorpus, Mask
-from alcove.search.embedders import Embedder, embed_query
+from alcove.search.embedders import Embedder, Matrix, embed_query
 from alcove.search.minilm import NAME
-from alcove.search.postings import Postings
-from alcove.search.ranking import RELATED, Hit, best_rows
+from alcove.search.postings import Postings, Rows
+from alcove.search.ranking import Hit, Known, best_rows, related_present
 from alcove.search.terms import LABEL, Question
 
 Numbers = NDArray[np.float64]
@@ -97,6 +96,8 @@ class Calibration(NamedTuple):
         return probability
 
 
+BY_WORDS = Calibration(unrelated=0.0, answering=1.0)
+"""Where there is no cosine, the share of the question's words that a text holds stands for it, too."""
 SHIPPED = {NAME: Calibration(unrelated=0.043, answering=0.618)}
 """As measured, for the embedded model: its first search waits for nothing."""
 _measured: OrderedDict[str, Calibration] = OrderedDict()
@@ -104,23 +105,59 @@ _measured: OrderedDict[str, Calibration] = OrderedDict()
 _measuring = threading.Lock()
 
 
-def coverage(question: Question, postings: Postings) -> Numbers:
-    """For each row, the share of the question's words that it holds, from 0 to 1; a rare word counts more.
+def coverage(
+    question: Question, postings: Postings, rows: Rows | None = None, known: Known | None = None
+) -> Numbers:
+    """For each row, or each of some, the share of the question's words that it holds, from 0 to 1.
 
-    A word like one of the question's counts as much as it is like it.
+    A rare word counts more. A word like one of the question's counts as much as it is like it.
+    `known` is what was looked up of these words before.
     """
-    total, weights = np.zeros(len(postings.lengths)), 0.0
-    for word, related in question.words.items():
+    related, holding = known or Known(related_present(question, postings), None)
+    touched = None if holding is None or rows is None else holding[:, rows] > 0
+    total, weights = np.zeros(len(postings.lengths) if rows is None else len(rows)), 0.0
+    for n, (word, present) in enumerate(related.items()):
         held = np.zeros_like(total)
-        present = islice((each for each in related if each[0] in postings), RELATED)
-        for other, like in reversed([*present]):  # the likest last, so that it counts
-            held[postings.held(other)[0]] = like
-        own = np.union1d(postings.held(word)[0], postings.held((LABEL, word))[0])
-        held[own] = 1
+        own, labels = postings.held(word)[0], postings.held((LABEL, word))[0]
+        own = np.union1d(own, labels) if len(labels) else own
+        held[_among(rows, own)] = 1
+        if touched is None or (touched[n] > held).any():  # else no word like it stands in for it
+            for other, like in present:
+                here = _among(rows, postings.held(other)[0])
+                held[here] = np.maximum(held[here], like)
         rarity = math.log(1 + (postings.documents - len(own) + 0.5) / (len(own) + 0.5))
         total += rarity * held
         weights += rarity
     return total / weights if weights else total
+
+
+def _among(rows: Rows | None, holding: Rows) -> Rows | Mask:
+    """Which of some rows are among those that hold a term, which ascend; those themselves, if it is all."""
+    if rows is None or not len(holding):
+        return holding
+    found: Mask = holding.take(holding.searchsorted(rows), mode="clip") == rows
+    return found
+
+
+class Relevance(NamedTuple):
+    """How likely each item of a corpus is to answer a question, from 0 to 1.
+
+    By meaning and words; by words alone where an item has no vectors, or there is no `calibration`.
+    """
+
+    corpus: AnyCorpus
+    question: Question
+    calibration: Calibration | None
+
+    def of(self, cosines: Matrix, rows: Rows | None, known: Known | None) -> Numbers:
+        """That of some rows, or of all; `cosines` has one for every row."""
+        covered = coverage(self.question, self.corpus.postings, rows, known)
+        near = (cosines if rows is None else cosines[rows]).astype(np.float64)
+        unknown = np.isnan(near)
+        if self.calibration is None or unknown.all():
+            return BY_WORDS.scores(covered, covered)
+        found = self.calibration.scores(near, covered)
+        return np.where(unknown, BY_WORDS.scores(covered, covered), found) if unknown.any() else found
 
 
 def most_relevant(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from alcove.core.records import Mode
 from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.dates import DAY, Span
 from alcove.search.embedders import Matrix
-from alcove.search.postings import Rows
+from alcove.search.postings import Postings, Rows
 from alcove.search.terms import LABEL, SPEAKER, Question
 
 RELATED = 5
@@ -68,11 +69,25 @@ class Hit:
     similarity: float | None = None
     """The cosine itself."""
     relevance: float | None = None
-    """How likely it is to answer the question, from 0 to 1, if that was asked for."""
+    """How likely it is to answer the question, from 0 to 1."""
     signals: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
 DEFAULT = Ranking()
+Present = dict[str, list[tuple[str, float]]]
+"""For each of a question's words, the words like it that are there, and how like they are."""
+
+
+class Known(NamedTuple):
+    """What was looked up of a question's words."""
+
+    related: Present
+    holding: Matrix | None
+    """For each word, more than 0 in the rows that hold it, or one like it; None if that was not looked up."""
+
+
+Relevance = Callable[[Matrix, Rows | None, Known | None], NDArray[np.float64]]
+"""From the cosines of all rows, how likely some of them (or all) are to answer the question."""
 
 
 def rank(
@@ -85,30 +100,47 @@ def rank(
     ranking: Ranking = DEFAULT,
     explain: bool = False,
     unranked: bool = False,
+    relevance: Relevance | None = None,
+    least: float = 0.0,
 ) -> list[Hit]:
     """The best items of those the mask lets pass, best first.
 
     `semantic` is the exact order by cosine, and `unranked` puts what has none at its end; `keyword` gives
     only items that hold a word of the question or one like it. `hybrid` without a question vector goes by
-    words alone.
+    words alone. `relevance` tells how likely rows are to answer the question; those that are less so than
+    `least` are left out, which changes nothing else.
     """
-    return _Scorer(corpus, question, mask, ranking).best(limit, mode, explain=explain, unranked=unranked)
+    scorer = _Scorer(corpus, question, mask, ranking, relevance, least)
+    return scorer.best(limit, mode, explain=explain, unranked=unranked)
 
 
 class _Scorer:
     """One search: every signal over every row that passes."""
 
-    def __init__(self, corpus: AnyCorpus, question: Question, mask: Mask | None, ranking: Ranking) -> None:
+    def __init__(
+        self,
+        corpus: AnyCorpus,
+        question: Question,
+        mask: Mask | None,
+        ranking: Ranking,
+        relevance: Relevance | None = None,
+        least: float = 0.0,
+    ) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
+        self._relevance, self._least = relevance, least
+        self._known: Known | None = None
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0
 
     def best(self, limit: int, mode: Mode, *, explain: bool, unranked: bool = False) -> list[Hit]:
         cosines = self._corpus.vectors.cosines(self._question.vector)
+        fitting = self._passing
+        if self._relevance and self._least > 0:
+            fitting = fitting & (self._relevance(cosines, None, None) >= self._least)
         if mode == "semantic":
             last = np.float32(-2 if unranked else -np.inf)  # no cosine is below -1
             known = np.where(np.isnan(cosines), last, cosines)
-            order = best_rows(np.where(self._passing, known, np.float32(-np.inf)), limit)
+            order = best_rows(np.where(fitting, known, np.float32(-np.inf)), limit)
             return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
         words, holding = self._words()
         signals = {"words": _scaled(words)}
@@ -119,7 +151,7 @@ class _Scorer:
         if self._ranking.company:
             signals["company"] = self._company(fused)
             fused = fused + signals["company"]
-        allowed = self._passing & holding if mode == "keyword" else self._passing
+        allowed = fitting & holding if mode == "keyword" else fitting
         fused = np.where(allowed, fused, -np.inf)
         return self._hits(self._order(fused, limit), fused, cosines, signals if explain else {})
 
@@ -131,11 +163,12 @@ class _Scorer:
         postings, size = self._corpus.postings, len(self._corpus)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
-        for score, (term, related) in zip(scores, self._question.words.items(), strict=True):
+        present = related_present(self._question, postings)
+        self._known = Known(present, scores[:, :size])
+        for score, (term, related) in zip(scores, present.items(), strict=True):
             rows, weights = postings.scores(term)
             score[rows] = weights
-            present = (each for each in related if self._ranking.related and each[0] in postings)
-            for other, like in islice(present, RELATED):
+            for other, like in related if self._ranking.related else ():
                 rows, weights = postings.scores(other)
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
@@ -221,19 +254,31 @@ class _Scorer:
 
     def _hits(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         told = {name: (values, values[self._passing]) for name, values in signals.items()}
+        relevance: list[float | None] = [None] * len(order)
+        if self._relevance:
+            relevance = self._relevance(cosines, order, self._known).tolist()
         return [
             Hit(
                 id=self._corpus.columns.id[row],
                 score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
                 similarity=None if np.isnan(cosines[row]) else float(cosines[row]),
                 fused=float(fused[row]),
+                relevance=relevant,
                 signals={
                     name: (1 + int(np.count_nonzero(passing > values[row])), float(values[row]))
                     for name, (values, passing) in told.items()
                 },
             )
-            for row in order.tolist()
+            for row, relevant in zip(order.tolist(), relevance, strict=True)
         ]
+
+
+def related_present(question: Question, postings: Postings) -> Present:
+    """Which words like each of a question's some text holds: the likest few."""
+    return {
+        word: [*islice((each for each in related if each[0] in postings), RELATED)]
+        for word, related in question.words.items()
+    }
 
 
 def _scaled(values: Matrix) -> Matrix:

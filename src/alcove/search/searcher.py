@@ -18,7 +18,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.records import Mode
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
-from alcove.search.calibration import Calibration, most_relevant
+from alcove.search.calibration import Calibration, Relevance, most_relevant
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
 from alcove.search.indexer import KeptVectors, cut, embedded, kept_vectors
@@ -67,6 +67,8 @@ class How(TypedDict):
     """Whether each hit says what each signal added to its rank."""
     calibrated: NotRequired[bool]
     """Whether what most likely answers the question comes first, with how likely that is."""
+    least: NotRequired[float]
+    """How relevant what is found must be, from 0 to 1."""
     unranked: NotRequired[bool]
     """Whether what has no vectors comes last where it goes by vectors alone, and is not left out."""
 
@@ -162,8 +164,17 @@ class Searcher:
             unranked = how.get("unranked", False)
             again = self._reranker is not None and mode == "hybrid" and offset < FIRST
             most = max(limit, FIRST) if again else limit
+            relevance = Relevance(corpus, question, self._calibration(question)).of
             best = rank(
-                corpus, question, limit=most, mask=mask, mode=mode, explain=explain, unranked=unranked
+                corpus,
+                question,
+                limit=most,
+                mask=mask,
+                mode=mode,
+                explain=explain,
+                unranked=unranked,
+                relevance=relevance,
+                least=how.get("least", 0.0),
             )
             if again and len(best) > 1:
                 best, told = self._reranked(scope, question, best, at, explain=explain)
@@ -210,6 +221,16 @@ class Searcher:
         parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
         bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask in parts)
         return [int(seq) for seqs in bare for seq in seqs]
+
+    def _calibration(self, question: Question) -> Calibration | None:
+        """What a cosine of this embedder means; None where there is none to be read."""
+        if self._embedder is None or question.vector is None:
+            return None
+        try:
+            with _failures_told():
+                return Calibration.of(self._embedder)
+        except EmbedderUnavailable:  # it could embed the question, so it is tried again with the next
+            return None
 
     def _behind(self, corpus: AnyCorpus, mask: Mask, mode: Mode) -> str | None:
         """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""

@@ -17,7 +17,7 @@ from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
-from alcove.core.records import Address, AfterCursor, Entry, FoundMemories, Mode, Moment, Offset, Query
+from alcove.core.records import Address, AfterCursor, Entry, FoundMemories, Mode, Moment, Offset, Query, Share
 from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work, stepwise
@@ -56,6 +56,7 @@ class Finding(Timeline):
         *,
         query: Query | None = None,
         mode: Mode = "hybrid",
+        min_score: Share | None = None,
         filter: Mapping[str, object] | None = None,
         limit: Annotated[int, Meta(ge=1, le=100)] = 10,
         offset: Offset = 0,
@@ -72,6 +73,7 @@ class Finding(Timeline):
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
         `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
+        `min_score`: leaves out what has less `relevance`, that is, is less likely to answer the query.
         `filter`: conditions on fields, such as `{"n": {"gte": 2}}`.
         `limit`, `offset`: how many, after how many.
         `as_of`: a past moment, of which to tell what was there.
@@ -93,6 +95,9 @@ class Finding(Timeline):
             validation.query(query)
         if after_cursor is not None and (query is not None or offset):
             raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
+        least = 0.0 if min_score is None else validation.share(min_score, "min_score")
+        if least and query is None:
+            raise InvalidRequest("min_score", "a query beside it, by which relevance is told")
         if unindexed and query is not None:
             raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
         after = None if after_cursor is None else cursor.decode_place(after_cursor)
@@ -108,7 +113,8 @@ class Finding(Timeline):
                 "limit": limit,
                 "offset": offset,
                 "explain": explain,
-                "unranked": unranked,
+                "unranked": unranked and not least,
+                "least": least,
             }
             return self._best(scope, question, at, similarity=similarity, **how)
 

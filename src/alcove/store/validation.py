@@ -203,6 +203,15 @@ def revision(expected: object, *, create_only: object = False) -> int | None:
     return whole(expected, "expected_revision", 0, 2**63 - 1)
 
 
+def share(number: object, field: str) -> float:
+    """A number from 0 to 1."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        raise InvalidRequest(field, f"a number, not {_type(number)}")
+    if not 0 <= number <= 1:
+        raise InvalidRequest(field, "a number from 0 to 1")
+    return float(number)
+
+
 def whole(number: object, field: str, least: int, most: int) -> int:
     """A whole number between two bounds."""
     if not isinstance(number, int) or isinstance(number, bool):

@@ -20,7 +20,7 @@ def test_each_agent_remembers_each_user_apart(table: Table) -> None:
             assert user.call(agent, "recall", key="name")["content"] == f"{user.name} at {agent}"
             assert user.call(agent, "recall", key="name")["version"] == 1
             assert user.keys(agent, "list_memories") == ["name"]
-            found = user.call(agent, "search_memory", query="whose name is it")["items"]
+            found = user.call(agent, "search_memory", query="whose name is it", min_score=0)["items"]
             assert [item["content"] for item in found] == [f"{user.name} at {agent}"]
     alice.call("bot", "forget", key="name")
     assert "list_memories" in alice.refused(404, "bot", "recall", key="name")
@@ -94,7 +94,7 @@ def test_what_was_left_in_sessions_is_found_by_who_wrote_it_and_ends_with_the_fi
     alice.call("bot", "remember", key="new", content="from now on")
     assert alice.keys("bot", "list_memories") == ["new"]
     alice.refused(404, "bot", "recall", key="tea")
-    assert alice.call("bot", "search_memory", query="tea")["items"][0]["key"] == "new"
+    assert alice.call("bot", "search_memory", query="tea", min_score=0)["items"][0]["key"] == "new"
     assert bob.keys("bot", "list_memories") == ["tea of bob"]
     receipt = table.admin.ask("POST", f"/v1/admin/users/{alice.name}/wipe", json={}).json()
     assert [left["namespace"] for left in receipt["shared_left"]] == [["agent", "bot-2x", room]]
@@ -128,7 +128,7 @@ def assert_gone(player: Player, key: str, left: list[str]) -> None:
     player.refused(404, "bot", "recall", key=key)
     player.refused(404, "bot", "forget", key=key)
     assert sorted(player.keys("bot", "list_memories")) == left
-    assert sorted(player.keys("bot", "search_memory", query=f"{key} of Alice")) == left
+    assert sorted(player.keys("bot", "search_memory", query=f"{key} of Alice", min_score=0)) == left
 
 
 def test_older_memories_are_listed_page_by_page(table: Table) -> None:

@@ -45,8 +45,14 @@ LISTED = 1_000
 """Characters shown of each content in a list or a search."""
 READ = 20_000
 """Characters shown of a content that is read by its key."""
+UNTOLD = "untold"
+"""In the schema of an argument that calls take and models are not told of."""
+FLOOR = 0.1
+"""The relevance below which a search by a tool leaves a memory out, unless its caller says otherwise."""
 MOST_TURNS = 10_000
 _PAGE = 1000
+NOTHING = "Nothing found."
+NOTHING_FITS = "Nothing that is kept here fits this question."
 SPENT = "you have recalled as much as one turn allows: go on with what you have"
 _WORD = re.compile(r"[\w./@+-]+")
 _HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
@@ -86,6 +92,18 @@ class Room(NamedTuple):
     def search(self, **asked: Any) -> FoundMemories:
         """What `Memories.search` finds in this room; `asked` are its arguments."""
         return self.memories.search(self.who, self.at, **asked, exact=self._alone)
+
+    def fitting(self, min_score: float | None, **asked: Any) -> FoundMemories:
+        """The same of a query without what does not fit: what is less relevant than `min_score`, or `FLOOR`.
+
+        Where some of it is not embedded, so that words alone would judge it, nothing is left out by `FLOOR`.
+        """
+        found = self.search(min_score=FLOOR if min_score is None else min_score, **asked)
+        return self.search(**asked) if found.degraded and min_score is None else found
+
+    def none_found(self) -> str:
+        """What is said of a query that found nothing here."""
+        return NOTHING_FITS if self.size() else NOTHING
 
     def entries(self) -> Iterator[Entry]:
         """All that is in this room, without the values."""
@@ -198,7 +216,8 @@ class Tool:
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, in one piece and in words that every provider takes."""
         schema = msgspec.json.schema_components([self.arguments])[1]["Arguments"]
-        properties = {name: _plain(about) for name, about in schema["properties"].items()}
+        told = {name: _merged(about) for name, about in schema["properties"].items()}
+        properties = {name: _plain(about) for name, about in told.items() if UNTOLD not in about}
         required = [*schema["required"]]
         for name, names in self.choices.items():
             properties[name]["enum"] = [*names]
@@ -248,13 +267,18 @@ def rendered(tool: Tool, format: str) -> dict[str, Any]:
     return {"type": "function", **about, "strict": False} if format == "responses" else about
 
 
+def _merged(about: Mapping[str, Any]) -> dict[str, Any]:
+    """One argument in one piece, also where it may be null."""
+    alternatives = [each for each in about.get("anyOf", ()) if each != {"type": "null"}]
+    return {**about, **(alternatives[0] if alternatives else {})}
+
+
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
     """One argument without what some provider refuses: bounds, which a call checks, and null for absence.
 
     A default is told where it is a name; how many there are by default shows.
     """
-    alternatives = [each for each in about.get("anyOf", ()) if each != {"type": "null"}]
-    told = {**about, **(alternatives[0] if alternatives else {})}
+    told = dict(about)
     if "enum" in told:
         told["type"] = "string"
     if not isinstance(told.get("default"), str):
@@ -265,12 +289,18 @@ def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
 # What a tool answers
 
 
-def several(found: Sequence[Memory], reader: str | None = None, next_offset: int | None = None) -> Answer:
-    """Some memories, a line each; `reader` is the tool that shows a long content whole."""
+def several(
+    found: Sequence[Memory],
+    reader: str | None = None,
+    next_offset: int | None = None,
+    *,
+    none: str = NOTHING,
+) -> Answer:
+    """Some memories, a line each; `reader` shows a long content whole, `none` says that there are none."""
     told = page(found, next_offset)
     if told.get("degraded") == SPENT:
         return Answer(told, SPENT)
-    return Answer(told, listed([line(each, reader=reader) for each in found], next_offset))
+    return Answer(told, listed([line(each, reader=reader) for each in found], next_offset, none=none))
 
 
 def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
@@ -300,12 +330,13 @@ def shown(memory: Memory) -> dict[str, Any]:
 
 def scored(memory: Memory) -> dict[str, float]:
     """How well a memory fits, if it was searched for."""
-    return {} if memory.score is None else {"score": round(memory.score, 4)}
+    told = {"score": memory.score, "relevance": memory.relevance}
+    return {name: round(each, 4) for name, each in told.items() if each is not None}
 
 
-def listed(lines: Iterable[str], next_offset: int | None = None) -> str:
+def listed(lines: Iterable[str], next_offset: int | None = None, *, none: str = NOTHING) -> str:
     """Lines of memories as a list; `next_offset` where it goes on."""
-    shown = [f"- {line}" for line in lines] or ["Nothing found."]
+    shown = [f"- {line}" for line in lines] or [none]
     if next_offset is not None:
         shown.append(f"There is more: call this again with offset {next_offset}.")
     return "\n".join(shown)

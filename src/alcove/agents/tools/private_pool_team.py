@@ -13,7 +13,20 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.specs import short
-from alcove.agents.tools.base import READ, Answer, Room, Tool, Turn, line, several, shown, some
+from alcove.agents.tools.base import (
+    NOTHING,
+    NOTHING_FITS,
+    READ,
+    UNTOLD,
+    Answer,
+    Room,
+    Tool,
+    Turn,
+    line,
+    several,
+    shown,
+    some,
+)
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Deletion, Memory, Result
@@ -29,6 +42,8 @@ Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")
 Content = Annotated[str, Meta(pattern=NOT_BLANK, description="In full sentences.")]
 Query = Annotated[str, Meta(pattern=NOT_BLANK, description="In your own words.")]
 Limit = Annotated[int, Meta(ge=1, le=MOST, description=f"1 to {MOST}.")]
+Floor = Annotated[float, Meta(ge=0, le=1, extra_json_schema={UNTOLD: True})]
+"""The least relevance. Programs may give it; models are not told: that costs tokens in each turn."""
 Pool = Annotated[str, Meta(description="Which pool.")]
 Offset = Annotated[int, Meta(ge=0, le=10**9, description="How many to skip.")]
 
@@ -59,8 +74,12 @@ class KeyedRoom:
             raise missing(key, self.where.format(**pool), self.lister)
         return Answer(shown(found), line(found, most=READ))
 
-    def search(self, turn: Turn, query: Query, limit: Limit = 5, **pool: str) -> Answer:
-        return several(self._room(turn, pool).search(query=query, limit=limit), self.reader)
+    def search(
+        self, turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None, **pool: str
+    ) -> Answer:
+        room = self._room(turn, pool)
+        found = room.fitting(min_score, query=query, limit=limit)
+        return several(found, self.reader, none=NOTHING if found else room.none_found())
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
         room = self._room(turn, pool)
@@ -81,12 +100,14 @@ class KeyedRoom:
 class PrivateRoom(KeyedRoom):
     """While it is empty, what the user left in rooms from before users had their own shows instead."""
 
-    def search(self, turn: Turn, query: Query, limit: Limit = 5, **pool: str) -> Answer:
-        answer = super().search(turn, query, limit)
+    def search(
+        self, turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None, **pool: str
+    ) -> Answer:
+        answer = super().search(turn, query, limit, min_score)
         if not answer.result["items"] and (older := self._older(turn)):
             newest = {memory.id for memory in older.values()}
-            found = (memory for memory in _found_before(turn, query) if memory.id in newest)
-            return several([*islice(found, limit)], self.reader)
+            found = (memory for memory in _found_before(turn, query, min_score) if memory.id in newest)
+            return several([*islice(found, limit)], self.reader, none=NOTHING_FITS)
         return answer
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
@@ -129,11 +150,11 @@ def left_behind(turn: Turn) -> Iterator[Memory]:
         yield from turn.memories.everything(turn.within(older), older.namespace, unowned=True)
 
 
-def _found_before(turn: Turn, query: str) -> Iterator[Memory]:
+def _found_before(turn: Turn, query: str, min_score: float | None) -> Iterator[Memory]:
     """What was left behind that fits best; many may be older ones of the same keys, so more than a page."""
     room, offset = turn.room(turn.rooms.fallback), 0
     while offset < _MOST_LOOKED_AT:
-        page = room.search(query=query, limit=MOST, offset=offset)
+        page = room.fitting(min_score, query=query, limit=MOST, offset=offset)
         yield from page
         if page.next_offset is None and len(page) < MOST:
             return

@@ -10,12 +10,15 @@ import hashlib
 import re
 import unicodedata
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from alcove.agents.specs import short
 from alcove.agents.tools.base import (
+    NOTHING,
+    NOTHING_FITS,
     SPENT,
     Answer,
     Room,
@@ -28,7 +31,7 @@ from alcove.agents.tools.base import (
     scored,
     several,
 )
-from alcove.agents.tools.private_pool_team import Content, Key, Limit, Query
+from alcove.agents.tools.private_pool_team import Content, Floor, Key, Limit, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
 from alcove.store import validation
@@ -86,9 +89,11 @@ def _key(room: Room, content: str) -> str:
         digest.update(b"again")
 
 
-def recall_facts(turn: Turn, query: Query, limit: Limit = 5) -> Answer:
+def recall_facts(turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None) -> Answer:
     room = turn.room(turn.rooms.facts)
-    return several(turn.recalls.spend(turn.rooms, limit, lambda most: room.search(query=query, limit=most)))
+    find = partial(room.fitting, min_score, query=query)
+    found = turn.recalls.spend(turn.rooms, limit, lambda most: find(limit=most))
+    return several(found, none=NOTHING if found else room.none_found())
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
@@ -132,6 +137,7 @@ def memory_recall(
     type: Annotated[Type | None, Meta(description="Only this kind.")] = None,
     tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None,
     limit: Limit = 5,
+    min_score: Floor | None = None,
 ) -> Answer:
     conditions: dict[str, object] = {"type": type} if type else {}
     if tags:
@@ -140,17 +146,20 @@ def memory_recall(
     def find(most: int) -> FoundMemories:
         found, degraded = list[Memory](), None
         for at in turn.rooms.long_term.values():
-            some = turn.room(at).search(query=query, filter=conditions or None, limit=most)
+            room = turn.room(at)
+            some = room.fitting(min_score, query=query, filter=conditions or None, limit=most)
             found, degraded = [*found, *some], degraded or some.degraded
         best = FoundMemories(sorted(found, key=lambda memory: memory.score or 0.0, reverse=True)[:most])
         best.degraded = degraded
         return best
 
     best = turn.recalls.spend(turn.rooms, limit, find)
+    kept = not best and any(turn.room(at).size() for at in turn.rooms.long_term.values())
+    none = NOTHING_FITS if kept else NOTHING
     result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
     if best.degraded:
         result["degraded"] = best.degraded
-    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best)))
+    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best), none=none))
 
 
 def memory_forget(turn: Turn, memory_id: Id) -> Answer:
