@@ -27,9 +27,10 @@ from unittest.mock import patch
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.search import terms
+from alcove.search import words
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
+from alcove.search.late_interaction import opened
 from alcove.search.minilm import MiniLM
 from alcove.search.ranking import Ranking, rank
 from alcove.search.terms import Item, Lexicon, Question
@@ -87,13 +88,17 @@ class Kept:
         self.model, self._folder = MiniLM(), folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def embed(self, texts: Sequence[str]) -> Matrix:
+    def embed(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """The vector of each text, and what is kept of its tokens."""
         digest = hashlib.sha256("\0".join([self.model.name, *texts]).encode()).hexdigest()
-        file = self._folder / f"{digest[:32]}.npy"
+        file = self._folder / f"{digest[:32]}.npz"
         if not file.exists():
-            np.save(file, self.model.embed(texts))
-        kept: Matrix = np.load(file)
-        return kept
+            rows, tokens = self.model.embed_with_tokens(texts)
+            every = np.frombuffer(b"".join(tokens), dtype=np.int8)
+            np.savez(file, rows=rows, tokens=every, ends=np.cumsum([*map(len, tokens)]))
+        kept = np.load(file)
+        split = np.split(kept["tokens"], kept["ends"][:-1])
+        return kept["rows"], [part.tobytes() for part in split]
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,8 @@ class Loaded:
 def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bool = False) -> Loaded:
     texts = [turn.fields["text"] for turn in talk.turns]
     dates = sorted({turn.fields["date"] for turn in talk.turns})
-    by_date = dict(zip(dates, kept.embed(dates), strict=True))
-    pairs = list(zip(talk.turns, kept.embed(texts), strict=True))
+    by_date = dict(zip(dates, kept.embed(dates)[0], strict=True))
+    pairs = list(zip(talk.turns, *kept.embed(texts), strict=True))
     if shuffle:
         random.Random(talk.name).shuffle(pairs)
     items = [
@@ -119,13 +124,14 @@ def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bo
             sequence=n,
             fields=turn.fields,
             vectors={"text": vector[None], "date": by_date[turn.fields["date"]][None]},
+            tokens={"text": tokens},
         )
-        for n, (turn, vector) in enumerate(pairs)
+        for n, (turn, vector, tokens) in enumerate(pairs)
     ]
-    vectors = kept.embed([asked.text for asked in talk.questions])
+    embedded = kept.embed([asked.text for asked in talk.questions])
     questions = [
-        (Question.of(asked.text, vector, lexicon=lexicon), asked.evidence)
-        for asked, vector in zip(talk.questions, vectors, strict=True)
+        (Question.of(asked.text, vector, tokens=opened(tokens), lexicon=lexicon), asked.evidence)
+        for asked, vector, tokens in zip(talk.questions, *embedded, strict=True)
     ]
     return Loaded(talk.name, Corpus.of(items), questions)
 
@@ -181,9 +187,9 @@ def table(path: Path, cache: Path) -> None:
     show("words + meaning, nothing else", measured(ordered, NEUTRAL))
     for name in mechanisms:
         show(f"− {name}", measured(ordered, every.without(name)))
-    with patch.object(terms, "stem", lambda word: word):
+    with patch.object(words, "stem", lambda word, _: word):
         show("− stemming", measured(loaded(), every))
-    with patch.object(terms, "STOP_WORDS", frozenset()):
+    with patch.dict(words.STOP_WORDS, {"english": frozenset()}):
         show("− stop words", measured(loaded(), every))
     for name in mechanisms:
         if name != "meaning":

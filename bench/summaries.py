@@ -33,7 +33,7 @@ from splintr import Tokenizer
 
 from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, extended, sentences
-from alcove.search.words import STOP_WORDS, term, words
+from alcove.search.words import ENGLISH, STOP_WORDS, term, words
 
 SHORT_ANSWER = 5
 SEEDS = 5
@@ -95,7 +95,7 @@ def count(text: str) -> int:
 
 @cache
 def _content(text: str) -> frozenset[str]:
-    return frozenset(words(text)) - STOP_WORDS
+    return frozenset(words(text)) - STOP_WORDS[ENGLISH]
 
 
 def _size(messages: Sequence[Message]) -> int:

@@ -13,7 +13,7 @@ import pytest
 from alcove import Alcove, Namespace, Settings
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
 from alcove.search.embedders import Matrix
-from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept_vectors
+from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept
 from alcove.search.minilm import MiniLM
 from alcove.search.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from tests.contract.conftest import Open
@@ -72,7 +72,7 @@ def matrices(body: bytes) -> dict[str, Matrix]:
     """Vectors as they were kept, by field."""
     return {
         name: np.array([np.frombuffer(row, dtype=np.float32) for row in rows])
-        for name, rows in kept_vectors(body).items()
+        for name, rows in kept(body)[0].items()
     }
 
 
@@ -217,10 +217,10 @@ def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
         others.pop(0)(queue.indexer())
         return store(name, pieces)  # type: ignore[arg-type]
 
-    for kept in (0, 1):
+    for done in (0, 1):
         monkeypatch.setattr(queue.index, "store", late)
         slow.step()
-        assert len(queue.kept("alice")) == kept
+        assert len(queue.kept("alice")) == done
     assert [rows.shape for rows in matrices(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
 
 

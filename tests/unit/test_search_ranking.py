@@ -111,7 +111,8 @@ def test_items_of_the_time_that_is_asked_for_come_first() -> None:
 
 def test_a_near_duplicate_makes_room() -> None:
     asked, twin, other = np.eye(DIMENSIONS, dtype=np.float32)[:3]
-    rows = [0.8 * asked + 0.6 * twin, 0.8 * asked + 0.6 * twin, 0.8 * asked + 0.6 * other]
+    near = 0.82 * asked + 0.572 * twin
+    rows = [near, near, 0.8 * asked + 0.6 * other]
     items = [
         Item(id=n, namespace=(), sequence=n, fields={"text": "tea time"}, vectors={"text": row[None]})
         for n, row in enumerate(rows)
@@ -163,3 +164,57 @@ def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> 
 
     assert lift(20) > 0.2
     assert lift(500) < 0.05
+
+
+def test_words_count_less_the_less_of_the_question_they_match() -> None:
+    """A lone common word of a question is no match, where its meaning is in another text."""
+    asked, other = np.eye(DIMENSIONS, dtype=np.float32)[:2]
+    texts = {"the fee is due on friday": other, "we are saving for a flat": asked, "rent went up": other}
+    corpus = Corpus.of(
+        Item(id=n, namespace=(), sequence=n, fields={"text": text}, vectors={"text": row[None]})
+        for n, (text, row) in enumerate(texts.items())
+    )
+    words = ["due"]
+    for more in ("goal", "money", "plan"):
+        (_, weight), *_ = (
+            hit.signals["words"]
+            for hit in rank(corpus, Question.of(" ".join(words), asked), limit=3, explain=True)
+            if hit.id == 0
+        )
+        words.append(more)
+        assert weight <= 1
+    assert weight < 0.5
+    assert ids(rank(corpus, Question.of(" ".join(words), asked), limit=1)) == [1]
+    assert ids(rank(corpus, Question.of("due", asked), limit=1)) == [0]
+
+
+def test_neighbours_count_in_a_talk_of_short_turns_and_not_among_long_texts() -> None:
+    """A turn of a few words needs the one before to be understood; a page does not."""
+    subjects = [f"{a}{b}" for a in "bcdfghkl" for b in ("anjo", "erit", "olum", "ufes")]
+
+    def windows(filler: str) -> float:
+        texts = [f"{s} {s} {filler}" if n % 2 else f"and {s} {filler}" for s in subjects for n in range(2)]
+        corpus = corpus_of(*texts)
+        assert corpus.order_matters
+        hits = rank(corpus, Question.of(subjects[3]), limit=12, explain=True)
+        return next(hit.signals["words"][1] for hit in hits if hit.id == 2 * 3 + 2)
+
+    assert windows("") > 0.2
+    assert windows(" ".join(f"w{n}" for n in range(200))) < 0.01
+
+
+def test_what_all_texts_have_in_common_says_nothing() -> None:
+    """Seen from the middle of all vectors: a name that is in each text is no reason for any."""
+    common, asked, other, *rest = np.eye(64, dtype=np.float32)
+    crowd = [0.95 * common + 0.312 * row for row in rest] * 8
+    near = [0.6 * common + 0.8 * asked, 0.99 * common + 0.14 * other]
+    corpus = Corpus.of(
+        Item(id=n, namespace=(), sequence=n, fields={"text": f"item{n}"}, vectors={"text": row[None]})
+        for n, row in enumerate([*near, *crowd])
+    )
+    vector = 0.9 * common + 0.436 * asked
+    assert ids(rank(corpus, Question.of("zzz", vector), limit=1, mode="semantic")) == [1]
+    by_meaning = rank(corpus, Question.of("zzz", vector), limit=len(corpus), explain=True)
+    shares = {hit.id: hit.signals["meaning"][1] for hit in by_meaning}
+    assert shares[0] == pytest.approx(DEFAULT.meaning)
+    assert shares[1] < 0.5 * DEFAULT.meaning

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from alcove.search import words as terms
-from alcove.search.words import MAX_QUERY_TERMS, asks, question_words, speaker, term, term_counts, words
+from alcove.search.terms import LANGUAGE, Question
+from alcove.search.words import (
+    MAX_QUERY_TERMS,
+    asks,
+    language,
+    question_words,
+    speaker,
+    term,
+    term_counts,
+    words,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,7 +24,7 @@ from alcove.search.words import MAX_QUERY_TERMS, asks, question_words, speaker, 
         ("ponies", "poni"), ("caresses", "caress"), ("cats", "cat"), ("agreed", "agre"),
         ("motoring", "motor"), ("hopping", "hop"), ("falling", "fall"), ("filing", "file"),
         ("relational", "relat"), ("hopefulness", "hope"), ("adoption", "adopt"), ("sky", "sky"), ("is", "is"),
-        ("control", "control"), ("rolls", "roll"), ("über", "über"), ("2023", "2023"),
+        ("control", "control"), ("rolls", "roll"), ("über", "uber"), ("2023", "2023"),
     ],
 )  # fmt: skip
 def test_words_are_stemmed_as_porter_wrote(word: str, expected: str) -> None:
@@ -22,8 +32,64 @@ def test_words_are_stemmed_as_porter_wrote(word: str, expected: str) -> None:
 
 
 def test_words_are_found_in_any_script() -> None:
-    assert words("Don't STOP: café №5") == ["don", "t", "stop", "café", "no5"]
-    assert words("東京タワー met ไป") == ["東京", "京タ", "タワ", "ワー", "met", "ไป"]
+    assert words("Don't STOP: café №5") == ["don", "t", "stop", "café", "no5", "no", "5"]
+    assert words("東京タワー met ไป") == ["東京", "京タ", "タワ", "ワー", "東", "京", "met", "ไป"]
+    assert words("이름이 뭐") == ["이름", "름이", "뭐"]
+    assert words("人") == ["人"]
+
+
+def test_names_from_programs_are_found_by_their_parts_and_as_a_whole() -> None:
+    assert words("fetchJson HTTPException max_retries B217 iPhone") == [
+        "fetchjson", "fetch", "json", "httpexception", "http", "exception",
+        "max_retries", "max", "retries", "b217", "217", "iphone", "phone",
+    ]  # fmt: skip
+    assert words("plain words, Capitals and ACRONYMS") == ["plain", "words", "capitals", "and", "acronyms"]
+
+
+def test_a_number_is_found_as_a_whole_however_its_thousands_are_written() -> None:
+    assert "12000" in words("12,000 euros")
+    assert "12000" in words("12.000 Euro")
+    assert {"2.14.4", "15:30"} <= {*words("version 2.14.4 at 15:30")}
+    assert words("12, 000") == ["12", "000"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The meeting was moved to Thursday", "english"),
+        ("Meine Schwester wohnt in München", "german"),
+        ("La réunion a été reportée à jeudi", "french"),
+        ("Trabajo como enfermera en un hospital", "spanish"),
+        ("Minha irmã mora em Lisboa", "portuguese"),
+        ("Mia sorella abita a Roma con il suo cane", "italian"),
+        ("Mijn zus woont in Utrecht met haar hond", "dutch"),
+        ("export PATH=$HOME/.cargo/bin:$PATH", "english"),
+        ("kubectl scale deployment/web -n production", "english"),
+        ("", "english"),
+    ],
+)
+def test_function_words_tell_the_language(text: str, expected: str) -> None:
+    assert language(words(text)) == expected
+
+
+def test_words_are_stemmed_by_the_language_of_their_text_and_lose_their_accents() -> None:
+    assert term_counts("Ich habe die Versicherungen gekündigt") == {"versicher": 1, "gekundigt": 1}
+    assert term_counts("mes réunions") == {"reunion": 1}
+    assert term("работаю") == term("работает")
+    assert term("reunion", "french") == term("réunion", "french")
+
+
+def test_function_words_of_other_scripts_are_left_out() -> None:
+    assert {"的", "妹"} & {*term_counts("我的妹妹")} == {"妹"}
+    assert term_counts("кто он") == {}
+
+
+def test_a_question_finds_its_words_in_texts_of_another_language() -> None:
+    """A single word shows no language: it is looked for as each language that is there would count it."""
+    question = Question.of("Versicherungen")
+    assert question.forms(lambda _: False) == {"versicherungen": ["versicherungen"]}
+    german = {(LANGUAGE, "german")}
+    assert question.forms(german.__contains__) == {"versicherungen": ["versicherungen", "versicher"]}
 
 
 @pytest.mark.parametrize("noise", ["", "   ", '"*" -', "😀🎉", "()"])
@@ -49,9 +115,9 @@ def test_a_text_is_counted_by_stems_and_without_stop_words(monkeypatch: pytest.M
     """Each can be switched off, as `bench/ablation.py` does to see what it is worth."""
     assert term_counts("the cats and the cat") == {"cat": 2}
     with monkeypatch.context() as off:
-        off.setattr(terms, "stem", lambda word: word)
+        off.setattr(terms, "stem", lambda word, _: word)
         assert term_counts("the cats") == {"cats": 1}
-    monkeypatch.setattr(terms, "STOP_WORDS", frozenset())
+    monkeypatch.setitem(terms.STOP_WORDS, "english", frozenset())
     assert term_counts("the cats") == {"the": 1, "cat": 1}
 
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from alcove.agents.messages import Message
 from alcove.search.dates import MONTHS, WEEKDAYS
-from alcove.search.words import STOP_WORDS, asks, term, words
+from alcove.search.words import ENGLISH, STOP_WORDS, asks, term, words
 
 LONGEST = 400
 """Characters of a sentence; of a longer one, its beginning is kept."""
@@ -119,7 +119,7 @@ WEIGHTS = Weights()
 
 
 def _stems(some: Iterable[str]) -> frozenset[str]:
-    return frozenset(term(word) for word in some if word not in STOP_WORDS)
+    return frozenset(term(word) for word in some if word not in STOP_WORDS[ENGLISH])
 
 
 class _Tables(NamedTuple):

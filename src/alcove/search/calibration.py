@@ -11,7 +11,6 @@ The sum becomes a probability, by a curve that was fitted once, to questions of 
 
 from __future__ import annotations
 
-import math
 import threading
 import tomllib
 from collections import OrderedDict
@@ -26,7 +25,7 @@ from alcove.search.embedders import Embedder, Matrix, embed_query
 from alcove.search.minilm import NAME
 from alcove.search.postings import Postings, Rows
 from alcove.search.ranking import Hit, Known, best_rows, related_present
-from alcove.search.terms import LABEL, Question
+from alcove.search.terms import Question
 
 Numbers = NDArray[np.float64]
 
@@ -116,16 +115,16 @@ def coverage(
     related, holding = known or Known(related_present(question, postings), None)
     touched = None if holding is None or rows is None else holding[:, rows] > 0
     total, weights = np.zeros(len(postings.lengths) if rows is None else len(rows)), 0.0
+    forms = question.forms(postings.__contains__)
     for n, (word, present) in enumerate(related.items()):
         held = np.zeros_like(total)
-        own, labels = postings.held(word)[0], postings.held((LABEL, word))[0]
-        own = np.union1d(own, labels) if len(labels) else own
+        own = postings.held_as(forms[word])
         held[_among(rows, own)] = 1
         if touched is None or (touched[n] > held).any():  # else no word like it stands in for it
             for other, like in present:
                 here = _among(rows, postings.held(other)[0])
                 held[here] = np.maximum(held[here], like)
-        rarity = math.log(1 + (postings.documents - len(own) + 0.5) / (len(own) + 0.5))
+        rarity = postings.rarity(len(own))
         total += rarity * held
         weights += rarity
     return total / weights if weights else total

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
+from alcove.search.late_interaction import TokenTable
 from alcove.search.postings import Postings, Rows
 from alcove.search.terms import Item, documents, moments
 from alcove.search.vectors import Vectors
-from alcove.search.words import asks
+from alcove.search.words import asks, speaker
 
 Mask = NDArray[np.bool_]
 Name = TypeVar("Name")
@@ -50,7 +51,7 @@ class Columns(NamedTuple):
     at: NDArray[np.float64]
     """NaN where the time is not known."""
     substance: Matrix
-    """How telling each text is for itself: a few words more, and no question back."""
+    """How telling each turn of a conversation is: a few words more, and no question back; other texts are."""
     sequence: NDArray[np.int64]
     namespace: Rows
     """A number for each namespace."""
@@ -59,12 +60,15 @@ class Columns(NamedTuple):
     def of(cls, items: Sequence[Item], lengths: Matrix, numbers: dict[Hashable, int]) -> Columns:
         """The columns of items whose texts have so many terms."""
         count = len(items)
-        asking = np.fromiter((asks(item.longest) for item in items), dtype=bool, count=count)
+        longest = [item.longest for item in items]
+        asking = np.fromiter(map(asks, longest), dtype=bool, count=count)
+        turns = np.fromiter((speaker(text) is not None for text in longest), dtype=bool, count=count)
+        telling = np.log1p(np.minimum(lengths, LONG)) - asking
         return cls(
             np.fromiter((item.id for item in items), dtype=object, count=count),
             np.ones(count, dtype=bool),
             np.array([*moments(items)], dtype=np.float64),
-            (np.log1p(np.minimum(lengths, LONG)) - asking).astype(np.float32),
+            np.where(turns, telling, np.log1p(LONG)).astype(np.float32),
             np.fromiter((item.sequence for item in items), dtype=np.int64, count=count),
             _numbered((item.namespace for item in items), numbers),
         )
@@ -89,6 +93,7 @@ class Corpus:
     """For each label field, the group of each row: the same text in the same namespace; -1 for none."""
     postings: Postings
     vectors: Vectors
+    tokens: TokenTable
     numbers: Mapping[Hashable, int]
     """A number for each namespace and for each group."""
     built: int
@@ -117,7 +122,8 @@ class Corpus:
             columns=columns,
             groups={name: _groups(name, every, numbers) for name in labels},
             postings=postings,
-            vectors=Vectors.of(vectors, dimensions),
+            vectors=Vectors.of(vectors, dimensions, labels),
+            tokens=TokenTable.of(_tokens(every, labels)),
             numbers=numbers,
             built=len(every),
             order_matters=_order_matters(columns, postings),
@@ -150,7 +156,8 @@ class Corpus:
             columns=columns._replace(live=live),
             groups=groups,
             postings=postings,
-            vectors=self.vectors.extended([item.vectors for item in added]),
+            vectors=self.vectors.changed([item.vectors for item in added], live, self.groups),
+            tokens=self.tokens.extended(_tokens(added, self.groups)),
             numbers=numbers,
         )
 
@@ -164,7 +171,15 @@ class Corpus:
         columns = sum(column.nbytes for column in self.columns) + 8 * FARTHEST * len(self)
         groups = sum(column.nbytes for column in self.groups.values())
         named = ID_BYTES * len(self) + NUMBER_BYTES * len(self.numbers)
-        return EMPTY_BYTES + columns + groups + named + self.postings.bytes + self.vectors.bytes
+        return (
+            EMPTY_BYTES
+            + columns
+            + groups
+            + named
+            + self.postings.bytes
+            + self.vectors.bytes
+            + self.tokens.bytes
+        )
 
     @cached_property
     def neighbours(self) -> Mapping[int, Rows]:
@@ -196,6 +211,7 @@ class JoinedCorpus:
         self.columns = Columns.joined([part.columns for part in parts])
         self.postings = Postings.joined([part.postings for part in parts])
         self.vectors = Vectors.joined([part.vectors for part in parts])
+        self.tokens = TokenTable.joined([part.tokens for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
 
     def __len__(self) -> int:
@@ -237,6 +253,11 @@ def _groups(name: str, items: Sequence[Item], numbers: dict[Hashable, int]) -> R
     """The group of each item by its label in a field."""
     labels = ((name, item.namespace, item.fields[name]) if name in item.fields else None for item in items)
     return _numbered(labels, numbers)
+
+
+def _tokens(items: Sequence[Item], labels: Collection[str]) -> list[bytes]:
+    """What is kept of each item's tokens, but for those of labels."""
+    return [b"".join(its for name, its in item.tokens.items() if name not in labels) for item in items]
 
 
 def label_fields(items: Sequence[Mapping[str, str]]) -> frozenset[str]:

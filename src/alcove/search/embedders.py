@@ -23,7 +23,7 @@ _WORD = re.compile(r"\S+\s*")
 MAX_QUERY_WINDOWS = 8
 """A question of 100 kB is answered by what it says in eight places, not after a minute."""
 
-NAMES = "minilm, none, onnx:FOLDER, ollama:MODEL, openai:MODEL, fastembed:MODEL or http(s)://HOST/v1#MODEL"
+NAMES = "minilm, minilm-lean, none, onnx:FOLDER, ollama:MODEL, openai:MODEL, fastembed:MODEL or http(s)://HOST/v1#MODEL"
 OTHER_DIMENSIONS = "the embedder answers {} dimensions and the index has {}: run `alcove reindex`"
 
 
@@ -64,18 +64,18 @@ def embedder_for(
 ) -> Embedder | None:
     """The embedder an operator named; nothing is loaded or called before the first text.
 
-    `minilm` (weights from `folder` if given, else from the package that carries them), `none`,
-    `onnx:FOLDER`, `fastembed:MODEL`, `ollama:MODEL`, `ollama://HOST:PORT/MODEL`, `openai:MODEL`, or
-    `http(s)://HOST/v1#MODEL` for any OpenAI-compatible service.
+    `minilm` (weights from `folder` if given, else from the package that carries them), `minilm-lean` (the
+    same, which keeps nothing of single tokens), `none`, `onnx:FOLDER`, `fastembed:MODEL`, `ollama:MODEL`,
+    `ollama://HOST:PORT/MODEL`, `openai:MODEL`, or `http(s)://HOST/v1#MODEL` for what speaks as OpenAI does.
     """
     kind, _, rest = spec.partition(":")
     if spec == "none":
         return None
     # Each is imported only for who names it: keyword search needs no onnxruntime, and most stores no HTTP.
-    if spec == "minilm":
+    if spec in {"minilm", "minilm-lean"}:
         from alcove.search.minilm import MiniLM  # noqa: PLC0415
 
-        return MiniLM(folder)
+        return MiniLM(folder, tokens=spec == "minilm")
     if kind == "onnx" and rest:
         from alcove.search.model_folder import folder_encoder  # noqa: PLC0415
 
@@ -93,13 +93,18 @@ def embedder_for(
 
 def embed_query(embedder: Embedder, text: str) -> Matrix:
     """One vector for a question of any length: the middle of its windows, evenly chosen if many."""
+    return embed_query_with_tokens(embedder, text)[0]
+
+
+def embed_query_with_tokens(embedder: Embedder, text: str) -> tuple[Matrix, bytes]:
+    """The same, and what the embedder keeps of the question's tokens, if anything."""
+    if asked := getattr(embedder, "embed_query_with_tokens", None):
+        row, tokens = asked(text)
+        return unit(row)[0], tokens
     if asked := getattr(embedder, "embed_query", None):  # a model that reads questions otherwise than texts
-        own: Matrix = unit(asked(text))[0]
-        return own
-    middle: Matrix = unit(embedder.embed(evenly_chosen(embedder.windows(text))).mean(axis=0, keepdims=True))[
-        0
-    ]
-    return middle
+        return unit(asked(text))[0], b""
+    rows = embedder.embed(evenly_chosen(embedder.windows(text)))
+    return unit(rows.mean(axis=0, keepdims=True))[0], b""
 
 
 def evenly_chosen(windows: list[str]) -> list[str]:

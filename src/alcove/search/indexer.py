@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, repeat
 
 import msgspec
 
@@ -33,7 +33,9 @@ MOST_AT_ONCE = 512
 PROBE = "Is anybody there?"
 KeptVectors = dict[str, list[bytes]]
 """The vectors of a text as they are kept: for each field a row a window."""
-kept_vectors = msgspec.msgpack.Decoder(KeptVectors).decode
+KeptTokens = dict[str, bytes]
+"""By field, what is kept of a short text's tokens."""
+_kept = msgspec.msgpack.Decoder(KeptVectors | tuple[KeptVectors, KeptTokens]).decode
 
 LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
@@ -242,26 +244,53 @@ def embedded(
     pieces = [cut(embedder, text, size) for text in texts]
     windows = [window for named, _ in pieces for _, window in named]
     calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
-    every = [checked(embedder.embed(some), len(some), dimensions) for some in calls]
-    rows = chain.from_iterable(every)
+    rows = chain.from_iterable(_rows(embedder, some, dimensions) for some in calls)
     found = []
     for named, piece in pieces:
         fields: KeptVectors = {}
+        tokens: KeptTokens = {}
         for field, _ in named:
-            fields.setdefault(field, []).append(next(rows).tobytes())
-        found.append(piece._replace(body=msgspec.msgpack.encode(fields)))
+            vector, kept = next(rows)
+            fields.setdefault(field, []).append(vector.tobytes())
+            if kept:
+                tokens[field] = kept
+        whole = {field: kept for field, kept in tokens.items() if len(fields[field]) == 1}
+        found.append(piece._replace(body=_body(fields, whole)))
     return found
+
+
+def _rows(embedder: Embedder, texts: Sequence[str], dimensions: int | None) -> Iterable[tuple[Matrix, bytes]]:
+    """For each text its vector, and what the embedder keeps of its tokens."""
+    if embed := getattr(embedder, "embed_with_tokens", None):
+        rows, tokens = embed(texts)
+    else:
+        rows, tokens = embedder.embed(texts), repeat(b"")
+    return zip(checked(rows, len(texts), dimensions), tokens, strict=False)
+
+
+def _body(fields: KeptVectors, tokens: KeptTokens) -> bytes:
+    """Vectors and tokens as they are kept."""
+    return msgspec.msgpack.encode((fields, tokens) if tokens else fields)
+
+
+def kept(body: bytes) -> tuple[KeptVectors, KeptTokens]:
+    """Vectors as they were kept, and what was kept of the tokens."""
+    found = _kept(body)
+    return found if isinstance(found, tuple) else (found, {})
 
 
 def joined(bodies: Iterable[bytes]) -> bytes:
     """Vectors of a text's pieces, as if they had been made at once."""
     fields: KeptVectors = {}
+    tokens: KeptTokens = {}
     for body in bodies:
-        for name, rows in kept_vectors(body).items():
+        vectors, its = kept(body)
+        tokens |= its
+        for name, rows in vectors.items():
             fields.setdefault(name, []).extend(rows)
     if len({len(row) for rows in fields.values() for row in rows}) > 1:
         raise EmbedderUnavailable("the embedder's dimensions changed within a text: run `alcove reindex`")
-    return msgspec.msgpack.encode(fields)
+    return _body(fields, {name: its for name, its in tokens.items() if len(fields[name]) == 1})
 
 
 def probe(embedder: Embedder, dimensions: int | None = None) -> int:
@@ -283,4 +312,4 @@ def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
 
 def dimensions_of(body: bytes) -> int | None:
     """How long each of some kept vectors is; None where the texts were empty."""
-    return next((len(row) // 4 for rows in kept_vectors(body).values() for row in rows), None)
+    return next((len(row) // 4 for rows in kept(body)[0].values() for row in rows), None)

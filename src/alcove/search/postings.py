@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.terms import Term
+from alcove.search.terms import LABEL, Term
 
 Rows = NDArray[np.int32]
 PostingList = tuple[Rows, Matrix]
 """The rows that hold a term, and how often each does."""
-K1, B = 0.9, 0.4
-"""BM25's usual settings for passages."""
+K1 = 0.9
+"""How soon one more mention of a word adds nothing."""
+MOST_LEVELLING = 0.9
+"""How far BM25 levels long and short texts at most, its `b`."""
 SLOTS = 8
 """Bytes a term in the table that says quickly that a term is not there: it is wrong for one in so many."""
 _NONE: PostingList = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
@@ -146,23 +148,48 @@ class Postings:
         kept = self._live[rows]
         return rows[kept], counts[kept]
 
+    def held_as(self, forms: Iterable[str]) -> Rows:
+        """The rows that hold one of several terms, in a text or in a label."""
+        lists = [self.held(each)[0] for form in forms for each in (form, (LABEL, form))]
+        some = [rows for rows in lists if len(rows)]
+        return some[0] if len(some) == 1 else np.unique(np.concatenate([_NONE[0], *some]))
+
     @property
     def bytes(self) -> int:
         """How much memory the lists take."""
         return sum(block.bytes for block in self._blocks) + 2 * self.lengths.nbytes
 
     @cached_property
+    def average(self) -> float:
+        """Terms of a text."""
+        return max(float(self.lengths.sum(dtype=np.float64)) / max(self.documents, 1), 1e-9)
+
+    @cached_property
+    def levelling(self) -> float:
+        """BM25's `b`: how much more of a word a long text needs, from how far the lengths are apart.
+
+        Turns of like length differ because one of them says more; among an essay and a remark, the essay
+        holds more words whatever it is about.
+        """
+        lengths = self.lengths if self._live is None else self.lengths[self._live]
+        spread = float(np.log1p(lengths, dtype=np.float64).std()) if len(lengths) else 0.0
+        return min(spread, MOST_LEVELLING)
+
+    @cached_property
     def _norms(self) -> Matrix:
-        """What a term's count in each row is weighed against: long texts need more of it."""
-        average = max(float(self.lengths.sum(dtype=np.float64)) / max(self.documents, 1), 1e-9)
-        return (K1 * (1 - B + B * self.lengths / average)).astype(np.float32)
+        """What a term's count in each row is weighed against."""
+        b = self.levelling
+        return (K1 * (1 - b + b * self.lengths / self.average)).astype(np.float32)
+
+    def rarity(self, rows: int) -> float:
+        """What a word is worth that so many rows hold."""
+        return math.log(1 + (self.documents - rows + 0.5) / (rows + 0.5))
 
     def scores(self, term: Term) -> PostingList:
         """The rows that hold a term, and its BM25 weight in each; how long a label is says nothing."""
         rows, counts = self.held(term)
-        rarity = math.log(1 + (self.documents - len(rows) + 0.5) / (len(rows) + 0.5))
         norms = self._norms[rows] if isinstance(term, str) else np.float32(K1)
-        return rows, counts * np.float32(rarity * (K1 + 1)) / (counts + norms)
+        return rows, counts * np.float32(self.rarity(len(rows)) * (K1 + 1)) / (counts + norms)
 
     def likeness(self, here: Rows, there: Rows) -> NDArray[np.float64]:
         """For each pair of rows, the cosine of the words of their texts, of which the rare ones count most.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,14 @@ MEANING_NEAR = {1: 0.25, -1: 0.25, 2: 0.1, -2: 0.1}
 """The same for likeness in meaning."""
 OCCASION = 50
 """Items of a group that counts in full."""
+FULL_MATCH = 0.7
+"""The share of what all of the question's words would give, with which words are trusted in full."""
+DISTRUST = 1.5
+"""The power by which trust in words falls below that: a lone common word is no match."""
+TURN = 16
+"""Terms of a text that needs its neighbours to be understood; one three times as long hardly does."""
+TOKEN_POOL = 100
+"""The best items, of which the tokens are looked at."""
 POOL = 150
 """The best items, among which near-duplicates are put back; the same for every page of an answer."""
 
@@ -33,12 +42,12 @@ POOL = 150
 class Ranking:
     """How much each mechanism counts, beside 1 for the best keyword score; 0 turns it off."""
 
-    meaning: float = 0.45
-    """The cosine of the vectors."""
-    related: float = 0.5
+    meaning: float = 0.55
+    """The cosine of the vectors, as seen from their middle."""
+    related: float = 0.4
     """A word like one of the question's, if the question's own is not there."""
-    windows: float = 1.0
-    """Neighbours in the order of writing, where that order means something."""
+    windows: float = 1.2
+    """Neighbours in the order of writing, where that order means something and texts are short."""
     company: float = 0.3
     """The best of the items with the same label: what was said on the same occasion."""
     labels: float = 0.12
@@ -49,8 +58,10 @@ class Ranking:
     """The newest items, if the question asks for them."""
     names: float = 0.12
     """What somebody said whom the question names."""
-    substance: float = 0.12
-    """Texts that tell something: a few words more, and no question back."""
+    substance: float = 0.14
+    """Among short texts, those that tell something: a few words more, and no question back."""
+    tokens: float = 0.5
+    """The question's tokens one by one in the best of the texts, where those are short."""
     diversity: float = 0.1
     """What an item loses for being like one before it."""
 
@@ -130,10 +141,11 @@ class _Scorer:
         self._relevance, self._least = relevance, least
         self._known: Known | None = None
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
-        self._windows = ranking.windows if ranking.windows and corpus.order_matters else 0.0
+        self._brevity = min(1.0, TURN / corpus.postings.average) ** 3
+        self._windows = ranking.windows * self._brevity if corpus.order_matters else 0.0
 
     def best(self, limit: int, mode: Mode, *, explain: bool, unranked: bool = False) -> list[Hit]:
-        cosines = self._corpus.vectors.cosines(self._question.vector)
+        cosines, centred = self._corpus.vectors.compared(self._question.vector, centred=mode == "hybrid")
         fitting = self._passing
         if self._relevance and self._least > 0:
             fitting = fitting & (self._relevance(cosines, None, None) >= self._least)
@@ -142,56 +154,65 @@ class _Scorer:
             known = np.where(np.isnan(cosines), last, cosines)
             order = best_rows(np.where(fitting, known, np.float32(-np.inf)), limit)
             return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
-        words, holding = self._words()
+        words, holding, full = self._words()
         signals = {"words": _scaled(words)}
         if mode == "hybrid" and self._question.vector is not None:
-            signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(cosines))
+            signals["words"] *= np.float32(_trust(words, full))
+            signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(centred))
         signals |= self._context()
         fused = np.sum(list(signals.values()), axis=0)
         if self._ranking.company:
             signals["company"] = self._company(fused)
             fused = fused + signals["company"]
+        if mode == "hybrid" and (found := self._tokens(fused)) is not None:
+            signals["tokens"] = found
+            fused = fused + found
         allowed = fitting & holding if mode == "keyword" else fitting
         fused = np.where(allowed, fused, -np.inf)
         return self._hits(self._order(fused, limit), fused, cosines, signals if explain else {})
 
-    def _words(self) -> tuple[Matrix, Mask]:
+    def _words(self) -> tuple[Matrix, Mask, float]:
         """BM25; each of the question's words counts once, as itself or a related word, at the best place.
 
-        And which rows hold one of them themselves, not only beside a neighbour.
+        And which rows hold one of them themselves, not only beside a neighbour; and what a text would get
+        that holds them all.
         """
-        postings, size = self._corpus.postings, len(self._corpus)
+        postings, size, full = self._corpus.postings, len(self._corpus), 0.0
+        forms = self._question.forms(postings.__contains__)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
         present = related_present(self._question, postings)
         self._known = Known(present, scores[:, :size])
         for score, (term, related) in zip(scores, present.items(), strict=True):
-            rows, weights = postings.scores(term)
-            score[rows] = weights
+            most = 0
+            for form in forms[term]:
+                rows, weights = postings.scores(form)
+                score[rows] = np.maximum(score[rows], weights)
+                most = max(most, len(rows))
+            full += postings.rarity(most)
             for other, like in related if self._ranking.related else ():
                 rows, weights = postings.scores(other)
                 score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
         scores[:, :size] *= self._passing
         best = scores[:, :size].copy()
         holding: Mask = best.max(axis=0, initial=0) > 0
-        for term in self._question.words:
-            holding[postings.held((LABEL, term))[0]] = True  # a label holds words, too
+        for form in chain.from_iterable(forms.values()):
+            holding[postings.held((LABEL, form))[0]] = True  # a label holds words, too
         for distance, weight in WORDS_NEAR.items() if self._windows else ():
             near = scores.take(self._corpus.neighbours[distance], axis=1)
             near *= np.float32(self._windows * weight)
             np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
-        return total * self._passing, holding
+        return total * self._passing, holding, full
 
-    def _meaning(self, cosines: Matrix) -> Matrix:
-        """Cosines above or below the average, with some of the neighbours'."""
-        known = self._passing & ~np.isnan(cosines)
-        centred = np.where(known, cosines - (cosines[known].mean() if known.any() else 0), 0)
-        centred = centred.astype(np.float32)
-        padded = np.append(centred, np.float32(0))  # -1, no neighbour, reads the last
+    def _meaning(self, centred: Matrix) -> Matrix:
+        """Likeness in meaning, with some of the neighbours'."""
+        known = np.where(self._passing, np.nan_to_num(centred), np.float32(0))
+        found: Matrix = known.copy()
+        padded = np.append(known, np.float32(0))  # -1, no neighbour, reads the last
         for distance, weight in MEANING_NEAR.items() if self._windows else ():
-            centred += self._windows * weight * padded[self._corpus.neighbours[distance]]
-        return centred
+            found += np.float32(self._windows * weight) * padded[self._corpus.neighbours[distance]]
+        return found
 
     def _context(self) -> dict[str, Matrix]:
         """The signals that look at more than an item's words."""
@@ -202,8 +223,8 @@ class _Scorer:
         if ranking.names and said:
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
-        if ranking.substance:
-            found["substance"] = np.float32(ranking.substance) * corpus.columns.substance
+        if weight := ranking.substance * self._brevity:
+            found["substance"] = np.float32(weight) * corpus.columns.substance
         if ranking.labels and corpus.groups:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
             for term in self._question.words:
@@ -233,6 +254,26 @@ class _Scorer:
             total[inside] += np.where(self._passing[inside], highest[members], 0) * share
         return total
 
+    def _tokens(self, fused: Matrix) -> Matrix | None:
+        """Late interaction among the best rows so far; the others get no more than the last of these.
+
+        None where fewer than half of those have tokens: for the rest nothing could be said.
+        """
+        asked, weight = self._question.tokens, self._ranking.tokens
+        if asked is None or not weight:
+            return None
+        pool = best_rows(np.where(self._passing, fused, np.float32(-np.inf)), TOKEN_POOL)
+        likeness = self._corpus.tokens.likeness(pool, asked)
+        known = ~np.isnan(likeness)
+        if 2 * np.count_nonzero(known) < len(pool) or not len(pool):
+            return None
+        average = likeness[known].mean()
+        spread = max(float(likeness[known].max() - average), 1e-6)
+        above = np.where(known, (likeness - average) / spread, 0) * weight
+        found = np.full(len(fused), above.min(), dtype=np.float32)
+        found[pool] = above
+        return found
+
     def _order(self, fused: Matrix, limit: int) -> Rows:
         """The best rows, with near-duplicates of better ones put back.
 
@@ -240,6 +281,8 @@ class _Scorer:
         """
         order = best_rows(fused, max(limit, POOL))
         pool, rest = order[:POOL], order[POOL:]
+        if limit < len(pool):  # what is farther behind than it can catch up is not looked at
+            pool = pool[fused[pool] >= fused[pool[limit - 1]] - self._ranking.diversity]
         left, vectors = fused[pool], self._corpus.vectors.first(pool)
         worst = np.zeros(len(pool), dtype=np.float32)
         chosen: list[int] = []
@@ -254,22 +297,24 @@ class _Scorer:
 
     def _hits(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
         told = {name: (values, values[self._passing]) for name, values in signals.items()}
+        ids, found = self._corpus.columns.id[order].tolist(), fused[order].tolist()
         relevance: list[float | None] = [None] * len(order)
         if self._relevance:
             relevance = self._relevance(cosines, order, self._known).tolist()
+        every = zip(order, ids, found, cosines[order].tolist(), relevance, strict=True)
         return [
             Hit(
-                id=self._corpus.columns.id[row],
-                score=None if np.isnan(cosines[row]) else max(0.0, float(cosines[row])),
-                similarity=None if np.isnan(cosines[row]) else float(cosines[row]),
-                fused=float(fused[row]),
+                id=id,
+                score=None if math.isnan(cosine) else max(0.0, cosine),
+                similarity=None if math.isnan(cosine) else cosine,
+                fused=value,
                 relevance=relevant,
                 signals={
                     name: (1 + int(np.count_nonzero(passing > values[row])), float(values[row]))
                     for name, (values, passing) in told.items()
                 },
             )
-            for row, relevant in zip(order.tolist(), relevance, strict=True)
+            for row, id, value, cosine, relevant in every
         ]
 
 
@@ -279,6 +324,12 @@ def related_present(question: Question, postings: Postings) -> Present:
         word: [*islice((each for each in related if each[0] in postings), RELATED)]
         for word, related in question.words.items()
     }
+
+
+def _trust(words: Matrix, full: float) -> float:
+    """How far the best match by words is to be trusted, from 0 to 1; one of them all would give `full`."""
+    best = float(words.max(initial=0))
+    return min(1.0, best / (FULL_MATCH * full)) ** DISTRUST if full else 1.0
 
 
 def _scaled(values: Matrix) -> Matrix:

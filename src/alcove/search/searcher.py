@@ -20,8 +20,15 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.calibration import Calibration, Relevance, most_relevant
 from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
-from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, embed_query
-from alcove.search.indexer import KeptVectors, cut, embedded, kept_vectors
+from alcove.search.embedders import (
+    OTHER_DIMENSIONS,
+    Embedder,
+    EmbedderUnavailable,
+    Matrix,
+    embed_query_with_tokens,
+)
+from alcove.search.indexer import KeptVectors, cut, embedded, kept
+from alcove.search.late_interaction import opened
 from alcove.search.ranking import Hit, rank
 from alcove.search.reranker import FIRST, Reranker, RerankerUnavailable, scored
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
@@ -255,7 +262,7 @@ class Searcher:
         """The question with its vector, or why it has none; by meaning alone that is an error."""
         now = self._clock() / SECOND
         try:
-            vector = self._vector(query)
+            vector, tokens = self._embedded(query)
         except EmbedderUnavailable as error:
             if mode == "semantic" and self._embedder is None:
                 raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
@@ -266,16 +273,16 @@ class Searcher:
             return replace(Question.of(query, now=now), degraded=told)
         if self._lexicon is None and (make := getattr(self._embedder, "lexicon", None)):
             self._lexicon = make()
-        return Question.of(query, vector, lexicon=self._lexicon, now=now)
+        return Question.of(query, vector, tokens=opened(tokens), lexicon=self._lexicon, now=now)
 
-    def _vector(self, query: str) -> Matrix:
+    def _embedded(self, query: str) -> tuple[Matrix, bytes]:
         if self._embedder is None:
             raise EmbedderUnavailable(NO_EMBEDDER)
         serving = self._index.serving()
         if serving not in (None, self._embedder.name):
             raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
         with _failures_told():
-            return embed_query(self._embedder, query)
+            return embed_query_with_tokens(self._embedder, query)
 
 
 @contextmanager
@@ -312,4 +319,4 @@ def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dic
                 if count <= windows:
                     windows -= count
                     chosen.append(whole)
-        return {each.text.seq: kept_vectors(each.body) for each in embedded(embedder, chosen, dimensions)}
+        return {each.text.seq: kept(each.body)[0] for each in embedded(embedder, chosen, dimensions)}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
+    from alcove.search.late_interaction import Reduction
+
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Mask: TypeAlias = "NDArray[np.bool_]"
 
@@ -157,17 +159,32 @@ class SentenceEncoder(ABC):
         runs = spans(pieces, size=network.room, overlap=OVERLAP)
         return [text[place[first][0] : place[end - 1][1]] for first, end in runs]
 
+    def reduction(self) -> Reduction | None:
+        """What is to be kept of each token's state, for late interaction; None where nothing is."""
+        return None
+
     def embed(self, texts: Sequence[str]) -> Matrix:
         """One row a text; a text longer than a window gets the middle of its windows."""
         return self._embedded(texts, self.reading.text_prompt)
 
+    def embed_with_tokens(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """One row a text, and by the same pass what is kept of the tokens of each, nothing of a long one."""
+        tokens = [b""] * len(texts)
+        return self._embedded(texts, self.reading.text_prompt, tokens), tokens
+
+    def embed_query_with_tokens(self, text: str) -> tuple[Matrix, bytes]:
+        """One row for a question, and what is kept of its tokens."""
+        windows = evenly_chosen(self.windows(text))
+        tokens = [b""] * len(windows)
+        rows = self._embedded(windows, self.reading.query_prompt, tokens)
+        return rows.mean(axis=0, keepdims=True), tokens[0] if len(windows) == 1 else b""
+
     def embed_query(self, text: str) -> Matrix:
         """One row for a question, the middle of its windows."""
-        windows = evenly_chosen(self.windows(text))
-        middle: Matrix = self._embedded(windows, self.reading.query_prompt).mean(axis=0, keepdims=True)
-        return middle
+        return self.embed_query_with_tokens(text)[0]
 
-    def _embedded(self, texts: Sequence[str], prompt: str) -> Matrix:
+    def _embedded(self, texts: Sequence[str], prompt: str, kept: list[bytes] | None = None) -> Matrix:
+        """One row a text; where it is given, `kept` gets what is kept of the tokens of each short one."""
         import numpy as np  # noqa: PLC0415
 
         network, most = self._network(), self.reading.window + SLACK
@@ -178,8 +195,12 @@ class SentenceEncoder(ABC):
                 parts[n] = [each.ids for each in network.tokenizer.encode_batch(windows)]
         tokens = [self._cut(ids) for part in parts for ids in part]
         rows = np.zeros((len(tokens), network.dimensions), dtype=np.float32)
+        reduction = self.reduction() if kept is not None and len(tokens) == len(texts) else None
         for batch in self._passes(network, tokens):
             rows[batch.which] = batch.pooled(self.reading.pooling)
+            if reduction and kept is not None:
+                for n, states, used in zip(*batch, strict=True):
+                    kept[n] = reduction.reduced(states[used])
         if len(rows) == len(texts):
             return rows
         first = np.cumsum([0, *map(len, parts)])[:-1]

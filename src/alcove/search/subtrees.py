@@ -20,8 +20,8 @@ from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
-from alcove.search.indexer import kept_vectors
-from alcove.search.terms import NO_VECTORS, Item
+from alcove.search.indexer import kept
+from alcove.search.terms import NO_TOKENS, NO_VECTORS, Item
 from alcove.store.filters import Filter
 
 MOST_FILTERS = 16
@@ -240,11 +240,13 @@ def text_of(row: Row) -> Text:
 
 def item(text: Text) -> Item:
     """A text as ranking takes it."""
+    vectors, tokens = kept(text.vectors) if text.vectors else (NO_VECTORS, NO_TOKENS)
     return Item(
         id=text.seq,
         namespace=text.ns,
         sequence=text.seq,
         fields=_fields(text.index_text),
-        vectors=kept_vectors(text.vectors) if text.vectors else NO_VECTORS,
+        vectors=vectors,
         at=text.created_at / SECOND,
+        tokens=tokens,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
-from alcove.search.words import question_words, speaker, term, term_counts, words
+from alcove.search.words import ENGLISH, STOP_WORDS, counted, language, question_words, speaker, term, words
 
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
@@ -24,14 +24,17 @@ MAX_RELATED = 48
 REMEMBERED = 20_000
 """Words whose related ones are kept: they depend on the language only, never on anybody's memories."""
 
-LABEL, SPEAKER = "label", "speaker"
+LABEL, SPEAKER, LANGUAGE = "label", "speaker", "language"
 Term = str | tuple[str, str]
-"""What is counted: a term of a text; or `LABEL` and a term of a label, `SPEAKER` and a word of a name."""
+"""What is counted: a term of a text; or `LABEL` and a term of a label, `SPEAKER` and a word of a name,
+`LANGUAGE` and that of a text which is not in English.
+"""
 Related = tuple[tuple[str, float], ...]
 """Words like another one and how like they are, nearest first."""
 Windows: TypeAlias = "Matrix | Sequence[bytes]"
 """A row of 32-bit floats for each window of a text: a matrix, or the bytes of each row as they are kept."""
 NO_VECTORS: Mapping[str, Windows] = MappingProxyType({})
+NO_TOKENS: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Item(NamedTuple):
@@ -47,6 +50,8 @@ class Item(NamedTuple):
     """By field, a row for each window of its text; none while the item is not embedded."""
     at: float | None = None
     """When it was written, in seconds since 1970."""
+    tokens: Mapping[str, bytes] = NO_TOKENS
+    """By field, what is kept of a short text's tokens."""
 
     @property
     def dimensions(self) -> int:
@@ -67,12 +72,18 @@ def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[Mappin
 
     @cache
     def label(text: str) -> Mapping[Term, int]:
-        return {(LABEL, each): count for each, count in term_counts(text).items()}
+        return {(LABEL, each): count for each, count in counted(text)[0].items()}
 
     for item in items:
         found: dict[Term, int] = {}
         for name, text in item.fields.items():
-            counts: Mapping[Any, int] = label(text) if name in labels else term_counts(text)
+            counts: Mapping[Any, int]
+            if name in labels:
+                counts = label(text)
+            else:
+                counts, its = counted(text)
+                if its != ENGLISH:
+                    found[LANGUAGE, its] = 1
             if not found:
                 found.update(counts)
             else:
@@ -105,6 +116,10 @@ class Question:
     said: frozenset[str]
     """Every word of it, for names."""
     vector: Matrix | None
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """The word of each term, where that is another."""
+    tokens: Matrix | None = None
+    """A row for each of its tokens."""
     span: Span | None = None
     """The time it speaks of."""
     recent: bool = False
@@ -120,26 +135,47 @@ class Question:
         text: str,
         vector: Matrix | None = None,
         *,
+        tokens: Matrix | None = None,
         lexicon: Lexicon | None = None,
         now: float | None = None,
     ) -> Question:
         """A question as it is asked at a moment, `now`, in seconds since 1970, from which it counts back.
 
-        `vector` is its embedding, and `lexicon` knows words like its own; both may be missing.
+        `vector` is its embedding, `tokens` what is kept of its tokens, and `lexicon` knows words like its
+        own; each may be missing.
         """
-        asked = question_words(text)
+        asked, said = question_words(text), frozenset(words(text))
+        its = language(said)
         found: dict[str, Related] = {}
+        spelled: dict[str, str] = {}
         related = lexicon.related(asked) if lexicon else [()] * len(asked)
         for word, like in zip(asked, related, strict=True):
             terms: dict[str, float] = {}
             for other, likeness in like:
                 terms.setdefault(term(other), likeness)
-            terms.pop(term(word), None)
-            found.setdefault(term(word), tuple(terms.items()))
-        said, start = frozenset(words(text)), text[:MAX_TIMED]
+            own = term(word, its)
+            terms.pop(own, None)
+            found.setdefault(own, tuple(terms.items()))
+            spelled.setdefault(own, word)
+        start = text[:MAX_TIMED]
         return cls(
-            words=found, said=said, vector=vector, span=span(start, now), recent=recent(start), text=text
+            words=found,
+            spelled=spelled,
+            said=said,
+            vector=vector,
+            tokens=tokens,
+            span=span(start, now),
+            recent=recent(start),
+            text=text,
         )
+
+    def forms(self, held: Callable[[Term], bool]) -> dict[str, list[str]]:
+        """By term, what its word is counted as where texts of other languages are `held`, itself first."""
+        others = [name for name in STOP_WORDS if name != ENGLISH and held((LANGUAGE, name))]
+        return {
+            own: [own, *({term(word, name) for name in (ENGLISH, *others)} - {own})]
+            for own, word in ((own, self.spelled.get(own, own)) for own in self.words)
+        }
 
 
 class Lexicon:

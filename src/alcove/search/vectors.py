@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import Windows
 
+FEW = 50
+"""Vectors of which the middle is still half a matter of chance, and counts half."""
 MOST_BLOCKS = 8
 """Blocks in which a subtree's vectors lie; more take longer to search, and the small ones are made one."""
 
@@ -23,31 +26,56 @@ class _Block(NamedTuple):
     matrix: Matrix
     rows: Rows
     starts: Rows
+    telling: NDArray[np.bool_]
+    """Which of them are of a text, and not of a label that many share."""
 
     def after(self, rows: int, vectors: int = 0) -> _Block:
         """The same for rows that come after so many others, in a matrix after so many vectors."""
         return self._replace(rows=self.rows + np.int32(rows), starts=self.starts + np.int32(vectors))
 
 
+class _Centre(NamedTuple):
+    """The middle of all vectors, and how those of one block lie to it."""
+
+    middle: Matrix
+    along: Matrix
+    """The product of each vector with the middle."""
+    length: Matrix
+    """How far each is from it."""
+
+
 class Vectors:
     """A snapshot: the vectors of so many rows. They lie in several blocks, so that one that is added need not
     copy those that are there, and corpora can be joined as they are.
+
+    `live` tells the rows that were not removed, None where none was; `parts`, of what it is joined.
     """
 
-    def __init__(self, blocks: Sequence[_Block], rows: int) -> None:
-        self._blocks, self._rows = blocks, rows
+    def __init__(
+        self,
+        blocks: Sequence[_Block],
+        rows: int,
+        live: NDArray[np.bool_] | None = None,
+        parts: Sequence[Vectors] = (),
+    ) -> None:
+        self._blocks, self._rows, self._live, self._parts = blocks, rows, live, parts
         self.dimensions = max(block.matrix.shape[1] for block in blocks)
         """A block without any vectors may have others than the rest."""
 
     @classmethod
-    def of(cls, vectors: Sequence[Mapping[str, Windows]], dimensions: int) -> Vectors:
-        """From each row's vectors by field."""
+    def of(
+        cls, vectors: Sequence[Mapping[str, Windows]], dimensions: int, labels: Collection[str] = ()
+    ) -> Vectors:
+        """From each row's vectors by field, some of which are labels."""
         counts = np.array([sum(map(len, fields.values())) for fields in vectors], dtype=np.int32)
         rows = np.flatnonzero(counts).astype(np.int32)
         starts = (np.cumsum(counts, dtype=np.int32) - counts)[rows]
         every = b"".join(row for fields in vectors for part in fields.values() for row in part)
         matrix = np.frombuffer(every, dtype=np.float32).reshape(int(counts.sum()), dimensions)
-        return cls([_Block(matrix, rows, starts)], len(vectors))
+        fields = ((name, part) for fields in vectors for name, part in fields.items())
+        telling = (name not in labels for name, part in fields for _ in part)
+        told = np.fromiter(telling, dtype=np.bool_, count=len(matrix))
+        return cls([_Block(matrix, rows, starts, told)], len(vectors))
 
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
@@ -56,17 +84,19 @@ class Vectors:
         for part in parts:
             blocks += [block.after(rows) for block in part._blocks]
             rows += part._rows
-        return cls(blocks, rows)
+        return cls(blocks, rows, parts=parts)
 
-    def extended(self, vectors: Sequence[Mapping[str, Windows]]) -> Vectors:
-        """With the vectors of rows after the last."""
-        longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions)])
+    def changed(
+        self, vectors: Sequence[Mapping[str, Windows]], live: NDArray[np.bool_], labels: Collection[str] = ()
+    ) -> Vectors:
+        """With the vectors of rows after the last; `live` tells which of all rows are not removed."""
+        longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions, labels)])
         first, *small = longer._blocks
-        if len(small) < MOST_BLOCKS:
-            return longer
-        ends = accumulate(len(block.matrix) for block in small)
-        moved = [block.after(0, end - len(block.matrix)) for block, end in zip(small, ends, strict=True)]
-        return Vectors([first, _Block(*map(np.concatenate, zip(*moved, strict=True)))], longer._rows)
+        if len(small) >= MOST_BLOCKS:
+            ends = accumulate(len(block.matrix) for block in small)
+            moved = [block.after(0, end - len(block.matrix)) for block, end in zip(small, ends, strict=True)]
+            small = [_Block(*map(np.concatenate, zip(*moved, strict=True)))]
+        return Vectors([first, *small], longer._rows, live)
 
     def __len__(self) -> int:
         """How many vectors there are."""
@@ -74,8 +104,8 @@ class Vectors:
 
     @property
     def bytes(self) -> int:
-        """How much memory they take."""
-        return sum(part.nbytes for block in self._blocks for part in block)
+        """How much memory they take, with how they lie to their middle."""
+        return sum(part.nbytes for block in self._blocks for part in block) + 8 * len(self)
 
     def present(self) -> NDArray[np.bool_]:
         """Which rows have any."""
@@ -86,7 +116,7 @@ class Vectors:
 
     def at(self, row: int) -> Matrix:
         """Every vector of a row."""
-        for matrix, owners, starts in self._blocks:
+        for matrix, owners, starts, _ in self._blocks:
             place = int(owners.searchsorted(row))
             if place < len(owners) and owners[place] == row:
                 end = starts[place + 1] if place + 1 < len(starts) else len(matrix)
@@ -96,7 +126,7 @@ class Vectors:
     def first(self, rows: Rows) -> Matrix:
         """The first vector of each of some rows; zeros where one has none."""
         first = np.zeros((len(rows), self.dimensions), dtype=np.float32)
-        for matrix, owners, starts in self._blocks:
+        for matrix, owners, starts, _ in self._blocks:
             if not len(owners) or matrix.shape[1] != self.dimensions:
                 continue
             places = owners.searchsorted(rows)
@@ -108,13 +138,53 @@ class Vectors:
 
     def cosines(self, query: Matrix | None) -> Matrix:
         """The best of each row's vectors against a unit vector, NaN where a row, or the query, has none."""
+        return self.compared(query)[0]
+
+    def compared(self, query: Matrix | None, *, centred: bool = False) -> tuple[Matrix, Matrix]:
+        """The best cosine of each row, and the best as seen from the middle of all vectors, if asked for.
+
+        What all texts of a room have in common, such as a name that is in each, says nothing about any.
+        """
         best = np.full(self._rows, np.nan, dtype=np.float32)
-        for matrix, owners, starts in self._blocks:
-            if query is not None and len(owners) and matrix.shape[1] == len(query):
-                every = matrix @ query
-                if len(every) > len(owners):
-                    every = np.maximum.reduceat(every, starts)
-                if len(every) == self._rows:
-                    return every
-                best[owners] = every
-        return best
+        seen = np.full(self._rows, np.nan, dtype=np.float32)
+        for n, (matrix, owners, starts, telling) in enumerate(self._blocks):
+            if query is None or not len(owners) or matrix.shape[1] != len(query):
+                continue
+            every = matrix @ query
+            best[owners] = _best(every, owners, starts)
+            if centred:
+                middle, along, length = self._centres[n]
+                asked = query - middle
+                products: Matrix = every - along - np.float32(asked @ middle)
+                products /= length * np.float32(max(float(np.linalg.norm(asked)), 1e-6))
+                products[~telling] = -1
+                seen[owners] = _best(products, owners, starts)
+        return best, seen
+
+    @cached_property
+    def _centres(self) -> list[_Centre]:
+        """For each block, how its vectors lie to the middle of all that are live, or of their part."""
+        if self._parts:
+            return [centre for part in self._parts for centre in part._centres]
+        total, count = np.zeros(self.dimensions, dtype=np.float64), 0
+        for matrix, owners, starts, telling in self._blocks:
+            if len(owners) and matrix.shape[1] == self.dimensions:
+                counted = telling
+                if self._live is not None:
+                    each = np.diff(np.append(starts, len(matrix)))
+                    counted = telling & np.repeat(self._live[owners], each)
+                total += counted.astype(np.float32) @ matrix
+                count += int(np.count_nonzero(counted))
+        middle = (total / max(count + FEW, 1)).astype(np.float32)
+        square, centres = middle @ middle, []
+        for block in self._blocks:
+            fits = block.matrix.shape[1] == self.dimensions
+            along = block.matrix @ middle if fits else np.zeros(len(block.matrix), dtype=np.float32)
+            length = np.sqrt(np.maximum(1 - 2 * along + square, 1e-6))
+            centres.append(_Centre(middle, along, length))
+        return centres
+
+
+def _best(every: Matrix, owners: Rows, starts: Rows) -> Matrix:
+    """The highest value of each row that has any."""
+    return every if len(every) == len(owners) else np.maximum.reduceat(every, starts)

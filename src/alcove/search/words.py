@@ -1,12 +1,19 @@
-"""Texts as words: in lower case, without stop words, by their stems; and what a text shows of itself."""
+"""Texts of any language as words, words as stems; and what a text shows of itself."""
 
 from __future__ import annotations
 
 import re
 import threading
+import tomllib
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from Stemmer import Stemmer
 
 LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
@@ -14,70 +21,181 @@ MOST_GROWTH = 4
 """One character can stand for eighteen; a text of nothing else is read as far as any other."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
+ENGLISH = "english"
+"""What a text is taken to be in that shows no other language."""
+
 _WORD = re.compile(r"\w+")
-_UNSPACED = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+)")
-"""Japanese, Chinese and Thai, which write words without spaces between them."""
+_SEAM = re.compile(
+    "[A-Z0-9_](?:(?<=[a-z][A-Z])|(?=[A-Z][a-z])|(?<=_)|(?<=[A-Za-z][0-9])|(?<=[0-9])(?=[A-Za-z]))"
+)
+"""Where a name from a program has a part behind another: `maxRetries`, `HTTPError`, `max_retries`, `B217`."""
+_PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_NUMBER = re.compile(r"[0-9]+(?:[.,:][0-9]+)+")
+"""`2.14.4`, `12,000` or `15:30`, of which each part alone says little."""
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:([.,])[0-9]{3})(?:\1[0-9]{3})*")
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_HANGUL = "\uac00-\ud7af"
+_UNSPACED = re.compile(f"([{_HAN}\u3040-\u30ff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+|[{_HANGUL}]+)")
+"""Scripts in which words are not separated by spaces, or carry their grammar at their end, as in Korean."""
+_ONE_HAN = re.compile(f"[{_HAN}]")
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w .'-]{0,38}?)\s*:\s")
 _ASKS = re.compile(r"[?？]\W*$")
-
-_STOP_WORDS = (
-    "a an the is are was were be been being am do does did done doing has have had having of to in on at for "
-    "with and or by from as about into what when where who whom whose which how why s t it its that this "
-    "these those there i you he she they we me him her them us my your his their our would could should will "
-    "can may might must shall not no if then than so too very just also re ve ll d m don didn doesn isn wasn "
-    "some any all"
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "ı": "i"})
+"""Letters of Latin alphabets that have no accent to lose."""
+_BY_SCRIPT = (
+    ("\u0370", "\u03ff", "greek"),
+    ("\u0400", "\u052f", "russian"),
+    ("\u0530", "\u058f", "armenian"),
+    ("\u0600", "\u06ff", "arabic"),
+    ("\u0900", "\u097f", "hindi"),
+    ("\u0b80", "\u0bff", "tamil"),
 )
-STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""The stemmer for words of a script; languages that share one share their stems, too."""
+STOP_WORDS = {
+    language: frozenset(common.split())
+    for language, common in tomllib.loads(
+        (files("alcove.search") / "stop_words.toml").read_text(encoding="utf-8")
+    ).items()
+}
+"""By language, words that are there for their grammar."""
+_OF_OTHER_SCRIPTS = STOP_WORDS.pop("other_scripts")
+_SPOKEN_IN = {
+    word: [name for name, common in STOP_WORDS.items() if word in common]
+    for word in frozenset().union(*STOP_WORDS.values())
+    if len(word) > 1
+}
+"""By function word of more than one letter, the languages that have it."""
 
 
 def words(text: str) -> list[str]:
-    """The words in lower case; scripts written without spaces give pairs of characters."""
+    """The words in lower case.
+
+    A name such as `maxRetries` also gives its parts and `12,000` also the number; what is written without
+    spaces gives pairs of characters, and each Han character by itself.
+    """
+    normal = text if text.isascii() else unicodedata.normalize("NFKC", text)[: MOST_GROWTH * len(text)]
     found: list[str] = []
-    normal = unicodedata.normalize("NFKC", text).casefold()
-    for word in _WORD.findall(normal[: MOST_GROWTH * len(text)]):
+    if _SEAM.search(normal):
+        for word in _WORD.findall(normal):
+            found.append(word.casefold())
+            found.extend(_parts(word))
+    else:
+        found = _WORD.findall(normal.casefold())
+    found.extend(_numbers(normal))
+    return found if normal.isascii() else [*_spaced(found)]
+
+
+def _parts(word: str) -> Iterator[str]:
+    """What a name consists of, if it is more than one part."""
+    if len(word) <= LONGEST_WORD and word.isascii() and _SEAM.search(word):
+        yield from (part.casefold() for part in _PART.findall(word) if len(part) > 1 or part.isdigit())
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """Numbers of several parts as a whole, without what separates thousands."""
+    for number in _NUMBER.findall(text):
+        yield re.sub("[.,]", "", number) if _THOUSANDS.fullmatch(number) else number
+
+
+def _spaced(found: Iterable[str]) -> Iterator[str]:
+    """Words, with those of scripts without spaces in pieces."""
+    for word in found:
         if word.isascii():
-            found.append(word)
+            yield word
             continue
         for n, run in enumerate(_UNSPACED.split(word)):
-            if n % 2 and len(run) > 2:  # every second part is what the pattern matched
-                found.extend(run[m : m + 2] for m in range(len(run) - 1))
+            if n % 2:  # every second part is what the pattern matched
+                yield from (run[m : m + 2] for m in range(len(run) - 1))
+                yield from (run,) if len(run) == 1 else _ONE_HAN.findall(run)
             elif run:
-                found.append(run)
-    return found
+                yield run
+
+
+def language(found: Iterable[str]) -> str:
+    """The language of words in Latin letters: the one of whose function words they hold most.
+
+    Without a letter that English does not have, a single one is no proof: names in programs look alike.
+    """
+    counts: dict[str, int] = {}
+    accents = False
+    for word in {*found}:
+        plain = word if word.isascii() else folded(word)
+        accents = accents or plain != word
+        for name in _SPOKEN_IN.get(plain, ()):
+            counts[name] = counts.get(name, 0) + 1
+    best = max(counts, key=counts.__getitem__, default=ENGLISH)
+    most = counts.get(best, 0)
+    return ENGLISH if most == counts.get(ENGLISH) or (most == 1 and not accents) else best
+
+
+def counted(text: str) -> tuple[Counter[str], str]:
+    """How often each term is in a text, without function words, and the text's language."""
+    found = words(text)
+    its = language(found)
+    return Counter([term(word, its) for word in telling(found, its)]), its
 
 
 def term_counts(text: str) -> Counter[str]:
     """How often each term is in a text."""
-    return Counter(map(term, (word for word in words(text) if word not in STOP_WORDS)))
+    return counted(text)[0]
 
 
 def question_words(text: str) -> list[str]:
-    """A question's words, each once; if it has nothing but stop words, those."""
+    """A question's words, each once; if it has nothing but function words, those."""
     counts = Counter(words(text))
-    telling = [word for word, _ in counts.most_common() if word not in STOP_WORDS]
-    chosen = set((telling or list(counts))[:MAX_QUERY_TERMS])
+    frequent = [word for word, _ in counts.most_common()]
+    chosen = set((telling(frequent, language(counts)) or frequent)[:MAX_QUERY_TERMS])
     return [word for word in counts if word in chosen]
 
 
+def telling(found: Iterable[str], language: str) -> list[str]:
+    """The words of a text in a language that are not there for their grammar only."""
+    common = STOP_WORDS[language]
+    return [
+        word
+        for word in found
+        if word not in common
+        and (word.isascii() or (word not in _OF_OTHER_SCRIPTS and folded(word) not in common))
+    ]
+
+
 _of_thread = threading.local()
-"""A stemmer for each thread: one must not be used by two at once."""
+"""Stemmers for each thread: one must not be used by two at once."""
 
 
-def term(word: str) -> str:
-    """What a word is counted as, in memories and questions alike: its stem."""
-    return word if len(word) > LONGEST_WORD else stem(word)
+def term(word: str, language: str = ENGLISH) -> str:
+    """What a word of a text in a language is counted as: its stem, without accents."""
+    return word if len(word) > LONGEST_WORD else stem(word, language)
 
 
 @lru_cache(maxsize=50_000)  # of short words, so a few megabytes; equal terms are then one object
-def stem(word: str) -> str:
-    """The stem of an English word; what is not plain English letters stays as it is."""
-    if len(word) <= 2 or not (word.isascii() and word.isalpha()):
-        return word
-    if not hasattr(_of_thread, "stem"):
+def stem(word: str, language: str = ENGLISH) -> str:
+    """The stem of a word, by the language of its script or, in Latin letters, of its text."""
+    if len(word) <= 2 or not word.isalpha():
+        return folded(word)
+    if word.isascii() or word[0] < _BY_SCRIPT[0][0]:
+        return folded(_stemmer(language).stemWord(word))
+    of_script = next((name for first, last, name in _BY_SCRIPT if first <= word[0] <= last), None)
+    return folded(_stemmer(of_script).stemWord(word) if of_script else word)
+
+
+def _stemmer(language: str) -> Stemmer:
+    known: dict[str, Stemmer] = _of_thread.__dict__
+    if language not in known:
         import Stemmer  # noqa: PLC0415  for who searches or summarises
 
-        _of_thread.stem = Stemmer.Stemmer("porter", 0).stemWord
-    return _of_thread.stem(word)  # type: ignore[no-any-return]
+        # For English Porter's first stems: ranking was measured with them.
+        known[language] = Stemmer.Stemmer("porter" if language == ENGLISH else language, 0)
+    return known[language]
+
+
+def folded(word: str) -> str:
+    """A word without its accents."""
+    if word.isascii():
+        return word
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", word))
+    return unicodedata.normalize("NFC", bare).translate(_LETTERS)
 
 
 def speaker(text: str) -> str | None:
