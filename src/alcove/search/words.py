@@ -19,6 +19,8 @@ LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
 MOST_GROWTH = 4
 """One character can stand for eighteen; a text of nothing else is read as far as any other."""
+PIECE = 10_000
+"""Characters that are normalised at once, so that what grows is not grown for nothing."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
 ENGLISH = "english"
@@ -43,6 +45,7 @@ _ASKS = re.compile(r"[?？]\W*$")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "ı": "i"})
 """Letters of Latin alphabets that have no accent to lose."""
+_BEYOND_LATIN = "\u0370"
 _BY_SCRIPT = (
     ("\u0370", "\u03ff", "greek"),
     ("\u0400", "\u052f", "russian"),
@@ -74,7 +77,7 @@ def words(text: str) -> list[str]:
     A name such as `maxRetries` also gives its parts and `12,000` also the number; what is written without
     spaces gives pairs of characters, and each Han character by itself.
     """
-    normal = text if text.isascii() else unicodedata.normalize("NFKC", text)[: MOST_GROWTH * len(text)]
+    normal = text if text.isascii() else _normal(text)
     found: list[str] = []
     if _SEAM.search(normal):
         for word in _WORD.findall(normal):
@@ -84,6 +87,17 @@ def words(text: str) -> list[str]:
         found = _WORD.findall(normal.casefold())
     found.extend(_numbers(normal))
     return found if normal.isascii() else [*_spaced(found)]
+
+
+def _normal(text: str) -> str:
+    """A text in characters that look alike in one form, as far as it may grow by that."""
+    found, room = [], MOST_GROWTH * len(text)
+    for start in range(0, len(text), PIECE):
+        found.append(unicodedata.normalize("NFKC", text[start : start + PIECE])[:room])
+        room -= len(found[-1])
+        if room <= 0:
+            break
+    return "".join(found)
 
 
 def _parts(word: str) -> Iterator[str]:
@@ -117,26 +131,32 @@ def language(found: Iterable[str]) -> str:
 
     Without a letter that English does not have, a single one is no proof: names in programs look alike.
     """
+    every = {*found}
     counts: dict[str, int] = {}
-    accents = False
-    for word in {*found}:
-        plain = word if word.isascii() else folded(word)
-        accents = accents or plain != word
-        for name in _SPOKEN_IN.get(plain, ()):
+    for word in every & _SPOKEN_IN.keys():
+        for name in _SPOKEN_IN[word]:
+            counts[name] = counts.get(name, 0) + 1
+    accented = [word for word in every if not word.isascii() and word[0] < _BEYOND_LATIN]
+    for word in accented:
+        for name in _SPOKEN_IN.get(folded(word), ()):
             counts[name] = counts.get(name, 0) + 1
     best = max(counts, key=counts.__getitem__, default=ENGLISH)
     most = counts.get(best, 0)
-    return ENGLISH if most == counts.get(ENGLISH) or (most == 1 and not accents) else best
+    return ENGLISH if most == counts.get(ENGLISH) or (most == 1 and not accented) else best
 
 
-def counted(text: str) -> tuple[Counter[str], str]:
+def counted(text: str) -> tuple[dict[str, int], str]:
     """How often each term is in a text, without function words, and the text's language."""
-    found = words(text)
+    found = Counter(words(text))
     its = language(found)
-    return Counter([term(word, its) for word in telling(found, its)]), its
+    counts: dict[str, int] = {}
+    for word in telling(found, its):
+        own = term(word, its)
+        counts[own] = counts.get(own, 0) + found[word]
+    return counts, its
 
 
-def term_counts(text: str) -> Counter[str]:
+def term_counts(text: str) -> dict[str, int]:
     """How often each term is in a text."""
     return counted(text)[0]
 
@@ -156,7 +176,10 @@ def telling(found: Iterable[str], language: str) -> list[str]:
         word
         for word in found
         if word not in common
-        and (word.isascii() or (word not in _OF_OTHER_SCRIPTS and folded(word) not in common))
+        and (
+            word.isascii()
+            or (word not in _OF_OTHER_SCRIPTS if word[0] >= _BEYOND_LATIN else folded(word) not in common)
+        )
     ]
 
 
@@ -174,10 +197,10 @@ def stem(word: str, language: str = ENGLISH) -> str:
     """The stem of a word, by the language of its script or, in Latin letters, of its text."""
     if len(word) <= 2 or not word.isalpha():
         return folded(word)
-    if word.isascii() or word[0] < _BY_SCRIPT[0][0]:
+    if word[0] < _BEYOND_LATIN:
         return folded(_stemmer(language).stemWord(word))
     of_script = next((name for first, last, name in _BY_SCRIPT if first <= word[0] <= last), None)
-    return folded(_stemmer(of_script).stemWord(word) if of_script else word)
+    return folded(_stemmer(of_script).stemWord(word)) if of_script else word
 
 
 def _stemmer(language: str) -> Stemmer:
