@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus import SMALL, Corpus
+from alcove.search.corpus import LONG_TO_READ, SMALL, Corpus
 from alcove.search.postings import K1
 from alcove.search.ranking import rank
 from alcove.search.terms import Item
@@ -159,3 +159,19 @@ def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
     assert Corpus.of(items).groups.keys() == {"day"}
     same = [Item(id=n, namespace=(), sequence=n, fields={"text": "tea"}) for n in range(20)]
     assert Corpus.of(same).groups == {}
+
+
+def test_few_long_texts_are_not_read_again_for_each_that_comes() -> None:
+    """Who writes long texts one by one, and searches, pays for reading each a few times, not all each time."""
+    long = " ".join(f"w{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10 % 10]}" for n in range(2 * LONG_TO_READ))
+
+    def item(n: int) -> Item:
+        return Item(id=n, namespace=(), sequence=n, fields={"t": f"{long} {n}"})
+
+    corpus, read = Corpus.of([]), 0
+    for n in range(40):
+        changed = corpus.changed(add=[item(n)])
+        read += 1 if changed else n + 1
+        corpus = changed or Corpus.of([item(m) for m in range(n + 1)])
+        assert len(corpus.rows) == n + 1
+    assert read < 4 * 40

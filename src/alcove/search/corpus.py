@@ -30,8 +30,10 @@ EMPTY_BYTES = 20_000
 """What a corpus takes without any item, so that empty ones do not pile up."""
 ID_BYTES, NUMBER_BYTES = 160, 300
 """About what an id takes with its place in `rows`, and a namespace or a label with its number."""
-SMALL = 64
-"""Rows below which a corpus is always built anew: that takes a few milliseconds."""
+SMALL, CHEAP = 64, 5000
+"""Rows, and terms of all, below which a corpus is always built anew: that takes a few milliseconds."""
+LONG_TO_READ = 200
+"""Terms of a text, above which a corpus is built anew when it has doubled, not grown by a quarter."""
 FARTHEST = 3
 """Places between two items that are still neighbours."""
 SAMPLE = 300
@@ -139,7 +141,9 @@ class Corpus:
         gone = [rows.pop(id) for id in {*remove, *latest} if id in rows]
         rows |= {item.id: row for row, item in enumerate(added, count)}
         size = count + len(added)
-        if count < SMALL or (size - self.built) + (size - len(rows)) > self.built // 4:
+        few = count < SMALL and count * self.postings.average < CHEAP
+        most = self.built if self.postings.average > LONG_TO_READ else self.built // 4
+        if few or (size - self.built) + (size - len(rows)) > most:
             return None
         numbers = dict(self.numbers)
         live = np.append(self.columns.live, np.ones(len(added), dtype=bool))
