@@ -32,9 +32,9 @@ bench: $(VENV)/.bench     ## ratios against the raw driver and other stores, int
 	$(BIN)/python bench/rest.py
 	$(BIN)/python bench/peers.py --out bench
 
-eval: $(READY)            ## recall of the whole service over REST: make eval DATA=path [SHUFFLE=1]
-	@test -n "$(DATA)" || { echo "make eval DATA=path (conversations in LoCoMo's layout)" >&2; exit 2; }
-	$(BIN)/python bench/evaluate.py "$(DATA)" $(if $(SHUFFLE),--shuffle)
+eval: $(READY)            ## how well search finds things, over REST, in one table: make eval DATA="FILE.json …"
+	@test -n "$(DATA)" || { echo 'make eval DATA="FILE.json …" (layouts: bench/evaluate.py)' >&2; exit 2; }
+	$(BIN)/python bench/evaluate.py $(DATA)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
