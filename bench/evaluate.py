@@ -134,7 +134,8 @@ class Store:
                 "wait_for_index": n % WAIT_EVERY == 0,
             }
             self._http.put("/v1/memories", json=body).raise_for_status()
-        self._found(kind, "anything", "hybrid", wait_for_index=True)
+        while self._found(kind, "anything", "hybrid", wait_for_index=True).get("degraded"):
+            time.sleep(0.1)  # a wait is half of a request's time at most
 
     def find(self, kind: Kind, question: str, mode: str) -> list[str]:
         started = time.perf_counter()

@@ -162,7 +162,7 @@ def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
 
 
 def test_few_long_texts_are_not_read_again_for_each_that_comes() -> None:
-    """Who writes long texts one by one, and searches, pays for reading each a few times, not all each time."""
+    """Who writes long texts one by one, and searches, pays for reading each a few times, not all always."""
     long = " ".join(f"w{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10 % 10]}" for n in range(2 * LONG_TO_READ))
 
     def item(n: int) -> Item:
