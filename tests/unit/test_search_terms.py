@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from alcove.search import words as terms
-from alcove.search.terms import LANGUAGE, Question
+from alcove.search.corpus import Corpus
+from alcove.search.terms import Item, Question
 from alcove.search.words import (
     MAX_QUERY_TERMS,
     asks,
@@ -87,9 +88,12 @@ def test_function_words_of_other_scripts_are_left_out() -> None:
 def test_a_question_finds_its_words_in_texts_of_another_language() -> None:
     """A single word shows no language: it is looked for as each language that is there would count it."""
     question = Question.of("Versicherungen")
-    assert question.forms(lambda _: False) == {"versicherungen": ["versicherungen"]}
-    german = {(LANGUAGE, "german")}
-    assert question.forms(german.__contains__) == {"versicherungen": ["versicherungen", "versicher"]}
+    assert question.forms([]) == {"versicherungen": ["versicherungen"]}
+    assert question.forms(["german"]) == {"versicherungen": ["versicherungen", "versicher"]}
+    texts = ["Die Versicherung läuft im Oktober ab", "The insurance ends in October"]
+    postings = Corpus.of(Item(n, (), n, {"t": text}) for n, text in enumerate(texts)).postings
+    assert postings.languages == ["german"]
+    assert postings.held_as(question.forms(postings.languages)["versicherungen"]).tolist() == [0]
 
 
 @pytest.mark.parametrize("noise", ["", "   ", '"*" -', "😀🎉", "()"])

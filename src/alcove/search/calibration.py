@@ -115,7 +115,7 @@ def coverage(
     related, holding = known or Known(related_present(question, postings), None)
     touched = None if holding is None or rows is None else holding[:, rows] > 0
     total, weights = np.zeros(len(postings.lengths) if rows is None else len(rows)), 0.0
-    forms = question.forms(postings.__contains__)
+    forms = question.forms(postings.languages)
     for n, (word, present) in enumerate(related.items()):
         held = np.zeros_like(total)
         own = postings.held_as(forms[word])

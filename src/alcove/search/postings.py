@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.terms import LABEL, Term
+from alcove.search.terms import LABEL, LANGUAGE, Term
+from alcove.search.words import STOP_WORDS
 
 Rows = NDArray[np.int32]
 PostingList = tuple[Rows, Matrix]
@@ -158,6 +159,11 @@ class Postings:
     def bytes(self) -> int:
         """How much memory the lists take."""
         return sum(block.bytes for block in self._blocks) + 2 * self.lengths.nbytes
+
+    @cached_property
+    def languages(self) -> list[str]:
+        """The languages of texts, beside English."""
+        return [name for name in STOP_WORDS if (LANGUAGE, name) in self]
 
     @cached_property
     def average(self) -> float:

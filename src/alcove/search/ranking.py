@@ -178,7 +178,7 @@ class _Scorer:
         that holds them all.
         """
         postings, size, full = self._corpus.postings, len(self._corpus), 0.0
-        forms = self._question.forms(postings.__contains__)
+        forms = self._question.forms(postings.languages)
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
         present = related_present(self._question, postings)
@@ -207,7 +207,7 @@ class _Scorer:
 
     def _meaning(self, centred: Matrix) -> Matrix:
         """Likeness in meaning, with some of the neighbours'."""
-        known = np.where(self._passing, np.nan_to_num(centred), np.float32(0))
+        known = np.where(self._passing & ~np.isnan(centred), centred, np.float32(0))
         found: Matrix = known.copy()
         padded = np.append(known, np.float32(0))  # -1, no neighbour, reads the last
         for distance, weight in MEANING_NEAR.items() if self._windows else ():

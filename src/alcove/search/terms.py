@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -12,7 +12,7 @@ import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
-from alcove.search.words import ENGLISH, STOP_WORDS, counted, language, question_words, speaker, term, words
+from alcove.search.words import ENGLISH, counted, language, question_words, speaker, term, words
 
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
@@ -169,13 +169,14 @@ class Question:
             text=text,
         )
 
-    def forms(self, held: Callable[[Term], bool]) -> dict[str, list[str]]:
-        """By term, what its word is counted as where texts of other languages are `held`, itself first."""
-        others = [name for name in STOP_WORDS if name != ENGLISH and held((LANGUAGE, name))]
-        return {
-            own: [own, *({term(word, name) for name in (ENGLISH, *others)} - {own})]
-            for own, word in ((own, self.spelled.get(own, own)) for own in self.words)
-        }
+    def forms(self, languages: Iterable[str]) -> dict[str, list[str]]:
+        """By term, what its word is counted as in English and in texts of other languages, itself first."""
+        found = {}
+        for own in self.words:
+            word = self.spelled.get(own, own)
+            others = {term(word, name) for name in (ENGLISH, *languages)}
+            found[own] = [own, *(others - {own})]
+        return found
 
 
 class Lexicon:

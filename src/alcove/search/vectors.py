@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -156,7 +157,7 @@ class Vectors:
                 middle, along, length = self._centres[n]
                 asked = query - middle
                 products: Matrix = every - along - np.float32(asked @ middle)
-                products /= length * np.float32(max(float(np.linalg.norm(asked)), 1e-6))
+                products /= length * np.float32(max(math.sqrt(asked @ asked), 1e-6))
                 products[~telling] = -1
                 seen[owners] = _best(products, owners, starts)
         return best, seen
