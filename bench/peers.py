@@ -269,6 +269,7 @@ def main() -> None:
     if options.out:
         result = {"note": note, "quick": options.quick, "stores": columns}
         text = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "peers.json").write_bytes(text + b"\n")
         draw(columns, options.out / "peers.png", note)
     return None
