@@ -236,7 +236,7 @@ def draw(columns: dict[str, Column], path: Path, note: str) -> None:
     axis.set_yticks(range(len(rows)), rows)
     axis.set_title("Operations a second, longer is better", loc="left", fontsize=11, fontweight="bold")
     axis.set_xlabel(note, fontsize=9)
-    axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.3, 1.0), ncols=4, fontsize=9)
+    axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9)
     axis.set_ylim(len(rows) - 0.5, -1)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
