@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove.agents import spec_loading
@@ -113,6 +113,7 @@ def test_the_schema_takes_both_spellings_of_every_field() -> None:
     assert spec_loading._load(Path("."), {Path("agents.yaml"): yaml.safe_dump(OURS).encode()}, 5)
 
 
+@settings(deadline=None)
 @given(document=st.sampled_from([OURS, *PUBLISHED]), data=st.data())
 def test_the_schema_takes_every_spelling_that_the_loader_takes(
     document: dict[str, Any], data: st.DataObject
