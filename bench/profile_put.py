@@ -24,8 +24,8 @@ from typing import Any
 
 import sample
 from alcove import Alcove
-from alcove.engine import database
 from alcove.engine.engine import Engine
+from alcove.engine.statements import SQL
 from alcove.policy import Policy
 from alcove.store import validation
 from alcove.store.memories import Memories
@@ -41,9 +41,9 @@ STAGES: dict[str, list[tuple[object, str]]] = {
 }
 STATEMENTS = {
     "BEGIN IMMEDIATE": "statement: lock",
-    database.SQL["begin"]: "statement: begin with",
-    database.SQL["newest"]: "statement: newest",
-    database.SQL["append"]: "statement: append",
+    SQL["begin"]: "statement: begin with",
+    SQL["newest"]: "statement: newest",
+    SQL["append"]: "statement: append",
     "COMMIT": "commit (with fsync)",
 }
 PARTS = 10

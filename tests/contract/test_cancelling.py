@@ -8,7 +8,7 @@ import pytest
 
 from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
-from alcove.engine import database
+from alcove.engine import sqlite
 from alcove.engine.rows import Scope
 from alcove.search.subtrees import Subtree
 from alcove.store.filters import Filter
@@ -39,7 +39,7 @@ READS: dict[str, Callable[[Alcove], object]] = {
 @pytest.fixture(autouse=True)
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of few rows looks as often whether anybody waits as one of many."""
-    monkeypatch.setattr(database, "STEPS_BETWEEN_CHECKS", 1)
+    monkeypatch.setattr(sqlite, "STEPS_BETWEEN_CHECKS", 1)
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import apsw
 
-from alcove.engine import database
+from alcove.engine import sqlite
 
 
 def aged(new: Path, old: Path, version: int) -> None:
     """Copies a store into a file of an older schema, as far as that one had a place for it."""
     shutil.copy(f"{new}.key", f"{old}.key")
     db = apsw.Connection(str(old))
-    for script in database.migrations()[:version]:
+    for script in sqlite.migrations()[:version]:
         db.execute(script)
-    db.execute(f"PRAGMA application_id = {database.APPLICATION_ID}; PRAGMA user_version = {version}")
+    db.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}; PRAGMA user_version = {version}")
     listed = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
     tables = [name for (name,) in listed if name not in ("marks", "sqlite_sequence")]
     db.execute("ATTACH ? AS new", (str(new),))

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from alcove import Alcove, AlcoveError, StoreError
-from alcove.engine import database
+from alcove.engine import sqlite
 from tests.support.aging import aged
 
 RELEASED = [
@@ -23,16 +23,16 @@ def version(path: Path) -> object:
 
 
 def test_a_released_schema_file_never_changes() -> None:
-    digests = [hashlib.sha256(script.encode()).hexdigest() for script in database.migrations()]
+    digests = [hashlib.sha256(script.encode()).hexdigest() for script in sqlite.migrations()]
     assert digests[: len(RELEASED)] == RELEASED
 
 
 def test_a_new_store_has_the_newest_schema(tmp_path: Path) -> None:
     Alcove(tmp_path / "memory.db").close()
-    assert version(tmp_path / "memory.db") == len(database.migrations())
+    assert version(tmp_path / "memory.db") == len(sqlite.migrations())
 
 
-@pytest.mark.parametrize("old", range(1, len(database.migrations()) + 1))
+@pytest.mark.parametrize("old", range(1, len(sqlite.migrations()) + 1))
 def test_a_store_of_an_older_schema_is_brought_forward_with_its_data(tmp_path: Path, old: int) -> None:
     with Alcove(tmp_path / "new.db") as memory:
         memory.as_user("alice").put("user:alice", "k", {"n": old})
@@ -44,17 +44,17 @@ def test_a_store_of_an_older_schema_is_brought_forward_with_its_data(tmp_path: P
         assert found is not None
         assert found.value == {"n": old}
         assert [e for e in memory.doctor() if e.wrong] == []
-    assert version(path) == len(database.migrations())
+    assert version(path) == len(sqlite.migrations())
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "memory.db"
     with Alcove(path) as memory:
         memory.as_user("alice").put("user:alice", "k", {"n": 1})
-    scripts = database.migrations()
+    scripts = sqlite.migrations()
     with monkeypatch.context() as patched:
         broken = "DROP TABLE replays; ALTER TABLE versions RENAME TO gone; SELECT no_such_column"
-        patched.setattr(database, "migrations", lambda: [*scripts, broken])
+        patched.setattr(sqlite, "migrations", lambda: [*scripts, broken])
         with pytest.raises(AlcoveError):
             Alcove(path)
     with Alcove(path) as memory:
@@ -73,4 +73,4 @@ def test_the_file_is_marked_as_ours(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     Alcove(path).close()
     mark = apsw.Connection(str(path)).execute("PRAGMA application_id").get
-    assert mark == database.APPLICATION_ID
+    assert mark == sqlite.APPLICATION_ID

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import apsw
-
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
-from alcove.engine.database import SQL, Database, changed, mark
+from alcove.engine.database import Connection, Database, Value
 from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.admin_records import ApiKey, Root
@@ -34,7 +32,7 @@ class Administration:
 
     def add_audit(self, entries: Sequence[AuditRow]) -> None:
         with self._db.write() as db:
-            db.executemany(SQL["add_audit"], [entry[1:] for entry in entries])
+            db.run_each("add_audit", [entry[1:] for entry in entries])
 
     def audit(
         self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
@@ -52,9 +50,9 @@ class Administration:
 
     def add_document(self, kind: str, actor: str, body: str) -> int:
         with self._db.write() as db:
-            db.execute(SQL["add_document"], (kind, self._clock(), actor, body))
-            version = db.last_insert_rowid()
-            db.execute(SQL["set_mark"], (version, "documents"))
+            db.run("add_document", (kind, self._clock(), actor, body))
+            version = db.added()
+            db.run("set_mark", (version, "documents"))
             return version
 
     # API keys
@@ -88,7 +86,7 @@ class Administration:
         """The versions of a person, in the order of the log, and whether each is what its key holds now."""
         bound = _bound(person, now=self._clock(), live=live, after=after, id=id)
         with self._db.read() as db:
-            return [(seq, bool(current)) for seq, current in db.execute(SQL["of_person"], bound)]
+            return [(seq, bool(current)) for seq, current in db.run("of_person", bound)]
 
     def private_rooms(self) -> list[str]:
         """Templates of private rooms, in the words of who added them."""
@@ -96,7 +94,7 @@ class Administration:
 
     def add_private_rooms(self, templates: Sequence[str]) -> None:
         with self._db.write() as db:
-            db.executemany(SQL["add_private_room"], [(template,) for template in templates])
+            db.run_each("add_private_room", [(template,) for template in templates])
 
     def stats(self) -> list[Root]:
         found = self._db.fetch("stats", self._clock())
@@ -127,22 +125,22 @@ class Erasure:
         """
         user = person.user
         with self._db.write(undo=note is None) as db:
-            position, wipe = db.execute(SQL["position"]).get, _Wipe(db, self._clock, person, until)
-            owned: list[tuple[Any, ...]] = db.execute(SQL["owned"], (user,)).fetchall()
+            position, wipe = db.run("position").get, _Wipe(db, self._clock, person, until)
+            owned: list[tuple[Any, ...]] = db.run("owned", (user,)).fetchall()
             wipe.take_rooms(ns for (ns,) in owned)
             common = {*wipe.take_rooms(person.rooms), *wipe.take_older()}
             elsewhere = wipe.take_authored(shared)
-            wipe.removed["replays"] = changed(db, "wipe_kept_answers", user, until)
-            wipe.removed["api_keys"] = changed(db, "wipe_api_keys", user, until)
-            named = sum(changed(db, each, user) for each in ("forget_actor", "forget_document_actor"))
-            keys = changed(db, "wipe_key", person.subject, user)
+            wipe.removed["replays"] = db.changed("wipe_kept_answers", user, until)
+            wipe.removed["api_keys"] = db.changed("wipe_api_keys", user, until)
+            named = sum(db.changed(each, user) for each in ("forget_actor", "forget_document_actor"))
+            keys = db.changed("wipe_key", person.subject, user)
             left = [room for room in _held(db, person, wipe.now) if not room.own]
             known = any((*wipe.removed.values(), keys, elsewhere, named, left))
             wiped = Wiped(
-                wipe.removed, keys > 0, elsewhere, _scrub_wanted(db) if known else mark(db, "wipes"),
+                wipe.removed, keys > 0, elsewhere, _scrub_wanted(db) if known else db.mark("wipes"),
                 known, wipe.transaction.at, position, sorted(common), left,
             )  # fmt: skip
-            db.execute(SQL["skip"], (0, 1))  # so that an API key made after it has a higher position
+            db.run("skip", (0, 1))  # so that an API key made after it has a higher position
             if known and note:
                 note(wiped)
             return wiped
@@ -157,10 +155,10 @@ class Erasure:
         """
         with self._db.write() as db:
             transaction = Transaction(db, self._clock)
-            if found := db.execute(SQL["live_until"], (ns, key, until)).fetchone():
+            if found := db.run("live_until", (ns, key, until)).fetchone():
                 transaction.end(Live._make((*found, attributes)), "delete")
-            removed = changed(db, "clean", ns, key, until)
-            db.execute(SQL["bare_tombstones"], (ns, key, until, attributes))
+            removed = db.changed("clean", ns, key, until)
+            db.run("bare_tombstones", (ns, key, until, attributes))
             if removed:
                 _scrub_wanted(db)
                 note(transaction.at)
@@ -169,9 +167,9 @@ class Erasure:
     def clear(self, ns: bytes) -> int:
         """Takes everything out of one namespace without a trace: revisions start again at 1."""
         with self._db.write() as db:
-            removed = changed(db, "wipe_namespace", ns, FOR_EVER)
-            db.execute(SQL["forget_namespace"], (ns,))
-            db.execute(SQL["cleared"])
+            removed = db.changed("wipe_namespace", ns, FOR_EVER)
+            db.run("forget_namespace", (ns,))
+            db.run("cleared")
             return removed
 
     def scrub(self, generation: int | None = None) -> bool:
@@ -218,14 +216,14 @@ class Erasure:
         """Leaves sequence numbers out, which a lost future of this store may have used."""
         self._db.change("skip", beyond, numbers)
 
-    def _column(self, name: str, *params: apsw.SQLiteValue) -> list[Any]:
+    def _column(self, name: str, *params: Value) -> list[Any]:
         return [value for (value,) in self._db.fetch(name, *params)]
 
 
 class _Wipe:
     """One wipe inside its transaction, and what it has taken away so far."""
 
-    def __init__(self, db: apsw.Connection, clock: Clock, person: Person, until: int) -> None:
+    def __init__(self, db: Connection, clock: Clock, person: Person, until: int) -> None:
         self._db = db
         self._person = person
         self._until = until
@@ -237,8 +235,8 @@ class _Wipe:
         """Empties whole rooms; which of them held anything."""
         found = []
         for ns in rooms:
-            ((live,),) = self._db.execute(SQL["count_live"], (ns, self.now, self._until))
-            ((vectors,),) = self._db.execute(SQL["count_vectors"], (ns,))
+            ((live,),) = self._db.run("count_live", (ns, self.now, self._until))
+            ((vectors,),) = self._db.run("count_vectors", (ns,))
             if self._took(live, vectors, "wipe_namespace", ns):
                 found.append(ns)
                 self.removed["turns"] += (
@@ -267,10 +265,10 @@ class _Wipe:
             if remove and has_content:
                 if is_live:
                     self.transaction.end(live, "delete")  # revisions go on, and readers are told
-                self._db.execute(SQL["remove"], (live.seq,))
-                self._db.execute(SQL["bare_tombstone"], (live.ns, live.key, live.revision + 1))
+                self._db.run("remove", (live.seq,))
+                self._db.run("bare_tombstone", (live.ns, live.key, live.revision + 1))
             elif named and (own or shared != "keep"):
-                self._db.execute(SQL["anonymise"], (self._person.pseudonym, live.seq))
+                self._db.run("anonymise", (self._person.pseudonym, live.seq))
             else:
                 continue
             if own:
@@ -281,33 +279,33 @@ class _Wipe:
         return elsewhere
 
     def _took(self, live: int, vectors: int, statement: str, ns: bytes, *key: bytes) -> int:
-        removed = changed(self._db, statement, ns, *key, self._until)
-        self._db.execute(SQL["forget_namespace"], (ns,))
+        removed = self._db.changed(statement, ns, *key, self._until)
+        self._db.run("forget_namespace", (ns,))
         for name, count in (("memories", live), ("versions", removed), ("vectors", vectors)):
             self.removed[name] += count
         return removed
 
     def _all(self, name: str) -> list[tuple[Any, ...]]:
         bound = _bound(self._person, now=self.now, until=self._until)
-        return self._db.execute(SQL[name], bound).fetchall()
+        return self._db.run(name, bound).fetchall()
 
 
-def _bound(person: Person, **more: apsw.SQLiteValue) -> dict[str, apsw.SQLiteValue]:
+def _bound(person: Person, **more: Value) -> dict[str, Value]:
     """The parameters of the statements in `people.sql`."""
     older = json.dumps([(low.hex(), high.hex()) for low, high in person.older])
     return {"user": person.user, "pseudonym": person.pseudonym, "older": older,
             "authorless": person.authorless, **more}  # fmt: skip
 
 
-def _held(db: apsw.Connection, person: Person, now: int) -> list[HeldRow]:
+def _held(db: Connection, person: Person, now: int) -> list[HeldRow]:
     """What there is of a person in each room."""
-    return [HeldRow._make(row) for row in db.execute(SQL["held"], _bound(person, now=now))]
+    return [HeldRow._make(row) for row in db.run("held", _bound(person, now=now))]
 
 
-def _scrub_wanted(db: apsw.Connection) -> int:
+def _scrub_wanted(db: Connection) -> int:
     """Marks that bytes are left to be scrubbed, and says which generation of them."""
-    generation = mark(db, "wipes") + 1
-    db.execute(SQL["set_mark"], (generation, "wipes"))
+    generation = db.mark("wipes") + 1
+    db.run("set_mark", (generation, "wipes"))
     return generation
 
 

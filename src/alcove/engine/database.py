@@ -1,362 +1,114 @@
-"""One SQLite file: opening it safely, its connections, its statements by name, its errors in our words."""
+"""What an engine asks of its database: statements by name, in a transaction or out of one.
+
+A database brings these few methods, its schema and the statements that it spells otherwise. What an operation
+does to a key, erasing, the queue of texts and administration are written once, above it.
+"""
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-import apsw
-
-from alcove.core import cancellation
-from alcove.core.clock import parse_instant
-from alcove.core.errors import AlcoveError, StoreError, Unavailable
-from alcove.engine.rows import Row
+from alcove.engine.statements import load
 from alcove.store.filters import Params
 
-APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
-_making = threading.Lock()
-_SQL = files("alcove.engine") / "sql"
-_NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
-
+Value = int | float | str | bytes | None
+Bound = Sequence[Value] | Mapping[str, Value]
+"""What a statement is run with."""
 Findings = Iterator[tuple[str, int, list[str]]]
 """Checks: what each compares, how many it compared, and what it found."""
-
 RuledOut = Callable[[int], bool]
 """Whether a reader has no use for a version, by its sequence number."""
-RULED_OUT = "alcove_ruled_out"
-"""What a statement asks that with."""
-
-STEPS_BETWEEN_CHECKS = 50_000
-"""Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
 
 
-def load(file: str, **parts: str) -> dict[str, str]:
-    """The statements of a file under `engine/sql` by name, with `{parts}` filled in.
+class Found(Protocol):
+    """The rows that a statement found."""
 
-    They stand under `-- name:` lines, with comments for people.
-    """
-    _, *named = _NAME.split((_SQL / file).read_text(encoding="utf-8"))
-    statements = {}
-    for name, body in zip(named[::2], named[1::2], strict=True):
-        statement = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-        for part, replacement in parts.items():
-            statement = statement.replace("{" + part + "}", replacement)
-        statements[name] = statement
-    return statements
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+    def fetchone(self) -> tuple[Any, ...] | None: ...
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+    @property
+    def get(self) -> Any:
+        """The first row, or its value where that is all it has; None where there is no row."""
 
 
-_PARTS = {"columns": ", ".join(Row._fields), "theirs": load("people.sql")["theirs"]}
-SQL = {
-    name: statement
-    for file in ("queries", "administration", "people", "erasure", "index", "copying")
-    for name, statement in load(f"{file}.sql", **_PARTS).items()
-}
-"""Every statement that this package runs, by name."""
+class Connection(Protocol):
+    """One connection, of which its user is the only one for a while."""
+
+    def run(self, name: str, params: Bound = (), **parts: str) -> Found:
+        """Runs a statement by its name, with `{parts}` of it filled in."""
+
+    def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> object:
+        """Runs a statement once for each set of parameters."""
+
+    def changed(self, name: str, *params: Value) -> int:
+        """Runs a statement; how many rows it changed."""
+
+    def mark(self, name: str) -> int:
+        """A number that the store keeps about itself."""
+
+    def added(self) -> int:
+        """The number that the last row got which was added."""
+
+    def checks(self, file: str) -> Findings:
+        """Runs a file of checks, each two statements: how many were compared, and which are wrong."""
 
 
-def findings(db: apsw.Connection, file: str) -> Findings:
-    """Runs a file of checks, each two statements: how many were compared, and which of them are wrong."""
-    for name, script in load(file).items():
-        count, finding = script.split(";")
-        ((compared,),) = db.execute(count)
-        yield name, compared, [str(row[0]) for row in db.execute(finding)]
+class Database(ABC):
+    """The connections to one database: a writer that takes turns, and readers as they are needed."""
 
-
-def migrations() -> list[str]:
-    """The schema's version files, in order; the first makes version 1."""
-    return [file.read_text(encoding="utf-8") for file in sorted((_SQL / "schema").iterdir(), key=str)]
-
-
-def changed(db: apsw.Connection, name: str, *params: apsw.SQLiteValue) -> int:
-    """Runs a statement by its name; how many rows it changed."""
-    db.execute(SQL[name], params)
-    return db.changes()
-
-
-def mark(db: apsw.Connection, name: str) -> int:
-    """A number that the store keeps about itself."""
-    return int(db.execute(SQL["mark"], (name,)).get)
-
-
-class Reader(apsw.Connection):
-    """A connection, which one reader at a time has."""
-
-    ruled_out: Callable[..., bool]
-
-    def asked(self, *seq: apsw.SQLiteValue) -> bool:
-        """What `RULED_OUT` is registered as, once: registering another makes SQLite plan everything anew."""
-        return self.ruled_out(*seq)
-
-
-class Database:
-    """The connections to one file: a writer that takes turns, and as many readers as are in use."""
-
-    def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
-        self.path = path
-        self._turn = threading.Lock()
-        self._busy_timeout = busy_timeout
-        self._readers: deque[Reader] = deque()
-        """Connections that nobody uses at the moment."""
-        self._closed = False
-        self._syncs = True
-        """Whether the writer's commits wait for the disk, as it was last told."""
-        _make(path)
-        with explained(self.path):
-            self._writer = self._connect()
-            try:
-                self._migrate(on_create)
-            except BaseException:
-                self._writer.close()
-                raise
-
-    @contextmanager
-    def write(self, *, undo: bool = False, durable: bool = True) -> Iterator[apsw.Connection]:
+    @abstractmethod
+    def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been.
 
         One that is not `durable` does not wait for the disk: a power failure may undo it, as a whole, until
         the next durable one is committed. That is for what can be made again, and it orders nothing anew.
         """
-        with self._turn:
-            if self._closed:
-                raise self._no_longer_open()
-            try:
-                if durable is not self._syncs:
-                    self._sync(durable=durable)
-                self._writer.execute("BEGIN IMMEDIATE")
-                yield self._writer
-                self._writer.execute("ROLLBACK" if undo else "COMMIT")
-            except BaseException as error:
-                if self._writer.in_transaction:  # a full disk has rolled it back already
-                    self._writer.execute("ROLLBACK")
-                if isinstance(error, apsw.Error):
-                    raise _explain(error, self.path) from error
-                raise
 
-    def _sync(self, *, durable: bool) -> None:
-        """FULL syncs the log, with all that came before, at each commit; NORMAL only when it is emptied."""
-        self._syncs = False  # and True only once it is
-        self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
-        self._syncs = durable
-
-    def change(self, name: str, *params: apsw.SQLiteValue) -> int:
-        """Runs a statement by its name in a transaction of its own; how many rows it changed."""
-        with self.write() as db:
-            return changed(db, name, *params)
-
-    @contextmanager
-    def read(self) -> Iterator[Reader]:
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Connection]:
         """A connection to read with; each statement sees the newest commit."""
-        try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = self._new_reader()
-        try:
-            yield reader
-        except apsw.Error as error:
-            raise _explain(error, self.path) from error
-        finally:
-            self._readers.append(reader)
 
-    @contextmanager
-    def snapshot(self) -> Iterator[apsw.Connection]:
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[Connection]:
         """The same, but all statements see one moment."""
-        with self.read() as db, db:
-            yield db
 
-    def fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
+    @abstractmethod
+    def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
         """What a statement finds, by its name, as of the newest commit."""
-        try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = self._new_reader()
-        try:  # and not `with`: every get comes here, and that costs as much as the statement
-            return reader.execute(SQL[name], params).fetchall()
-        except apsw.Error as error:
-            raise _explain(error, self.path) from error
-        finally:
-            self._readers.append(reader)
 
+    @abstractmethod
     def stream(
-        self, statement: str, params: Params, ruled_out: RuledOut | None = None
+        self, name: str, params: Params, ruled_out: RuledOut | None = None, **parts: str
     ) -> Iterator[tuple[Any, ...]]:
         """Rows of a statement one at a time, so that a reader who has enough stops the scan.
 
-        `ruled_out`: what `RULED_OUT` answers in it.
+        Of versions that are `ruled_out` it reads nothing, as far as it can.
         """
-        with self.read() as db:
-            if ruled_out:
-                db.ruled_out = ruled_out
-            cursor = db.execute(statement, params)
-            try:
-                yield from cursor
-            finally:
-                cursor.close()
+
+    @abstractmethod
+    def rebuild(self) -> bool:
+        """Leaves no byte of what was deleted; False where a reader elsewhere was in the way."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes every connection that is not in use."""
+
+    def change(self, name: str, *params: Value) -> int:
+        """Runs a statement by its name in a transaction of its own; how many rows it changed."""
+        with self.write() as db:
+            return db.changed(name, *params)
 
     def mark(self, name: str) -> int:
         """A number that the store keeps about itself."""
         return int(self.fetch("mark", name)[0][0])
 
-    def _new_reader(self) -> Reader:
-        if self._closed:
-            raise self._no_longer_open()
-        with explained(self.path):
-            reader = self._connect()
-            reader.create_scalar_function(RULED_OUT, reader.asked, 1)
-            reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
-            return reader
 
-    def rebuild(self) -> bool:
-        """Writes the whole file anew, so that no deleted byte is left in it or in its log.
-
-        `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False
-        where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
-        """
-        with self._turn, explained(self.path):
-            if self._closed:
-                raise self._no_longer_open()
-            self._sync(durable=True)
-            self._writer.execute("VACUUM")
-            ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return not busy
-
-    def close(self) -> None:
-        """Closes every connection that is not in use; the last one empties the log into the file."""
-        with self._turn:
-            self._closed = True
-            idle, self._readers = self._readers, deque(maxlen=0)  # which keeps none that comes back later
-            while idle:
-                idle.pop().close()
-            self._writer.close()
-
-    def _no_longer_open(self) -> Unavailable:
-        return Unavailable(f"{self.path} has been closed")
-
-    def _connect(self) -> Reader:
-        """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""
-        db = Reader(os.fspath(self.path))
-        try:
-            self._refuse_what_is_not_ours(db)
-            # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
-            db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            db.create_scalar_function(
-                "alcove_instant", lambda *texts: parse_instant(str(texts[0])), 1, deterministic=True
-            )
-            self._switch_to_wal(db)
-            db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -8192")
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _switch_to_wal(self, db: apsw.Connection) -> None:
-        """SQLite asks no busy handler here, so processes that open a new file together ask again."""
-        patience = _Patience(self._busy_timeout)
-        for tries in itertools.count():
-            try:
-                ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
-                break
-            except apsw.BusyError:
-                if not patience(tries):
-                    raise
-        if mode != "wal":
-            raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
-
-    def _refuse_what_is_not_ours(self, db: apsw.Connection) -> None:
-        db.set_busy_handler(_Patience(self._busy_timeout))
-        if db.readonly("main"):
-            raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
-        db.execute("BEGIN")  # one look: another process may be making it at this moment
-        mark, version = pragma(db, "application_id"), pragma(db, "user_version")
-        empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-        db.execute("ROLLBACK")
-        if mark == 0 and empty:
-            return  # nobody's yet
-        refuse_foreign(self.path, mark, version)
-
-    def _migrate(self, on_create: Callable[[], None]) -> None:
-        """Brings the schema to this program's version; a new file's key is made in the same step."""
-        scripts = migrations()
-        if pragma(self._writer, "user_version") == len(scripts):
-            return
-        with self.write() as db:
-            version = pragma(db, "user_version")
-            if version == 0:
-                on_create()
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            for script in scripts[version:]:
-                db.execute(script)
-            db.execute(f"PRAGMA user_version = {len(scripts)}")
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turns the driver's errors over a file into ours."""
-    try:
-        yield
-    except apsw.Error as error:
-        raise _explain(error, path) from error
-
-
-def refuse_foreign(path: Path, mark: int, version: int) -> None:
-    """Raises unless these marks are those of a store that this program can read."""
-    if mark != APPLICATION_ID:
-        raise StoreError(f"{path} is another program's database, not an Alcove store")
-    if version > len(migrations()):
-        raise StoreError(f"{path} was made by a newer Alcove (schema {version}); upgrade first")
-
-
-def _make(path: Path) -> None:
-    """Makes an empty file that only its owner can read, unless there is one; SQLite's log gets its mode.
-
-    One thread at a time: when a file is closed, this process loses its other locks on it.
-    """
-    with _making, suppress(OSError):  # SQLite explains what is in the way
-        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-class _Patience:
-    """A busy handler that asks again every millisecond or so, until the time-out."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._deadline = 0.0
-
-    def __call__(self, tries: int) -> bool:
-        if tries == 0:
-            self._deadline = time.monotonic() + self._seconds
-        time.sleep(min(0.0005 * (tries + 1), 0.005))
-        return time.monotonic() < self._deadline
-
-
-def pragma(db: apsw.Connection, name: str) -> int:
-    ((value,),) = db.execute(f"PRAGMA {name}")
-    return int(value)
-
-
-def _explain(error: apsw.Error, path: Path) -> Exception:
-    match error:
-        case apsw.InterruptError():
-            return cancellation.Cancelled()
-        case apsw.BusyError() | apsw.LockedError():
-            return Unavailable(f"{path} is busy: another process held it for too long")
-        case apsw.FullError():
-            return Unavailable(f"{path}: the disk is full; nothing of this write was kept")
-        case apsw.ReadOnlyError():
-            return Unavailable(f"{path} is read-only: Alcove needs to write to it")
-        case apsw.CantOpenError():
-            return StoreError(f"{path} cannot be opened: is its folder there, and may this user write to it?")
-        case apsw.NotADBError() | apsw.CorruptError():
-            return StoreError(f"{path} is not a database, or it is damaged; restore it from a backup")
-        case apsw.IOError():
-            return Unavailable(f"{path}: the disk refused ({error}); nothing of this write was kept")
-        case _:
-            return AlcoveError(f"{path}: {error}")
+def pairs(file: str) -> Iterator[tuple[str, str, str]]:
+    """The checks of a file: what each compares, the statement that counts, and the one that finds."""
+    for name, script in load(file).items():
+        count, finding = script.split(";")
+        yield name, count, finding

@@ -19,10 +19,11 @@ from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
-from alcove.engine.database import RULED_OUT, SQL, Database, Findings, RuledOut, findings
+from alcove.engine.database import Findings, RuledOut
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import Locks
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
+from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.filters import Params
 
@@ -43,7 +44,7 @@ class Engine(file_copy.DataKeys):
         observer: Observer | None = None,
     ) -> None:
         self._clock = clock
-        self._db = Database(path, busy_timeout=busy_timeout, on_create=on_create)
+        self._db = SqliteDatabase(path, busy_timeout=busy_timeout, on_create=on_create)
         self._fetch = self._db.fetch
         self.index = SearchIndex(self._db)
         self.admin = Administration(self._db, clock)
@@ -91,28 +92,27 @@ class Engine(file_copy.DataKeys):
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
         params: Params = [scope.low, scope.high, moment]
         where = scope.sql(params)
-        if ruled_out:
-            where = f"NOT {RULED_OUT}(seq) AND {where}"
-        return map(Row._make, self._db.stream(SQL[statement].format(where=where), params, ruled_out))
+        return map(Row._make, self._db.stream(statement, params, ruled_out, where=where))
 
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
         along = "authored" if scope.by_author else "live"
-        statement = SQL["scan_page"].format(where=scope.sql(params), along=along)
-        return some_rows(self._db.stream(statement, [*params, limit]), limit, most=PIECE_BYTES)[0]
+        where = scope.sql(params)
+        found = self._db.stream("scan_page", [*params, limit], where=where, along=along)
+        return some_rows(found, limit, most=PIECE_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         """In order; with an owner, only theirs, and at the cost of those."""
         whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
         params: Params = [*named, scope.low, scope.high, now]
-        statement = SQL["namespaces"].format(where=scope.sql(params), whose=whose)
-        return (ns for (ns,) in self._db.stream(statement, params))
+        where = scope.sql(params)
+        return (ns for (ns,) in self._db.stream("namespaces", params, where=where, whose=whose))
 
     def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
         """The versions of a key below a revision, newest first."""
-        return map(Row._make, self._db.stream(SQL["history"], [ns, key, below]))
+        return map(Row._make, self._db.stream("history", [ns, key, below]))
 
     def events(
         self,
@@ -138,12 +138,14 @@ class Engine(file_copy.DataKeys):
                 where.append(f"created_at {sign} ?")
                 params.append(moment)
         near = not scope.low or self.last_seq() - position < NEAR_THE_END
-        statement = SQL["events_by_seq" if near else "events_by_subtree"].format(where=" AND ".join(where))
-        return some_rows(self._db.stream(statement, [*params, limit + 1]), limit, most=most)
+        way = "events_by_seq" if near else "events_by_subtree"
+        found = self._db.stream(way, [*params, limit + 1], where=" AND ".join(where))
+        return some_rows(found, limit, most=most)
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]
-        ((found,),) = self._db.stream(SQL["count"].format(where=scope.sql(params)), params)
+        where = scope.sql(params)
+        ((found,),) = self._db.stream("count", params, where=where)
         return int(found)
 
     def last_seq(self) -> int:
@@ -171,7 +173,7 @@ class Engine(file_copy.DataKeys):
         with self._db.write() as db:
             transaction = Transaction(db, self._clock)
             for seq in found:
-                if row := db.execute(SQL["still_live"], seq).fetchone():
+                if row := db.run("still_live", seq).fetchone():
                     transaction.end(Live._make(row), "expired")
                     ended += 1
         self._observer.expired(ended, which=which)  # not what another process ended meanwhile
@@ -179,12 +181,12 @@ class Engine(file_copy.DataKeys):
 
     def purge(self, *, before: int, limit: int) -> int:
         with self._db.write() as db:
-            gone: list[tuple[Any, ...]] = db.execute(SQL["purge"], (before, limit)).fetchall()
+            gone: list[tuple[Any, ...]] = db.run("purge", (before, limit)).fetchall()
             for ns in {ns for _, ns in gone}:
-                db.execute(SQL["forget_namespace"], (ns,))
+                db.run("forget_namespace", (ns,))
             if gone:
-                db.execute(SQL["set_mark"], (before, "history_from"))
-                db.execute(SQL["set_mark"], (max(seq for seq, _ in gone), "purged_seq"))
+                db.run("set_mark", (before, "history_from"))
+                db.run("set_mark", (max(seq for seq, _ in gone), "purged_seq"))
             return len(gone)
 
     def purge_kept_answers(self, *, before: int) -> int:
@@ -197,13 +199,13 @@ class Engine(file_copy.DataKeys):
     ) -> DataKey | None:
         """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more."""
         with self._db.write() as db:
-            db.execute(SQL["add_data_key"], (subject, wrapped, wrapped_by, wipes))
-            found = db.execute(SQL["data_key_of"], (subject,)).fetchone()
+            db.run("add_data_key", (subject, wrapped, wrapped_by, wipes))
+            found = db.run("data_key_of", (subject,)).fetchone()
             return DataKey._make(found) if found else None
 
     def rewrap(self, keys: Sequence[DataKey]) -> None:
         with self._db.write() as db:
-            db.executemany(SQL["rewrap"], [(key.wrapped, key.wrapped_by, key.id) for key in keys])
+            db.run_each("rewrap", [(key.wrapped, key.wrapped_by, key.id) for key in keys])
 
     # Inspection
 
@@ -215,7 +217,7 @@ class Engine(file_copy.DataKeys):
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
         seq = 0
-        while page := some_rows(self._db.stream(SQL["every_version"], [seq, 1000]), 1000)[0]:
+        while page := some_rows(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
             yield from page
             seq = page[-1].seq
 
@@ -229,9 +231,9 @@ class Engine(file_copy.DataKeys):
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
-            yield from findings(db, "checks.sql")
+            yield from db.checks("checks.sql")
 
     def notices(self) -> Findings:
         """The same for what is odd without being wrong."""
         with self._db.snapshot() as db:
-            yield from findings(db, "doctor_notices.sql")
+            yield from db.checks("doctor_notices.sql")

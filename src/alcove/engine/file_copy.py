@@ -13,8 +13,9 @@ from urllib.parse import quote
 import apsw
 
 from alcove.core.errors import StoreError, Unavailable
-from alcove.engine.database import SQL, explained, pragma, refuse_foreign
 from alcove.engine.rows import Copied, DataKey, Row, Summary
+from alcove.engine.sqlite import explained, pragma, refuse_foreign
+from alcove.engine.statements import SQL
 
 _PAGES = 1024
 """A step of the copy: 4 MiB, so that progress shows and nothing waits long for its turn."""

@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import apsw
-
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
-from alcove.engine.database import SQL, Database, Findings, changed, findings
+from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
 from alcove.store.admin_records import ParkedItem
 from alcove.store.filters import Filter, Params
@@ -40,8 +38,8 @@ class SearchIndex:
         At most `limit`, and of `size` bytes in all unless the first is larger.
         """
         with self._db.write(durable=False) as db:
-            db.execute(SQL["reach"])
-            return [*map(TextToIndex._make, db.execute(SQL["claim"], (until, now, limit, size)))]
+            db.run("reach")
+            return [*map(TextToIndex._make, db.run("claim", (until, now, limit, size)))]
 
     def next_due(self) -> int | None:
         """When the next text may be claimed."""
@@ -59,27 +57,27 @@ class SearchIndex:
         they wait for its vectors instead.
         """
         with self._db.write(durable=False) as db:
-            if db.execute(SQL["serving"]).fetchone() != (embedder,):
-                db.executemany(SQL["postpone"], [(0, None, 1, piece.text.seq) for piece in pieces])
+            if db.run("serving").fetchone() != (embedder,):
+                db.run_each("postpone", [(0, None, 1, piece.text.seq) for piece in pieces])
                 return False
             for text, body, size, rest in pieces:
                 begin = (text.seq, text.field, text.window)
                 # Where nothing is changed, somebody else was faster, or the text is gone.
-                if rest is None and changed(db, "last_piece", *begin):
-                    db.execute(SQL["add_vectors"], (text.seq, embedder, body))
-                elif rest is not None and changed(db, "next_piece", size, *rest, *begin):
-                    db.execute(SQL["add_piece"], (text.seq, body))
+                if rest is None and db.changed("last_piece", *begin):
+                    db.run("add_vectors", (text.seq, embedder, body))
+                elif rest is not None and db.changed("next_piece", size, *rest, *begin):
+                    db.run("add_piece", (text.seq, body))
             return True
 
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
         with self._db.write(durable=False) as db:
-            db.executemany(SQL["add_vectors"], [(seq, embedder, body) for seq, body in bodies])
+            db.run_each("add_vectors", [(seq, embedder, body) for seq, body in bodies])
 
     def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
         with self._db.write(durable=False) as db:
-            db.executemany(SQL["postpone"], [(due, error, not counted, seq) for seq in seqs])
+            db.run_each("postpone", [(due, error, not counted, seq) for seq in seqs])
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
@@ -122,14 +120,14 @@ class SearchIndex:
         Those that could not be made are parked, each with what was wrong.
         """
         with self._db.write() as db:
-            found = db.execute(SQL["unembedded"], (embedder, 0, len(parked) + 1, FOR_EVER))
+            found = db.run("unembedded", (embedder, 0, len(parked) + 1, FOR_EVER))
             missing: list[int] = [seq for seq, _ in found]
             if not parked.keys() >= {*missing}:
                 return False
-            db.execute(SQL["serve"], (embedder,))
-            db.execute(SQL["drop_other_vectors"], (embedder,))
-            db.execute("DELETE FROM to_index")
-            db.executemany(SQL["park"], [(seq, parked[seq]) for seq in missing])
+            db.run("serve", (embedder,))
+            db.run("drop_other_vectors", (embedder,))
+            db.run("empty_queue")
+            db.run_each("park", [(seq, parked[seq]) for seq in missing])
             return True
 
     def some_vectors(self, embedder: str) -> bytes | None:
@@ -144,7 +142,7 @@ class SearchIndex:
     def check(self) -> Findings:
         """Each check of vectors against memories: what, how many, and what is wrong."""
         with self._db.snapshot() as db:
-            yield from findings(db, "vectors.sql")
+            yield from db.checks("vectors.sql")
 
     # What is there
 
@@ -156,7 +154,7 @@ class SearchIndex:
         found: list[Namespace] = []
         low = scope.low
         with self._db.read() as db:
-            while (ns := db.execute(SQL["next_owned"], (scope.owner, low, scope.high)).get) is not None:
+            while (ns := db.run("next_owned", (scope.owner, low, scope.high)).get) is not None:
                 found.append(Namespace.decode(ns).owned_root())
                 low = found[-1].subtree()[1]
         return found
@@ -180,22 +178,23 @@ class SearchIndex:
         with self._db.snapshot() as db:
             state, place, live = _state(db), (scope.low, scope.high), None
             written, given = state.seq - since.seq, state.vectors - since.vectors
-            statement = SQL["superseded"].format(along=_along(written, "history"))
-            superseded = [seq for (seq,) in db.execute(statement, (*place, since.seq))]
+            found = db.run("superseded", (*place, since.seq), along=_along(written, "history"))
+            superseded = [seq for (seq,) in found]
             came = [
                 *_came(db, scope, embedder, since.seq, _along(written, "live")),
                 *_came(db, scope, embedder, since.vectors, _along(given, "vectors_of"), which="embedded"),
             ]
             if state.erased != since.erased:
-                live = [seq for (seq,) in db.execute(SQL["live"], place)]
-            expiries = [(seq, at) for seq, at in db.execute(SQL["expiring"], (*place, since.touches))]
+                live = [seq for (seq,) in db.run("live", place)]
+            expiries = [(seq, at) for seq, at in db.run("expiring", (*place, since.touches))]
             latest = {text.seq: text for text in came}
             return rows.Change(state, [*latest.values()], superseded, live, expiries)
 
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
-        return [seq for (seq,) in self._db.stream(SQL["fitting"].format(where=scope.sql(params)), params)]
+        where = scope.sql(params)
+        return [seq for (seq,) in self._db.stream("fitting", params, where=where)]
 
     def without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
         """What a scope shows that has no text, among the first `most` of its subtree.
@@ -206,17 +205,19 @@ class SearchIndex:
         if live <= texts:
             return iter(())
         params: Params = [scope.low, scope.high, most, now]
-        return map(Row._make, self._db.stream(SQL["without_text"].format(where=scope.sql(params)), params))
+        where = scope.sql(params)
+        return map(Row._make, self._db.stream("without_text", params, where=where))
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
         moment = (FOR_EVER, now) if at is None else (at, at)
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]
-        return map(Row._make, self._db.stream(SQL["found"].format(where=scope.sql(params)), params))
+        where = scope.sql(params)
+        return map(Row._make, self._db.stream("found", params, where=where))
 
 
-def _state(db: apsw.Connection) -> rows.IndexState:
-    return rows.IndexState._make(db.execute(SQL["state"]).fetchall()[0])
+def _state(db: Connection) -> rows.IndexState:
+    return rows.IndexState._make(db.run("state").fetchall()[0])
 
 
 def _along(ahead: int, index: str) -> str:
@@ -225,8 +226,8 @@ def _along(ahead: int, index: str) -> str:
 
 
 def _came(
-    db: apsw.Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
+    db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
 ) -> Iterator[Text]:
     params: Params = [scope.low, scope.high, after, embedder]
-    statement = SQL[which].format(where=replace(scope, filter=Filter()).sql(params), along=along)
-    return map(Text._make, db.execute(statement, params))
+    where = replace(scope, filter=Filter()).sql(params)
+    return map(Text._make, db.run(which, params, where=where, along=along))

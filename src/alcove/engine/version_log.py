@@ -6,15 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import apsw
-
 from alcove.core.clock import DAY, Clock
 from alcove.core.cursor import MOST_BYTES
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import Kind
 from alcove.engine import rows
-from alcove.engine.database import SQL
+from alcove.engine.database import Connection, Value
 from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
 
 NOBODY = Writer(None, None, None)
@@ -59,10 +57,10 @@ class Transaction:
 
     __slots__ = ("_db", "at", "documents")
 
-    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, db: Connection, clock: Clock) -> None:
         """At the clock's time, but always later than what is written already."""
         self._db = db
-        found: tuple[int, int | None] = db.execute(SQL["begin"]).get
+        found: tuple[int, int | None] = db.run("begin").get
         self.documents, last = found
         self.at = clock() if last is None else max(clock(), last + 1)
 
@@ -70,13 +68,14 @@ class Transaction:
         """Does every operation in order, or raises and has done none of them."""
         if len(operations) == 1 and not once:
             return [self._do(operations[0], 0)]
-        self._db.execute("SAVEPOINT one")
+        self._db.run("begin_one")
         try:
             outcome = self._run(operations, once)
         except (AlcoveError, DataKeyGone):
-            self._db.execute("ROLLBACK TO one; RELEASE one")
+            self._db.run("undo_one")
+            self._db.run("end_one")
             raise
-        self._db.execute("RELEASE one")
+        self._db.run("end_one")
         return outcome
 
     def _run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
@@ -87,7 +86,7 @@ class Transaction:
             if not self._one("data_key_exists", once.data_key):
                 raise DataKeyGone
             answer = (once.user, once.token, self.at, once.data_key, once.seal(done))
-            self._db.execute(SQL["keep_answer"], answer)
+            self._db.run("keep_answer", answer)
         return done
 
     def _rows(self, operations: Sequence[RowOperation]) -> list[Row | None]:
@@ -111,7 +110,7 @@ class Transaction:
 
     def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
-        self._db.execute(SQL["end"], (self.at, live.seq))
+        self._db.run("end", (self.at, live.seq))
         tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
                      *writer, None, None, live.attributes, None, None, None, None)  # fmt: skip
         return self._append(tombstone, live.owner, ended_at=self.at)
@@ -142,9 +141,9 @@ class Transaction:
             raise DataKeyGone
         revision = self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
         if newest.live:
-            self._db.execute(SQL["end"], (self.at, newest.live.seq))
+            self._db.run("end", (self.at, newest.live.seq))
         elif not newest.namespace_known:
-            self._db.execute(SQL["know_namespace"], (put.ns, put.owner))
+            self._db.run("know_namespace", (put.ns, put.owner))
         expires_at = self.at + put.ttl if put.until is None and put.ttl is not None else put.until
         original_at, added_at = self._past(put.original_at), self._past(put.added_at)
         if newest.live:
@@ -174,10 +173,10 @@ class Transaction:
         if not live:
             raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
         if touch.refresh:
-            self._db.execute(SQL["refresh"], (self.at, live.seq))
+            self._db.run("refresh", (self.at, live.seq))
         else:
             expires_at = None if touch.ttl is None else self.at + touch.ttl
-            self._db.execute(SQL["set_expiry"], (expires_at, touch.ttl, live.seq))
+            self._db.run("set_expiry", (expires_at, touch.ttl, live.seq))
         row = self._do(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 
@@ -193,7 +192,7 @@ class Transaction:
         return row
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
-        found: tuple[Any, ...] = self._db.execute(SQL["newest"], (ns, key, data_key)).get
+        found: tuple[Any, ...] = self._db.run("newest", (ns, key, data_key)).get
         namespace_known, data_key_exists = found[-2:]
         if found[0] is None:
             return Newest(None, None, 0, None, namespace_known, data_key_exists)
@@ -208,11 +207,11 @@ class Transaction:
 
     def _append(self, version: tuple[Any, ...], owner: str | None, *, ended_at: int | None) -> Row:
         """Appends a version, which has the fields of a `Row` after its number."""
-        self._db.execute(SQL["append"], (*version, owner, ended_at))
-        return Row(self._db.last_insert_rowid(), *version)
+        self._db.run("append", (*version, owner, ended_at))
+        return Row(self._db.added(), *version)
 
-    def _one(self, name: str, *params: apsw.SQLiteValue) -> tuple[Any, ...] | None:
-        return self._db.execute(SQL[name], params).fetchone()
+    def _one(self, name: str, *params: Value) -> tuple[Any, ...] | None:
+        return self._db.run(name, params).fetchone()
 
 
 def _expect(expected: int, live: Live | None, ns: bytes, key: bytes) -> None:

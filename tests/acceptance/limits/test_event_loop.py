@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from alcove.agents import spec_loading
-from alcove.engine.database import Database
+from alcove.engine.sqlite import SqliteDatabase
 from alcove.server import application, logs
 from alcove.server.config import ServeConfig
 from alcove.server.routes import Resource
@@ -47,16 +47,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServeConfig:
 def written_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where from the write lock was asked for on an event loop, as it happens."""
     found: list[str] = []
-    write = Database.write
+    write = SqliteDatabase.write
 
     @contextmanager
-    def noted(database: Database) -> Iterator[apsw.Connection]:
+    def noted(database: SqliteDatabase) -> Iterator[apsw.Connection]:
         if on_a_loop():
             found.append("".join(traceback.format_stack(limit=12)))
         with write(database) as db:
             yield db
 
-    monkeypatch.setattr(Database, "write", noted)
+    monkeypatch.setattr(SqliteDatabase, "write", noted)
     return found
 
 

@@ -13,7 +13,7 @@ from alcove import (
     NotFound,
     StoreError,
 )
-from alcove.engine import database
+from alcove.engine import sqlite
 from alcove.upkeep.wipe_ledger import Ledger, Note
 from tests.support.aging import aged
 from tests.support.clock import ManualClock
@@ -66,7 +66,7 @@ def test_a_cursor_from_the_time_that_was_lost_misses_nothing(memory: Alcove, pat
         assert [e.key for e in again.as_user("al").events(AL, after_cursor=cursor).events] == ["after"]
 
 
-@pytest.mark.parametrize("version", range(1, len(database.migrations()) + 1))
+@pytest.mark.parametrize("version", range(1, len(sqlite.migrations()) + 1))
 def test_a_backup_of_an_older_schema_is_brought_forward_and_forgets(
     memory: Alcove, path: Path, to: Path, version: int
 ) -> None:

@@ -98,6 +98,9 @@ DELETE FROM vectors WHERE embedder = ?
 DELETE FROM vectors WHERE embedder != ?
     OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.seq = vectors.seq AND v.ns = vectors.ns AND v.ended_at IS NULL)
 
+-- name: empty_queue
+DELETE FROM to_index
+
 -- name: park
 INSERT INTO to_index (seq, due, error, writer, size)
 SELECT seq, NULL, ?2, user, length(CAST(index_text AS BLOB)) FROM versions WHERE seq = ?1 AND ended_at IS NULL

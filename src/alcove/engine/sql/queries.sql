@@ -13,6 +13,16 @@ FROM (SELECT 1) LEFT JOIN versions ON seq = (
 -- What a transaction begins with: the newest document, and the time of the last version, which no later one may precede.
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1) FROM marks WHERE name = 'documents'
 
+-- name: begin_one
+-- One submission of several operations, of which all are done or none.
+SAVEPOINT one
+
+-- name: undo_one
+ROLLBACK TO one
+
+-- name: end_one
+RELEASE one
+
 -- name: append
 -- In the order of rows.Row, without `seq`, which is given here.
 INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
