@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from tests.support.bag import Bag
+from tests.support.json_service import answering
 from tests.support.service import free_port
 
 POISON = "poison"
@@ -29,25 +30,11 @@ class Embeddings:
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
-        embeddings = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status, answer = embeddings.answer(body)
-                self.send_response(status)
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
         class Server(ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
                 """A client that did not wait is what these tests are about."""
 
-        self._server = Server(("127.0.0.1", self.port), Handler)
+        self._server = Server(("127.0.0.1", self.port), answering(lambda body, _: self.answer(body)))
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:

@@ -101,7 +101,7 @@ def asked_of(model: MiniLM, text: str) -> Question:
 def test_tokens_are_a_signal_that_can_be_told_and_turned_off(model: MiniLM) -> None:
     corpus, question = corpus_of(model, TEXTS), asked_of(model, "what happened to my bicycle?")
     hits = rank(corpus, question, limit=4, explain=True)
-    assert max(hit.signals["tokens"][1] for hit in hits) == pytest.approx(DEFAULT.tokens)
+    assert max(hit.signals["tokens"].score for hit in hits) == pytest.approx(DEFAULT.tokens)
     (best, *_) = rank(corpus, question, limit=4, explain=True, ranking=DEFAULT.without("tokens"))
     assert "tokens" not in best.signals
     (best, *_) = rank(corpus, question, limit=4, explain=True, mode="keyword")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.core.records import Mode
+from alcove.core.records import Mode, Signal
 from alcove.search.corpus import Corpus
 from alcove.search.ranking import DEFAULT, Hit, rank
 from alcove.search.terms import Item, Lexicon, Question
@@ -146,9 +146,32 @@ def test_a_hit_says_why() -> None:
         corpus, Question.of("Ann tea", np.eye(DIMENSIONS, dtype=np.float32)[0]), limit=3, explain=True
     )
     assert hits[0].id == 0
-    assert hits[0].signals["words"] == (1, 1.0)
-    assert hits[0].signals["names"][0] == 1
-    assert hits[0].fused == pytest.approx(sum(score for _, score in hits[0].signals.values()))
+    assert (hits[0].signals["words"].rank, hits[0].signals["words"].score) == (1, 1.0)
+    assert hits[0].signals["names"].rank == 1
+    assert hits[0].fused == pytest.approx(sum(signal.score for signal in hits[0].signals.values()))
+
+
+def test_a_hit_says_by_which_numbers_its_words_were_weighed() -> None:
+    """How far long and short texts are levelled, and how far words are trusted: less, the less they match."""
+
+    def rules(corpus: Corpus, asked: str, mode: Mode = "hybrid") -> dict[str, float]:
+        vector = np.eye(DIMENSIONS, dtype=np.float32)[0]
+        return (
+            rank(corpus, Question.of(asked, vector), limit=1, mode=mode, explain=True)[0]
+            .signals["words"]
+            .rules
+        )
+
+    alike, mixed = corpus_of("green tea", "red lamp"), corpus_of("green tea", "red lamp " * 40)
+    assert rules(alike, "tea") == {"levelling": 0, "trust": 1, "neighbours": 0}
+    assert rules(mixed, "tea")["levelling"] == mixed.postings.levelling > 0.5
+    assert rules(alike, "tea kettle stove")["trust"] < 0.7
+    assert rules(alike, "tea kettle stove", "keyword")["trust"] == 1
+
+
+def test_by_meaning_alone_no_rule_decides() -> None:
+    (hit, *_) = rank(Corpus.of([item(1)]), question(1), limit=1, mode="semantic", explain=True)
+    assert hit.signals["meaning"].rules == {}
 
 
 def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> None:
@@ -160,7 +183,7 @@ def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> 
         ]
         hits = rank(Corpus.of(items), Question.of("word3"), limit=9, explain=True)
         assert hits[0].id == 3
-        return {hit.id: hit.signals["company"][1] for hit in hits}[3] / (hits[0].fused)
+        return {hit.id: hit.signals["company"].score for hit in hits}[3] / (hits[0].fused)
 
     assert lift(20) > 0.2
     assert lift(500) < 0.05
@@ -176,8 +199,8 @@ def test_words_count_less_the_less_of_the_question_they_match() -> None:
     )
     words = ["due"]
     for more in ("goal", "money", "plan"):
-        (_, weight), *_ = (
-            hit.signals["words"]
+        weight, *_ = (
+            hit.signals["words"].score
             for hit in rank(corpus, Question.of(" ".join(words), asked), limit=3, explain=True)
             if hit.id == 0
         )
@@ -192,15 +215,19 @@ def test_neighbours_count_in_a_talk_of_short_turns_and_not_among_long_texts() ->
     """A turn of a few words needs the one before to be understood; a page does not."""
     subjects = [f"{a}{b}" for a in "bcdfghkl" for b in ("anjo", "erit", "olum", "ufes")]
 
-    def windows(filler: str) -> float:
+    def windows(filler: str) -> Signal:
         texts = [f"{s} {s} {filler}" if n % 2 else f"and {s} {filler}" for s in subjects for n in range(2)]
         corpus = corpus_of(*texts)
         assert corpus.order_matters
         hits = rank(corpus, Question.of(subjects[3]), limit=12, explain=True)
-        return next(hit.signals["words"][1] for hit in hits if hit.id == 2 * 3 + 2)
+        beside = next(hit for hit in hits if hit.id == 2 * 3 + 2)
+        assert beside.signals["substance"].rules == {"brevity": beside.signals["words"].rules["neighbours"]}
+        return beside.signals["words"]
 
-    assert windows("") > 0.2
-    assert windows(" ".join(f"w{n}" for n in range(200))) < 0.01
+    short, long = windows(""), windows(" ".join(f"w{n}" for n in range(200)))
+    assert (short.score > 0.2, short.rules["neighbours"]) == (True, 1)
+    assert long.score < 0.01
+    assert long.rules["neighbours"] < 0.01
 
 
 def test_what_all_texts_have_in_common_says_nothing() -> None:
@@ -215,6 +242,6 @@ def test_what_all_texts_have_in_common_says_nothing() -> None:
     vector = 0.9 * common + 0.436 * asked
     assert ids(rank(corpus, Question.of("zzz", vector), limit=1, mode="semantic")) == [1]
     by_meaning = rank(corpus, Question.of("zzz", vector), limit=len(corpus), explain=True)
-    shares = {hit.id: hit.signals["meaning"][1] for hit in by_meaning}
+    shares = {hit.id: hit.signals["meaning"].score for hit in by_meaning}
     assert shares[0] == pytest.approx(DEFAULT.meaning)
     assert shares[1] < 0.5 * DEFAULT.meaning

@@ -17,7 +17,7 @@ from alcove.cli.store import by_cursor, by_offset, command, given, namespace, ob
 from alcove.core.clock import checked_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, Entry, Event, Index, Memory, Result, Version
+from alcove.core.records import KINDS, Entry, Event, Index, Memory, Result, Signal, Version
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -188,7 +188,12 @@ def search(
 
 def _why(memory: Memory) -> str:
     signals = (memory.explain or {}).items()
-    return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}" for name, signal in signals)
+    return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}{_rules(signal)}" for name, signal in signals)
+
+
+def _rules(signal: Signal) -> str:
+    numbers = ", ".join(f"{rule} {number:.2f}" for rule, number in signal.rules.items())
+    return f" ({numbers})" if numbers else ""
 
 
 @command("list", takes="filter, as_of, limit, offset")

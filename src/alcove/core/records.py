@@ -70,11 +70,15 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Whether it can be found by meaning, of a write that waited for that; None for all others."""
 
 
-class Signal(Struct, frozen=True, gc=False):
-    """What one mechanism of ranking made of an item: its place by that alone, and what it added."""
+class Signal(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What one mechanism of ranking made of an item: its place by that alone, and what it added.
+
+    `rules` has the numbers that its weight follows from, which are the same for all that a search finds.
+    """
 
     rank: int
     score: float
+    rules: dict[str, float] = {}
 
 
 class Memory(Entry, frozen=True, kw_only=True, gc=False):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.core.records import Mode
+from alcove.core.records import Mode, Signal
 from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.dates import DAY, Span
 from alcove.search.embedders import Matrix
@@ -71,7 +71,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """An item that was found, and why: `signals` has each one's (rank, score) if asked for."""
+    """An item that was found, and why: `signals`, if asked for."""
 
     id: Hashable
     score: float | None
@@ -81,7 +81,7 @@ class Hit:
     """The cosine itself."""
     relevance: float | None = None
     """How likely it is to answer the question, from 0 to 1."""
-    signals: dict[str, tuple[int, float]] = field(default_factory=dict)
+    signals: dict[str, Signal] = field(default_factory=dict)
 
 
 DEFAULT = Ranking()
@@ -153,11 +153,12 @@ class _Scorer:
             last = np.float32(-2 if unranked else -np.inf)  # no cosine is below -1
             known = np.where(np.isnan(cosines), last, cosines)
             order = best_rows(np.where(fitting, known, np.float32(-np.inf)), limit)
-            return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {})
+            return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {}, {})
         words, holding, full = self._words()
-        signals = {"words": _scaled(words)}
+        signals, trust = {"words": _scaled(words)}, 1.0
         if mode == "hybrid" and self._question.vector is not None:
-            signals["words"] *= np.float32(_trust(words, full))
+            trust = _trust(words, full)
+            signals["words"] *= np.float32(trust)
             signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(centred))
         signals |= self._context()
         fused = np.sum(list(signals.values()), axis=0)
@@ -169,7 +170,8 @@ class _Scorer:
             fused = fused + found
         allowed = fitting & holding if mode == "keyword" else fitting
         fused = np.where(allowed, fused, -np.inf)
-        return self._hits(self._order(fused, limit), fused, cosines, signals if explain else {})
+        order = self._order(fused, limit)
+        return self._hits(order, fused, cosines, signals if explain else {}, self._rules(trust))
 
     def _words(self) -> tuple[Matrix, Mask, float]:
         """BM25; each of the question's words counts once, as itself or a related word, at the best place.
@@ -295,7 +297,24 @@ class _Scorer:
             np.maximum(worst, np.float32(self._ranking.diversity) * likeness, out=worst)
         return np.append(pool[chosen], rest)
 
-    def _hits(self, order: Rows, fused: Matrix, cosines: Matrix, signals: dict[str, Matrix]) -> list[Hit]:
+    def _rules(self, trust: float) -> dict[str, dict[str, float]]:
+        """The numbers that followed from the texts and the question, by the signals that they decide on."""
+        neighbours = self._brevity if self._windows else 0.0
+        levelling = self._corpus.postings.levelling
+        return {
+            "words": {"levelling": levelling, "trust": trust, "neighbours": neighbours},
+            "meaning": {"neighbours": neighbours},
+            "substance": {"brevity": self._brevity},
+        }
+
+    def _hits(
+        self,
+        order: Rows,
+        fused: Matrix,
+        cosines: Matrix,
+        signals: dict[str, Matrix],
+        rules: dict[str, dict[str, float]],
+    ) -> list[Hit]:
         told = {name: (values, values[self._passing]) for name, values in signals.items()}
         ids, found = self._corpus.columns.id[order].tolist(), fused[order].tolist()
         relevance: list[float | None] = [None] * len(order)
@@ -310,7 +329,11 @@ class _Scorer:
                 fused=value,
                 relevance=relevant,
                 signals={
-                    name: (1 + int(np.count_nonzero(passing > values[row])), float(values[row]))
+                    name: Signal(
+                        1 + int(np.count_nonzero(passing > values[row])),
+                        float(values[row]),
+                        rules.get(name, {}),
+                    )
                     for name, (values, passing) in told.items()
                 },
             )

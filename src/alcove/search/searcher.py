@@ -15,7 +15,7 @@ import numpy as np
 from alcove.core.clock import SECOND, Clock
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
-from alcove.core.records import Mode
+from alcove.core.records import Mode, Signal
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.calibration import Calibration, Relevance, most_relevant
@@ -218,7 +218,7 @@ class Searcher:
         hits = [first[id] for id in order]
         if explain:
             hits = [
-                replace(hit, signals={**hit.signals, "reranker": (n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
+                replace(hit, signals={**hit.signals, "reranker": Signal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
                 for n, hit in enumerate(hits, 1)
             ]
         return [*hits, *best[FIRST:]], None

@@ -14,7 +14,7 @@ from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import KeyDestroyed, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
-from alcove.core.records import Author, Deletion, Entry, Event, Memory, Signal, Version
+from alcove.core.records import Author, Deletion, Entry, Event, Memory, Version
 from alcove.engine.rows import Row
 from alcove.vault import Vault
 
@@ -112,8 +112,7 @@ class Opener:
 
     def hit(self, row: Row, hit: Hit, *, similarity: bool) -> Memory:
         """A memory that a search found, with its score and why, and its cosine where that is asked for."""
-        explain = {name: Signal(*why) for name, why in hit.signals.items()} or None
-        cosine = hit.similarity if similarity else None
+        cosine, explain = hit.similarity if similarity else None, hit.signals or None
         return structs.replace(
             self.memory(row), score=hit.score, relevance=hit.relevance, explain=explain, similarity=cosine
         )

@@ -42,6 +42,9 @@ def test_put_indexes_texts_of_the_value(command: Command, words: list[str], inde
     command.run("put", command.room, "tea", "text=mint tea", 'made={"by": "Ann"}', "cups=3", *words)
     assert command.json("get", command.room, "tea")["index"] == index
     assert "tea" in command.says("search", command.room, "something to drink")
+    assert "(levelling 0.00, trust " in command.says(
+        "search", command.room, "something to drink", "--explain"
+    )
 
 
 def test_a_search_says_what_to_do_about_memories_that_no_query_finds(command: Command) -> None:

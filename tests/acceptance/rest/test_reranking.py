@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Grant, Principal
 from alcove.search.reranker import FIRST, RemoteReranker
 from tests.support.bag import Bag
+from tests.support.json_service import answering
 
 HOME = Namespace(("user", "noop"))
 
@@ -27,26 +29,15 @@ class Rerankers:
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.answer: tuple[int, bytes] | None = None
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                service.asked.append(body)
-                service.keys.append(self.headers["authorization"])
-                scores = [float(text.split()[-1]) for text in body["documents"]]
-                results = [{"index": n, "relevance_score": score} for n, score in enumerate(scores)]
-                status, answer = service.answer or (200, json.dumps({"results": results[::-1]}).encode())
-                self.send_response(status)
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), answering(self._answer))
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/rerank#judge"
+
+    def _answer(self, body: dict[str, Any], headers: Message) -> tuple[int, bytes]:
+        self.asked.append(body)
+        self.keys.append(headers["authorization"])
+        scores = [float(text.split()[-1]) for text in body["documents"]]
+        results = [{"index": n, "relevance_score": score} for n, score in enumerate(scores)]
+        return self.answer or (200, json.dumps({"results": results[::-1]}).encode())
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ def test_who_waits_for_the_index_finds_by_meaning_at_once(service: Service, room
     assert all(0 <= item["score"] <= 1 for item in answer["items"])
     explained = search(service, room, "green tea", explain=True).json()["items"][0]["explain"]
     assert explained["words"]["rank"] == explained["meaning"]["rank"] == 1
+    assert explained["words"]["rules"].keys() == {"levelling", "trust", "neighbours"}
+    assert explained["tokens"].keys() == {"rank", "score"}
 
 
 def test_what_is_not_to_be_indexed_is_not(service: Service, room: list[str]) -> None:
