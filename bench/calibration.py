@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
-from alcove.search.calibration import Calibration, coverage
+from alcove.search.calibration import Calibration
 from alcove.search.embedders import Embedder, Matrix, character_windows, embed_query, unit
+from alcove.search.matching import coverage
 from alcove.search.minilm import MiniLM
 from alcove.search.postings import Postings
 from alcove.search.terms import Item, Lexicon, Question, documents

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove.search import calibration
-from alcove.search.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration, coverage
+from alcove.search.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration
 from alcove.search.embedders import EmbedderUnavailable, Matrix, embed_query, unit
+from alcove.search.matching import coverage
 from alcove.search.minilm import MiniLM
 from alcove.search.postings import Postings
 from alcove.search.terms import LABEL, Item, Question, documents

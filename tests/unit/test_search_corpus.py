@@ -95,7 +95,7 @@ def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -
     tracemalloc.start()
     corpus = made()
     assert len(corpus.neighbours[1]) == count  # is found now, and held from now on
-    corpus.postings.scores("word1")
+    corpus.postings.weights(*corpus.postings.held("word1"))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held <= corpus.bytes <= 1.2 * held
@@ -127,7 +127,8 @@ def test_bm25_is_the_formula_over_the_subtree() -> None:
     corpus = Corpus.of(
         [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
     )
-    rows, scores = corpus.postings.scores("tea")
+    rows, counts = corpus.postings.held("tea")
+    scores = corpus.postings.weights(rows, counts)
     average = sum(len(text.split()) for text in texts) / len(texts)
     for row, found in zip(rows.tolist(), scores.tolist(), strict=True):
         count, length = texts[row].split().count("tea"), len(texts[row].split())

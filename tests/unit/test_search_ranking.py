@@ -109,20 +109,6 @@ def test_items_of_the_time_that_is_asked_for_come_first() -> None:
     assert ids(rank(corpus, Question.of("where did we most recently meet for tea"), limit=1)) == [3]
 
 
-def test_a_near_duplicate_makes_room() -> None:
-    asked, twin, other = np.eye(DIMENSIONS, dtype=np.float32)[:3]
-    near = 0.82 * asked + 0.572 * twin
-    rows = [near, near, 0.8 * asked + 0.6 * other]
-    items = [
-        Item(id=n, namespace=(), sequence=n, fields={"text": "tea time"}, vectors={"text": row[None]})
-        for n, row in enumerate(rows)
-    ]
-    corpus = Corpus.of(items)
-    question = Question.of("tea", asked)
-    assert ids(rank(corpus, question, limit=3)) == [0, 2, 1]
-    assert ids(rank(corpus, question, limit=3, ranking=DEFAULT.without("diversity"))) == [0, 1, 2]
-
-
 def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -> None:
     corpus = corpus_of("tea and kettle", "garden")
     asked = Question.of("kettle", np.eye(DIMENSIONS, dtype=np.float32)[0])

@@ -22,9 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.embedders import Embedder, Matrix, embed_query
+from alcove.search.matching import Match, coverage
 from alcove.search.minilm import NAME
-from alcove.search.postings import Postings, Rows
-from alcove.search.ranking import Hit, Known, best_rows, related_present
+from alcove.search.postings import Rows
+from alcove.search.ranking import Hit, best_rows
 from alcove.search.terms import Question
 
 Numbers = NDArray[np.float64]
@@ -85,14 +86,22 @@ class Calibration(NamedTuple):
         `covered` is the share of the question's words that each passage holds (`coverage`). More of either
         never gives less. A passage that is the question itself gets 1.
         """
-        found, whole = self._probability(cosines, covered), self._probability(1, 1)
-        return np.round(found / whole, DIGITS)
+        spread = max(self.answering - self.unrelated, LEAST_SPREAD)
+        near = (_within(cosines, -1) - self.unrelated) / spread
+        whole = (1 - self.unrelated) / spread
+        found = _probability(near + WORDS * _within(covered, 0)) / _probability(whole + WORDS)
+        return found.round(DIGITS)
 
-    def _probability(self, cosines: ArrayLike, covered: ArrayLike) -> Numbers:
-        near = np.clip(np.asarray(cosines, dtype=np.float64), -1, 1) - self.unrelated
-        total = near / max(self.answering - self.unrelated, LEAST_SPREAD) + WORDS * np.clip(covered, 0, 1)
-        probability: Numbers = 1 / (1 + np.exp(-STEEPNESS * (total - MIDDLE)))
-        return probability
+
+def _within(values: ArrayLike, least: float) -> Numbers:
+    """Brought between a number and 1, as `np.clip` does in three times the time."""
+    found: Numbers = np.minimum(np.maximum(np.asarray(values, dtype=np.float64), least), 1)
+    return found
+
+
+def _probability(total: Numbers | float) -> Numbers:
+    probability: Numbers = 1 / (1 + np.exp(-STEEPNESS * (total - MIDDLE)))
+    return probability
 
 
 BY_WORDS = Calibration(unrelated=0.0, answering=1.0)
@@ -102,40 +111,6 @@ SHIPPED = {NAME: Calibration(unrelated=0.043, answering=0.618)}
 _measured: OrderedDict[str, Calibration] = OrderedDict()
 """By the embedder's name; nothing in it comes from anybody's texts."""
 _measuring = threading.Lock()
-
-
-def coverage(
-    question: Question, postings: Postings, rows: Rows | None = None, known: Known | None = None
-) -> Numbers:
-    """For each row, or each of some, the share of the question's words that it holds, from 0 to 1.
-
-    A rare word counts more. A word like one of the question's counts as much as it is like it.
-    `known` is what was looked up of these words before.
-    """
-    related, holding = known or Known(related_present(question, postings), None)
-    touched = None if holding is None or rows is None else holding[:, rows] > 0
-    total, weights = np.zeros(len(postings.lengths) if rows is None else len(rows)), 0.0
-    forms = question.forms(postings.languages)
-    for n, (word, present) in enumerate(related.items()):
-        held = np.zeros_like(total)
-        own = postings.held_as(forms[word])
-        held[_among(rows, own)] = 1
-        if touched is None or (touched[n] > held).any():  # else no word like it stands in for it
-            for other, like in present:
-                here = _among(rows, postings.held(other)[0])
-                held[here] = np.maximum(held[here], like)
-        rarity = postings.rarity(len(own))
-        total += rarity * held
-        weights += rarity
-    return total / weights if weights else total
-
-
-def _among(rows: Rows | None, holding: Rows) -> Rows | Mask:
-    """Which of some rows are among those that hold a term, which ascend; those themselves, if it is all."""
-    if rows is None or not len(holding):
-        return holding
-    found: Mask = holding.take(holding.searchsorted(rows), mode="clip") == rows
-    return found
 
 
 class Relevance(NamedTuple):
@@ -148,14 +123,14 @@ class Relevance(NamedTuple):
     question: Question
     calibration: Calibration | None
 
-    def of(self, cosines: Matrix, rows: Rows | None, known: Known | None) -> Numbers:
-        """That of some rows, or of all; `cosines` has one for every row."""
-        covered = coverage(self.question, self.corpus.postings, rows, known)
-        near = (cosines if rows is None else cosines[rows]).astype(np.float64)
-        unknown = np.isnan(near)
-        if self.calibration is None or unknown.all():
+    def of(self, cosines: Matrix, rows: Rows | None, known: list[Match] | None) -> Numbers:
+        """That of some rows, or of all; `cosines` has one for every row, and `known` where the words are."""
+        covered = coverage(self.question, self.corpus.postings, known)
+        if rows is not None:
+            cosines, covered = cosines[rows], covered[rows]
+        if self.calibration is None:
             return BY_WORDS.scores(covered, covered)
-        found = self.calibration.scores(near, covered)
+        found, unknown = self.calibration.scores(cosines, covered), np.isnan(cosines)
         return np.where(unknown, BY_WORDS.scores(covered, covered), found) if unknown.any() else found
 
 

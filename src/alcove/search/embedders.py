@@ -104,7 +104,7 @@ def embed_query_with_tokens(embedder: Embedder, text: str) -> tuple[Matrix, byte
     if asked := getattr(embedder, "embed_query", None):  # a model that reads questions otherwise than texts
         return unit(asked(text))[0], b""
     rows = embedder.embed(evenly_chosen(embedder.windows(text)))
-    return unit(rows.mean(axis=0, keepdims=True))[0], b""
+    return unit(rows if len(rows) == 1 else rows.mean(axis=0, keepdims=True))[0], b""
 
 
 def evenly_chosen(windows: list[str]) -> list[str]:
@@ -119,8 +119,9 @@ def unit(vectors: Matrix) -> Matrix:
     """The rows brought to length 1; a row with no direction, or with NaN, is no vector."""
     import numpy as np  # noqa: PLC0415
 
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # no overflow on the way
-    if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
+    exact = vectors.astype(np.float64)  # no overflow on the way
+    lengths = np.sqrt((exact * exact).sum(axis=1, keepdims=True))
+    if not ((lengths > 0) & (lengths < np.inf)).all():
         raise EmbedderUnavailable("the embedder answered a vector that has no direction")
     return np.asarray(vectors / lengths, dtype=np.float32)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.terms import LABEL, LANGUAGE, Term
+from alcove.search.terms import LANGUAGE, Term
 from alcove.search.words import STOP_WORDS
 
 Rows = NDArray[np.int32]
@@ -149,12 +149,6 @@ class Postings:
         kept = self._live[rows]
         return rows[kept], counts[kept]
 
-    def held_as(self, forms: Iterable[str]) -> Rows:
-        """The rows that hold one of several terms, in a text or in a label."""
-        lists = [self.held(each)[0] for form in forms for each in (form, (LABEL, form))]
-        some = [rows for rows in lists if len(rows)]
-        return some[0] if len(some) == 1 else np.unique(np.concatenate([_NONE[0], *some]))
-
     @property
     def bytes(self) -> int:
         """How much memory the lists take."""
@@ -191,11 +185,11 @@ class Postings:
         """What a word is worth that so many rows hold."""
         return math.log(1 + (self.documents - rows + 0.5) / (rows + 0.5))
 
-    def scores(self, term: Term) -> PostingList:
-        """The rows that hold a term, and its BM25 weight in each; how long a label is says nothing."""
-        rows, counts = self.held(term)
-        norms = self._norms[rows] if isinstance(term, str) else np.float32(K1)
-        return rows, counts * np.float32(self.rarity(len(rows)) * (K1 + 1)) / (counts + norms)
+    def weights(self, rows: Rows, counts: Matrix, *, levelled: bool = True) -> Matrix:
+        """BM25 of a term in the rows that hold it so often; of a label, how long it is says nothing."""
+        weights = counts * np.float32(self.rarity(len(rows)) * (K1 + 1))
+        weights /= counts + (self._norms[rows] if levelled else np.float32(K1))
+        return weights
 
     def likeness(self, here: Rows, there: Rows) -> NDArray[np.float64]:
         """For each pair of rows, the cosine of the words of their texts, of which the rare ones count most.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,10 @@ from alcove.core.records import Mode, Signal
 from alcove.search.corpus import AnyCorpus, Mask
 from alcove.search.dates import DAY, Span
 from alcove.search.embedders import Matrix
-from alcove.search.postings import Postings, Rows
-from alcove.search.terms import LABEL, SPEAKER, Question
+from alcove.search.matching import Match, matches
+from alcove.search.postings import Rows
+from alcove.search.terms import SPEAKER, Question
 
-RELATED = 5
-"""Words like one of the question's that stand in for it."""
 WORDS_NEAR = {-1: 0.6, -2: 0.35, -3: 0.15, 1: 0.4, 2: 0.25, 3: 0.1}
 """What a word counts that stands one, two or three items before, or after."""
 MEANING_NEAR = {1: 0.25, -1: 0.25, 2: 0.1, -2: 0.1}
@@ -32,10 +32,13 @@ DISTRUST = 1.5
 """The power by which trust in words falls below that: a lone common word is no match."""
 TURN = 16
 """Terms of a text that needs its neighbours to be understood; one three times as long hardly does."""
+LOWEST = np.finfo(np.float32).min
+"""Below every value but minus infinity."""
 TOKEN_POOL = 100
 """The best items, of which the tokens are looked at."""
-POOL = 150
-"""The best items, among which near-duplicates are put back; the same for every page of an answer."""
+
+
+NO_SIGNALS: Mapping[str, Signal] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +65,12 @@ class Ranking:
     """Among short texts, those that tell something: a few words more, and no question back."""
     tokens: float = 0.5
     """The question's tokens one by one in the best of the texts, where those are short."""
-    diversity: float = 0.1
-    """What an item loses for being like one before it."""
 
     def without(self, mechanism: str) -> Ranking:
         return replace(self, **{mechanism: 0})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(NamedTuple):
     """An item that was found, and why: `signals`, if asked for."""
 
     id: Hashable
@@ -81,23 +81,11 @@ class Hit:
     """The cosine itself."""
     relevance: float | None = None
     """How likely it is to answer the question, from 0 to 1."""
-    signals: dict[str, Signal] = field(default_factory=dict)
+    signals: Mapping[str, Signal] = NO_SIGNALS
 
 
 DEFAULT = Ranking()
-Present = dict[str, list[tuple[str, float]]]
-"""For each of a question's words, the words like it that are there, and how like they are."""
-
-
-class Known(NamedTuple):
-    """What was looked up of a question's words."""
-
-    related: Present
-    holding: Matrix | None
-    """For each word, more than 0 in the rows that hold it, or one like it; None if that was not looked up."""
-
-
-Relevance = Callable[[Matrix, Rows | None, Known | None], NDArray[np.float64]]
+Relevance = Callable[[Matrix, Rows | None, list[Match] | None], NDArray[np.float64]]
 """From the cosines of all rows, how likely some of them (or all) are to answer the question."""
 
 
@@ -139,7 +127,7 @@ class _Scorer:
     ) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
         self._relevance, self._least = relevance, least
-        self._known: Known | None = None
+        self._matches: list[Match] | None = None
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._brevity = min(1.0, TURN / corpus.postings.average) ** 3
         self._windows = ranking.windows * self._brevity if corpus.order_matters else 0.0
@@ -154,84 +142,92 @@ class _Scorer:
             known = np.where(np.isnan(cosines), last, cosines)
             order = best_rows(np.where(fitting, known, np.float32(-np.inf)), limit)
             return self._hits(order, cosines, cosines, {"meaning": cosines} if explain else {}, {})
-        words, holding, full = self._words()
+        self._matches = matches(self._question, self._corpus.postings)
+        words, full = self._words(self._matches)
         signals, trust = {"words": _scaled(words)}, 1.0
         if mode == "hybrid" and self._question.vector is not None:
             trust = _trust(words, full)
             signals["words"] *= np.float32(trust)
             signals["meaning"] = self._ranking.meaning * _scaled(self._meaning(centred))
-        signals |= self._context()
-        fused = np.sum(list(signals.values()), axis=0)
-        if self._ranking.company:
+        signals |= self._context(self._matches)
+        first, *others = signals.values()
+        fused = reduce(np.add, others, first)
+        if self._ranking.company and self._corpus.groups:
             signals["company"] = self._company(fused)
             fused = fused + signals["company"]
         if mode == "hybrid" and (found := self._tokens(fused)) is not None:
             signals["tokens"] = found
             fused = fused + found
-        allowed = fitting & holding if mode == "keyword" else fitting
-        fused = np.where(allowed, fused, -np.inf)
-        order = self._order(fused, limit)
-        return self._hits(order, fused, cosines, signals if explain else {}, self._rules(trust))
+        allowed = fitting & self._holding(self._matches) if mode == "keyword" else fitting
+        fused = np.where(allowed, fused, np.float32(-np.inf))
+        order = best_rows(fused, limit)
+        rules = self._rules(trust) if explain else {}
+        return self._hits(order, fused, cosines, signals if explain else {}, rules)
 
-    def _words(self) -> tuple[Matrix, Mask, float]:
+    def _words(self, found: list[Match]) -> tuple[Matrix, float]:
         """BM25; each of the question's words counts once, as itself or a related word, at the best place.
 
-        And which rows hold one of them themselves, not only beside a neighbour; and what a text would get
-        that holds them all.
+        And what a text would get that holds them all.
         """
         postings, size, full = self._corpus.postings, len(self._corpus), 0.0
-        forms = self._question.forms(postings.languages)
         # One column more than rows: neighbour -1, none, reads the last.
-        scores = np.zeros((len(self._question.words), size + 1), dtype=np.float32)
-        present = related_present(self._question, postings)
-        self._known = Known(present, scores[:, :size])
-        for score, (term, related) in zip(scores, present.items(), strict=True):
-            most = 0
-            for form in forms[term]:
-                rows, weights = postings.scores(form)
+        scores = np.zeros((len(found), size + 1), dtype=np.float32)
+        for score, match in zip(scores, found, strict=True):
+            for rows, counts in match.texts:
+                if len(rows):
+                    score[rows] = np.maximum(score[rows], postings.weights(rows, counts))
+            full += postings.rarity(max(len(rows) for rows, _ in match.texts))
+            for (rows, counts), like in match.related if self._ranking.related else ():
+                weights = postings.weights(rows, counts)
+                weights *= np.float32(self._ranking.related * like)
                 score[rows] = np.maximum(score[rows], weights)
-                most = max(most, len(rows))
-            full += postings.rarity(most)
-            for other, like in related if self._ranking.related else ():
-                rows, weights = postings.scores(other)
-                score[rows] = np.maximum(score[rows], np.float32(self._ranking.related * like) * weights)
-        scores[:, :size] *= self._passing
-        best = scores[:, :size].copy()
-        holding: Mask = best.max(axis=0, initial=0) > 0
-        for form in chain.from_iterable(forms.values()):
-            holding[postings.held((LABEL, form))[0]] = True  # a label holds words, too
-        for distance, weight in WORDS_NEAR.items() if self._windows else ():
-            near = scores.take(self._corpus.neighbours[distance], axis=1)
-            near *= np.float32(self._windows * weight)
-            np.maximum(best, near, out=best)
+        best = scores[:, :size]
+        best *= self._passing
+        if self._windows:
+            best = best.copy()
+            for distance, weight in WORDS_NEAR.items():
+                near = scores.take(self._corpus.neighbours[distance], axis=1)
+                near *= np.float32(self._windows * weight)
+                np.maximum(best, near, out=best)
         total: Matrix = best.sum(axis=0)
-        return total * self._passing, holding, full
+        return total * self._passing if self._windows else total, full
+
+    def _holding(self, found: list[Match]) -> Mask:
+        """Which rows hold one of the question's words, or one like it, and not only a neighbour of theirs."""
+        holding = np.zeros(len(self._corpus), dtype=np.bool_)
+        for match in found:
+            holding[match.rows] = True
+            for (rows, _), _ in match.related if self._ranking.related else ():
+                holding[rows] = True
+        return holding
 
     def _meaning(self, centred: Matrix) -> Matrix:
         """Likeness in meaning, with some of the neighbours'."""
         known = np.where(self._passing & ~np.isnan(centred), centred, np.float32(0))
+        if not self._windows:
+            return known
         found: Matrix = known.copy()
         padded = np.append(known, np.float32(0))  # -1, no neighbour, reads the last
-        for distance, weight in MEANING_NEAR.items() if self._windows else ():
+        for distance, weight in MEANING_NEAR.items():
             found += np.float32(self._windows * weight) * padded[self._corpus.neighbours[distance]]
         return found
 
-    def _context(self) -> dict[str, Matrix]:
+    def _context(self, matched: list[Match]) -> dict[str, Matrix]:
         """The signals that look at more than an item's words."""
         corpus, ranking = self._corpus, self._ranking
         found: dict[str, Matrix] = {}
-        names = [(SPEAKER, word) for word in self._question.said]
-        said = [corpus.postings.held(name)[0] for name in names if name in corpus.postings]
-        if ranking.names and said:
+        names = (corpus.postings.held((SPEAKER, word))[0] for word in self._question.said)
+        if ranking.names and (said := [rows for rows in names if len(rows)]):
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
         if weight := ranking.substance * self._brevity:
             found["substance"] = np.float32(weight) * corpus.columns.substance
         if ranking.labels and corpus.groups:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
-            for term in self._question.words:
-                rows, scores = corpus.postings.scores((LABEL, term))
-                found["labels"][rows] += ranking.labels * scores
+            for rows, counts in (match.labels[0] for match in matched):
+                found["labels"][rows] += ranking.labels * corpus.postings.weights(
+                    rows, counts, levelled=False
+                )
         if ranking.times and self._question.span:
             found["times"] = np.float32(ranking.times) * _nearness(corpus.columns.at, self._question.span)
         if ranking.recency and self._question.recent:
@@ -276,27 +272,6 @@ class _Scorer:
         found[pool] = above
         return found
 
-    def _order(self, fused: Matrix, limit: int) -> Rows:
-        """The best rows, with near-duplicates of better ones put back.
-
-        Again and again the row that is best after what it loses for being like one already chosen.
-        """
-        order = best_rows(fused, max(limit, POOL))
-        pool, rest = order[:POOL], order[POOL:]
-        if limit < len(pool):  # what is farther behind than it can catch up is not looked at
-            pool = pool[fused[pool] >= fused[pool[limit - 1]] - self._ranking.diversity]
-        left, vectors = fused[pool], self._corpus.vectors.first(pool)
-        worst = np.zeros(len(pool), dtype=np.float32)
-        chosen: list[int] = []
-        for _ in range(min(limit, len(pool))):
-            best = int((left - worst).argmax())
-            chosen.append(best)
-            left[best] = -np.inf
-            # One row at a time: all at once is handed to several threads, which wait for each other.
-            likeness = vectors @ vectors[best]
-            np.maximum(worst, np.float32(self._ranking.diversity) * likeness, out=worst)
-        return np.append(pool[chosen], rest)
-
     def _rules(self, trust: float) -> dict[str, dict[str, float]]:
         """The numbers that followed from the texts and the question, by the signals that they decide on."""
         neighbours = self._brevity if self._windows else 0.0
@@ -319,7 +294,7 @@ class _Scorer:
         ids, found = self._corpus.columns.id[order].tolist(), fused[order].tolist()
         relevance: list[float | None] = [None] * len(order)
         if self._relevance:
-            relevance = self._relevance(cosines, order, self._known).tolist()
+            relevance = self._relevance(cosines, order, self._matches).tolist()
         every = zip(order, ids, found, cosines[order].tolist(), relevance, strict=True)
         return [
             Hit(
@@ -339,14 +314,6 @@ class _Scorer:
             )
             for row, id, value, cosine, relevant in every
         ]
-
-
-def related_present(question: Question, postings: Postings) -> Present:
-    """Which words like each of a question's some text holds: the likest few."""
-    return {
-        word: [*islice((each for each in related if each[0] in postings), RELATED)]
-        for word, related in question.words.items()
-    }
 
 
 def _trust(words: Matrix, full: float) -> float:
@@ -375,11 +342,10 @@ def _newness(at: NDArray[np.float64]) -> Matrix:
 
 def best_rows(values: Matrix, limit: int) -> Rows:
     """The rows of the highest values, those of minus infinity left out; earlier rows first among equals."""
-    limit = min(limit, int(np.count_nonzero(values > -np.inf)))
-    if limit <= 0:
+    if limit <= 0 or not len(values):
         return np.zeros(0, dtype=np.int32)
-    rows = np.arange(len(values), dtype=np.int32)
-    if limit < len(values):
-        least = np.partition(values, len(values) - limit)[len(values) - limit]
-        rows = rows[values >= least]
-    return rows[np.argsort(-values[rows], kind="stable")][:limit]
+    place = max(len(values) - limit, 0)
+    least = max(np.partition(values, place)[place], LOWEST)
+    rows: Rows = (values >= least).nonzero()[0].astype(np.int32)
+    order = np.argsort(-values[rows], kind="stable")[:limit]
+    return rows[order]

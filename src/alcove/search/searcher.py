@@ -110,8 +110,11 @@ class Searcher:
         """
         for _ in range(MOST_ATTEMPTS):
             parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
-            corpora, mask = [corpus for corpus, _ in parts], np.concatenate([mask for _, mask in parts])
-            corpus = corpora[0] if len(corpora) == 1 else JoinedCorpus(corpora)
+            corpus: AnyCorpus
+            corpus, mask = parts[0]
+            if len(parts) > 1:
+                corpus = JoinedCorpus([each for each, _ in parts])
+                mask = np.concatenate([each for _, each in parts])
             result = self._answer(scope, corpus, mask, question, how)
             if result.complete:
                 break
@@ -163,7 +166,8 @@ class Searcher:
                     if mode == "semantic":
                         raise EmbedderUnavailable(told)
                 question = replace(question, vector=None)
-            question = replace(question, degraded=question.degraded or told)
+            if told and not question.degraded:
+                question = replace(question, degraded=told)
         limit, explain = offset + how["limit"], how["explain"]
         if how.get("calibrated") and self._embedder:
             best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
@@ -218,7 +222,7 @@ class Searcher:
         hits = [first[id] for id in order]
         if explain:
             hits = [
-                replace(hit, signals={**hit.signals, "reranker": Signal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
+                hit._replace(signals={**hit.signals, "reranker": Signal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
                 for n, hit in enumerate(hits, 1)
             ]
         return [*hits, *best[FIRST:]], None

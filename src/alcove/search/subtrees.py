@@ -83,7 +83,8 @@ class Subtree:
 
         Raises `SubtreeTooLarge` where it is more than `most` bytes.
         """
-        key = repr(filter)  # spelled out: `true` and `1` are equal and not the same
+        # Spelled out: `true` and `1` are equal and not the same.
+        key = repr(filter) if filter.conditions else ""
         with self._lock:
             if self._state is None or not self._caught_up(embedder, self._state):
                 state, texts = to_the_end(lambda: self._index.texts(self.scope, embedder, most))
@@ -97,7 +98,7 @@ class Subtree:
             seqs, moments = self._expiries
             fitting = filters.get(key, NOTHING)
         rows, mask = corpus.columns.sequence, corpus.columns.live
-        if len(expired := seqs[moments <= now]):
+        if len(seqs) and len(expired := seqs[moments <= now]):
             mask = mask & ~np.isin(rows, expired)
         if not filter.conditions:
             return corpus, mask

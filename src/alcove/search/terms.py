@@ -12,7 +12,7 @@ import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
-from alcove.search.words import ENGLISH, counted, language, question_words, speaker, term, words
+from alcove.search.words import ENGLISH, counted, question_words, speaker, term, words
 
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
@@ -30,7 +30,7 @@ Term = str | tuple[str, str]
 `LANGUAGE` and that of a text which is not in English.
 """
 Related = tuple[tuple[str, float], ...]
-"""Words like another one and how like they are, nearest first."""
+"""The terms of words like another one and how like they are, nearest first."""
 Windows: TypeAlias = "Matrix | Sequence[bytes]"
 """A row of 32-bit floats for each window of a text: a matrix, or the bytes of each row as they are kept."""
 NO_VECTORS: Mapping[str, Windows] = MappingProxyType({})
@@ -144,24 +144,20 @@ class Question:
         `vector` is its embedding, `tokens` what is kept of its tokens, and `lexicon` knows words like its
         own; each may be missing.
         """
-        asked, said = question_words(text), frozenset(words(text))
-        its = language(said)
+        every = words(text)
+        asked, its = question_words(every)
         found: dict[str, Related] = {}
         spelled: dict[str, str] = {}
         related = lexicon.related(asked) if lexicon else [()] * len(asked)
         for word, like in zip(asked, related, strict=True):
-            terms: dict[str, float] = {}
-            for other, likeness in like:
-                terms.setdefault(term(other), likeness)
             own = term(word, its)
-            terms.pop(own, None)
-            found.setdefault(own, tuple(terms.items()))
+            found.setdefault(own, tuple(each for each in like if each[0] != own))
             spelled.setdefault(own, word)
         start = text[:MAX_TIMED]
         return cls(
             words=found,
             spelled=spelled,
-            said=said,
+            said=frozenset(every),
             vector=vector,
             tokens=tokens,
             span=span(start, now),
@@ -198,7 +194,7 @@ class Lexicon:
         self._remembered: dict[str, Related] = {}
 
     def related(self, words: Sequence[str]) -> list[Related]:
-        """For each word, the words like it and how like they are, nearest first."""
+        """For each word, the terms of words like it and how like they are, nearest first."""
         known = {word: self._remembered.get(word) for word in words if word in self._rows}
         if asked := [word for word, like in known.items() if like is None]:
             likeness = self._vectors[[self._rows[word] for word in asked]] @ self._vectors.T
@@ -211,4 +207,7 @@ class Lexicon:
     def _nearest(self, likeness: Matrix, own: int) -> Related:
         rows = np.flatnonzero(likeness >= MIN_LIKENESS)
         rows = rows[np.argsort(-likeness[rows], kind="stable")][: MAX_RELATED + 1]
-        return tuple((self._words[row], float(likeness[row])) for row in rows if row != own)
+        terms: dict[str, float] = {}
+        for row in rows[rows != own].tolist():
+            terms.setdefault(term(self._words[row]), float(likeness[row]))
+        return tuple(terms.items())

@@ -147,7 +147,7 @@ class Vectors:
         What all texts of a room have in common, such as a name that is in each, says nothing about any.
         """
         best = np.full(self._rows, np.nan, dtype=np.float32)
-        seen = np.full(self._rows, np.nan, dtype=np.float32)
+        seen = best.copy()
         for n, (matrix, owners, starts, telling) in enumerate(self._blocks):
             if query is None or not len(owners) or matrix.shape[1] != len(query):
                 continue

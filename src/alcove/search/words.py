@@ -7,7 +7,7 @@ import threading
 import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -161,12 +161,15 @@ def term_counts(text: str) -> dict[str, int]:
     return counted(text)[0]
 
 
-def question_words(text: str) -> list[str]:
-    """A question's words, each once; if it has nothing but function words, those."""
-    counts = Counter(words(text))
-    frequent = [word for word, _ in counts.most_common()]
-    chosen = set((telling(frequent, language(counts)) or frequent)[:MAX_QUERY_TERMS])
-    return [word for word in counts if word in chosen]
+def question_words(found: Sequence[str]) -> tuple[list[str], str]:
+    """Those of a question's words that tell something, each once, or all if none does; and its language."""
+    counts = Counter(found)
+    its = language(counts)
+    asked = telling(counts, its) or [*counts]
+    if len(asked) > MAX_QUERY_TERMS:
+        chosen = {*sorted(asked, key=lambda word: -counts[word])[:MAX_QUERY_TERMS]}
+        asked = [word for word in asked if word in chosen]
+    return asked, its
 
 
 def telling(found: Iterable[str], language: str) -> list[str]:

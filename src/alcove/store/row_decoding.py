@@ -112,7 +112,7 @@ class Opener:
 
     def hit(self, row: Row, hit: Hit, *, similarity: bool) -> Memory:
         """A memory that a search found, with its score and why, and its cosine where that is asked for."""
-        cosine, explain = hit.similarity if similarity else None, hit.signals or None
+        cosine, explain = hit.similarity if similarity else None, dict(hit.signals) or None
         return structs.replace(
             self.memory(row), score=hit.score, relevance=hit.relevance, explain=explain, similarity=cosine
         )
