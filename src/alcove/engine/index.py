@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+
+import msgspec
 
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
@@ -18,6 +21,9 @@ NEAR = 5000
 
 PAGE_BYTES = 1024 * 1024
 """Text that is read at once, unless a single one has more."""
+
+
+_texts = msgspec.json.Decoder(list[TextToIndex]).decode
 
 
 class SearchIndex:
@@ -39,7 +45,9 @@ class SearchIndex:
         """
         with self._db.write(durable=False) as db:
             db.run("reach")
-            return [*map(TextToIndex._make, db.run("claim", (until, now, limit, size)))]
+            texts = _texts(db.run("next_in_line", (now, limit, size)).get)
+            db.run("claim", (until, json.dumps([text.seq for text in texts])))
+            return texts
 
     def next_due(self) -> int | None:
         """When the next text may be claimed."""
@@ -60,19 +68,21 @@ class SearchIndex:
             if db.run("serving").fetchone() != (embedder,):
                 db.run_each("postpone", [(0, None, 1, piece.text.seq) for piece in pieces])
                 return False
-            for text, body, size, rest in pieces:
-                begin = (text.seq, text.field, text.window)
+            whole = {text.seq: (text, body) for text, body, _, rest in pieces if rest is None}
+            begins = [(seq, text.field, text.window) for seq, (text, _) in whole.items()]
+            waiting = db.run("still_waiting", (json.dumps(begins),)).get
+            _add_vectors(db, embedder, [(seq, whole[seq][1]) for seq in json.loads(waiting)])
+            db.run("leave_queue", (waiting,))
+            for (seq, _, _, *begin), body, size, rest in pieces:
                 # Where nothing is changed, somebody else was faster, or the text is gone.
-                if rest is None and db.changed("last_piece", *begin):
-                    db.run("add_vectors", (text.seq, embedder, body))
-                elif rest is not None and db.changed("next_piece", size, *rest, *begin):
-                    db.run("add_piece", (text.seq, body))
+                if rest is not None and db.changed("next_piece", size, *rest, seq, *begin):
+                    db.run("add_piece", (seq, body))
             return True
 
     def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
         with self._db.write(durable=False) as db:
-            db.run_each("add_vectors", [(seq, embedder, body) for seq, body in bodies])
+            _add_vectors(db, embedder, bodies)
 
     def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
@@ -214,6 +224,14 @@ class SearchIndex:
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]
         where = scope.sql(params)
         return map(Row._make, self._db.stream("found", params, where=where))
+
+
+def _add_vectors(db: Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
+    """By one statement for all: between two of them, another thread may take the interpreter."""
+    ends = accumulate(len(body) for _, body in bodies)
+    places = [(seq, end - len(body) + 1, len(body)) for (seq, body), end in zip(bodies, ends, strict=True)]
+    joined = b"".join(body for _, body in bodies)
+    db.run("add_vectors", (embedder, joined, json.dumps(places)))
 
 
 def _state(db: Connection) -> rows.IndexState:

@@ -43,7 +43,7 @@ MOST_TRIES = 5
 """Failures of a text's own, while the embedder takes others, after which it is parked."""
 STEP_BYTES = 8 * 1024
 """Text embedded in one step, about a quarter of a second: so long others wait for who has written much."""
-REST_SECONDS = 0.02
+REST_SECONDS = 0.05
 """Pause once nothing is due, or while others write, unless somebody waits for a text.
 
 Writers then share the processor with fewer steps, and what they write meanwhile shares the next one."""

@@ -22,7 +22,7 @@ from alcove.engine.version_log import new_id
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
 from alcove.store.effective_configuration import InForce
-from alcove.vault import SubjectKey, Vault, subject_of, user_subject
+from alcove.vault import SubjectKey, subject_of, user_subject
 
 R = TypeVar("R")
 _MOST_ATTEMPTS = 10
@@ -32,7 +32,7 @@ _MAX_KEY_BYTES = 255
 class _Write:
     """What the operations of one write have in common."""
 
-    __slots__ = ("missing", "policy", "principal", "rooms", "settings", "writer")
+    __slots__ = ("data_keys", "policy", "principal", "rooms", "settings", "writer")
 
     def __init__(self, in_force: InForce, principal: Principal) -> None:
         self.policy, self.settings = in_force
@@ -40,8 +40,8 @@ class _Write:
         self.writer = Writer(principal.user_id, principal.client_id, principal.agent)
         self.rooms: dict[bytes, _Room] = {}
         """By the encoding of their namespaces: many operations go to few of them."""
-        self.missing: set[str] = set()
-        """Subjects that have no data key yet."""
+        self.data_keys: dict[str, SubjectKey | None] = {}
+        """By subject, what seals it; None where that is still to be made."""
 
 
 class _Room:
@@ -56,12 +56,28 @@ class _Room:
         """Of every put that is allowed there, once the policy allowed one and judges no content."""
 
 
+class _Allowed(NamedTuple):
+    """A put that was checked and allowed, and is to be sealed."""
+
+    place: validation.Location
+    value: bytes
+    index_text: str | None
+    ttl: int | None
+    expected: int | None
+    room: _Room
+    attributes: str
+    data_key: SubjectKey | None
+    """What it is to be sealed with, where that is not the room's key."""
+    brought: Mapping[str, Writer | int | None]
+    """Fields of the engine's row that an imported memory brings along."""
+
+
 class Writing(Service):
     """The writing half of the one road."""
 
     def check(self, principal: Principal, operation: Operation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
-        self._prepare(_Write(self._configuration.current(), principal), operation)
+        self._allow(_Write(self._configuration.current(), principal), operation)
 
     def _write_one(
         self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
@@ -85,24 +101,28 @@ class Writing(Service):
         done = 0 if after_cursor is None else _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
             operations, idempotency_key = operations[done:], None
+        token = None if idempotency_key is None else _token(principal, idempotency_key)
         for _ in range(_MOST_ATTEMPTS):
             version, in_force = self._configuration.loaded
-            write, once = _Write(in_force, principal), None
+            write = _Write(in_force, principal)
             try:
-                prepared = self._prepared(write, operations)
+                allowed = self._allowed(write, operations)
             except AlcoveError:
                 if self._configuration.is_newest(version):
                     raise
                 continue
-            if idempotency_key is not None:
-                once = _request(self._vault, write, operations, idempotency_key)
-            if write.missing:  # of newcomers, to whom all of it is allowed
+            once = None
+            if token is not None:
+                own = user_subject(principal.user_id)
+                write.data_keys[own] = self._vault.known(own)
+            if None in write.data_keys.values():  # of newcomers, to whom all of it is allowed
                 yield Work.WAITS
-                for subject in write.missing:
-                    self._vault.key(subject)
+                write.data_keys = {subject: self._vault.key(subject) for subject in write.data_keys}
                 yield 0.0
-                continue
-            pending = self._engine.submit(prepared, once, principal.user_id, version)
+            if token is not None:
+                once = _request(write, operations, token)
+            sealed = [_sealed(each, write) if isinstance(each, _Allowed) else each for each in allowed]
+            pending = self._engine.submit(sealed, once, principal.user_id, version)
             yield pending
             try:
                 outcome = pending.result()
@@ -115,8 +135,8 @@ class Writing(Service):
                     self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
                 continue
             if isinstance(outcome, rows.KeptAnswer):
-                assert idempotency_key is not None
-                outcome = self._earlier(principal, operations, idempotency_key, outcome)
+                assert token is not None
+                outcome = self._earlier(operations, token, outcome)
             self._tell_others(principal, operations)
             results = Portion(map(self._result, operations, outcome))
             if len(outcome) < len(operations):
@@ -136,33 +156,31 @@ class Writing(Service):
         if owners:
             self._audit.imported(principal, owners)
 
-    def _prepared(self, write: _Write, operations: Sequence[Operation]) -> list[rows.RowOperation]:
-        """Every operation as the engine takes it; an error says which of a batch it is."""
+    def _allowed(self, write: _Write, operations: Sequence[Operation]) -> list[rows.RowOperation | _Allowed]:
+        """Every operation, checked and allowed; an error says which of a batch it is."""
         if len(operations) > (most := write.settings.max_batch):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
-        prepared = []
+        allowed = []
         for position, operation in enumerate(operations):
             if position:  # of many
                 cancellation.check()
             try:
-                row = self._prepare(write, operation)
+                allowed.append(self._allow(write, operation))
             except AlcoveError as error:
                 error.details["operation"] = position
                 raise
-            if row:
-                prepared.append(row)
-        return prepared
+        return allowed
 
-    def _prepare(self, write: _Write, operation: Operation) -> rows.RowOperation | None:
-        """Validates, authorises and seals one operation.
+    def _allow(self, write: _Write, operation: Operation) -> rows.RowOperation | _Allowed:
+        """Validates and authorises one operation; a put is still to be sealed.
 
-        None where there is no data key to seal it with; its subject is then `missing`.
+        With what is noted among the write's data keys.
         """
         policy, principal = write.policy, write.principal
         place = validation.location(operation.namespace, operation.key, write.settings)
         match operation:
             case Put():
-                return self._prepare_put(write, operation, place)
+                return self._allow_put(write, operation, place)
             case records.Evict():
                 policy.authorise(principal, "delete", place.namespace, "*")
                 return rows.EvictRow(place.ns, place.key, write.writer, operation.most)
@@ -182,8 +200,8 @@ class Writing(Service):
             case _:
                 raise InvalidRequest("op", "put, get, delete or touch")
 
-    def _prepare_put(self, write: _Write, put: Put, place: validation.Location) -> rows.PutRow | None:
-        namespace, ns, key = place
+    def _allow_put(self, write: _Write, put: Put, place: validation.Location) -> _Allowed:
+        namespace, ns, _ = place
         value = validation.value(put.value, write.settings)
         index = validation.index(put.index, write.settings, put.value)
         ttl = None if put.ttl_seconds is None else validation.ttl(put.ttl_seconds)
@@ -199,19 +217,12 @@ class Writing(Service):
             attributes = write.policy.attributes(write.principal, namespace, put.key, value, index).decode()
             if not imported and not write.policy.judges_content:
                 room.attributes = attributes
-        data_key = (
-            self._deferred_key(put, room.subject)
-            if isinstance(put, records.Deferred)
-            else self._vault.known(room.subject)
-        )
-        if data_key is None:
-            write.missing.add(room.subject)
-            return None
-        id = new_id()
-        sealed = data_key.seal(value, row_decoding.bound_to(id, ns, key))
-        row = rows.PutRow(id, ns, key, room.owner, write.writer, data_key.id, sealed, attributes,
-                          index.decode() if index else None, ttl, expected)  # fmt: skip
-        return _as_it_was(row, imported, write.principal) if imported else row
+        data_key = self._deferred_key(put, room.subject) if isinstance(put, records.Deferred) else None
+        if data_key is None and room.subject not in write.data_keys:
+            write.data_keys[room.subject] = self._vault.known(room.subject)
+        text = None if index is None else index.decode()
+        brought = _brought(imported, write) if imported else {}
+        return _Allowed(place, value, text, ttl, expected, room, attributes, data_key, brought)
 
     def _deferred_key(self, put: records.Deferred, subject: str) -> SubjectKey:
         """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
@@ -235,27 +246,39 @@ class Writing(Service):
                 return row_decoding.entry(row) if row else None
 
     def _earlier(
-        self, principal: Principal, operations: Sequence[Operation], key: str, kept: rows.KeptAnswer
+        self, operations: Sequence[Operation], token: bytes, kept: rows.KeptAnswer
     ) -> list[Row | None]:
         """The rows of the request that this one repeats, as far as they are still there."""
-        earlier = _answer(self._vault.open(kept.data_key, kept.sealed, _token(principal, key)))
+        earlier = _answer(self._vault.open(kept.data_key, kept.sealed, token))
         if earlier.digest != _digest(operations):
             raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
         found = {row.seq: row for row in self._engine.versions([row.seq for row in earlier.rows if row])}
         return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=False)]
 
 
-def _as_it_was(row: rows.PutRow, put: records.Imported, principal: Principal) -> rows.PutRow:
-    """With the times that a memory brings along and, if an admin brings it, its author."""
-    writer = row.writer
-    if put.written_by and principal.is_admin:
+def _sealed(allowed: _Allowed, write: _Write) -> rows.PutRow:
+    """A put as the engine takes it."""
+    (_, ns, key), value, index_text, ttl, expected, room, attributes, data_key, brought = allowed
+    data_key = data_key or write.data_keys[room.subject]
+    assert data_key is not None
+    id = new_id()
+    sealed = data_key.seal(value, row_decoding.bound_to(id, ns, key))
+    row = rows.PutRow(id, ns, key, room.owner, write.writer, data_key.id, sealed, attributes,
+                      index_text, ttl, expected)  # fmt: skip
+    return row._replace(**brought) if brought else row  # type: ignore[arg-type]
+
+
+def _brought(put: records.Imported, write: _Write) -> dict[str, Writer | int | None]:
+    """The times that a memory brings along and, if an admin brings it, its author."""
+    writer = write.writer
+    if put.written_by and write.principal.is_admin:
         writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
-    return row._replace(
-        writer=writer,
-        until=checked_moment(put.expires_at, "expires_at"),
-        original_at=checked_moment(put.created_at, "created_at"),
-        added_at=checked_moment(put.added_at, "added_at"),
-    )
+    return {
+        "writer": writer,
+        "until": checked_moment(put.expires_at, "expires_at"),
+        "original_at": checked_moment(put.created_at, "created_at"),
+        "added_at": checked_moment(put.added_at, "added_at"),
+    }
 
 
 def _position(after_cursor: str, operations: Sequence[Operation]) -> int:
@@ -280,15 +303,11 @@ class _Answer(NamedTuple):
 _answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-def _request(
-    vault: Vault, write: _Write, operations: Sequence[Operation], key: str
-) -> rows.IdempotentRequest | None:
-    """What the engine needs to do a request once; None, and its subject `missing`, without a data key."""
-    user, token, digest = write.principal.user_id, _token(write.principal, key), _digest(operations)
-    data_key = vault.known(user_subject(user))
-    if data_key is None:
-        write.missing.add(user_subject(user))
-        return None
+def _request(write: _Write, operations: Sequence[Operation], token: bytes) -> rows.IdempotentRequest:
+    """What the engine needs to do a request once."""
+    user, digest = write.principal.user_id, _digest(operations)
+    data_key = write.data_keys[user_subject(user)]
+    assert data_key is not None
 
     def seal(found: Sequence[Row | None]) -> bytes:
         return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, found)])), token)

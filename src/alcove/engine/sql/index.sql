@@ -17,16 +17,17 @@ UPDATE marks SET value = max(value, coalesce((
     WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
 WHERE name = 'turn'
 
+-- name: next_in_line
+-- Those whose turn it is, as one JSON array: so many, and of so many bytes in all unless the first has more.
+SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_window)) FROM (
+    SELECT seq, size, tries, at_field, at_window, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
+        SELECT * FROM to_index INDEXED BY to_index_by_turn
+        WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2))
+JOIN versions USING (seq) WHERE total <= ?3 OR total = size
+
 -- name: claim
--- Takes those whose turn it is, until a moment at which they are due again: so many, and of so many bytes in all
--- unless the first has more.
-UPDATE to_index SET due = ?1, tries = tries + 1 WHERE seq IN (
-    SELECT seq FROM (
-        SELECT seq, size, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
-            SELECT seq, size, turn FROM to_index INDEXED BY to_index_by_turn
-            WHERE due IS NOT NULL AND due <= ?2 ORDER BY turn, seq LIMIT ?3))
-    WHERE total <= ?4 OR total = size)
-RETURNING seq, (SELECT index_text FROM versions v WHERE v.seq = to_index.seq), tries, at_field, at_window
+-- Takes some until a moment at which they are due again.
+UPDATE to_index SET due = ?, tries = tries + 1 WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
@@ -40,13 +41,20 @@ UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = turn + ?1, size = s
                     at_field = ?2, at_window = ?3
 WHERE seq = ?4 AND at_field = ?5 AND at_window = ?6
 
--- name: last_piece
-DELETE FROM to_index WHERE seq = ? AND at_field = ? AND at_window = ?
+-- name: still_waiting
+-- Those of some texts, each given with where its piece begins, that nobody else was faster with; a JSON array.
+SELECT json_group_array(seq) FROM json_each(?) CROSS JOIN to_index
+ON seq = value ->> 0 AND at_field = value ->> 1 AND at_window = value ->> 2
+
+-- name: leave_queue
+DELETE FROM to_index WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: add_vectors
--- Only while the version is live: it may have ended while its text was embedded.
+-- Of many texts: which, where theirs begin in all the bytes, and how many they are. Only while the version is live:
+-- it may have ended while its text was embedded.
 INSERT OR REPLACE INTO vectors (ns, seq, embedder, body)
-SELECT ns, seq, ?2, ?3 FROM versions WHERE seq = ?1 AND ended_at IS NULL
+SELECT ns, seq, ?1, substr(?2, value ->> 1, value ->> 2)
+FROM json_each(?3) CROSS JOIN versions ON seq = value ->> 0 WHERE ended_at IS NULL
 
 -- name: postpone
 UPDATE to_index SET due = ?, error = ?, tries = tries - ? WHERE seq = ?
