@@ -22,6 +22,7 @@ from alcove import (
     Put,
     Touch,
 )
+from alcove.store import validation
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 
@@ -189,3 +190,23 @@ def test_a_refused_request_does_not_use_up_its_key(alice: Alcove) -> None:
         alice.put(NOTES, "k", {"n": 1}, expected_revision=1, idempotency_key="once")
     alice.put(NOTES, "k", {})
     assert alice.put(NOTES, "k", {"n": 1}, expected_revision=1, idempotency_key="once").revision == 2
+
+
+def test_what_a_newcomer_writes_is_checked_once(memory: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, value = [], validation.value
+    monkeypatch.setattr(validation, "value", lambda *args: checked.append(args) or value(*args))
+    newcomer = memory.as_user("newcomer")
+    puts = [Put(namespace=("user", "newcomer"), key=f"k{n}", value={"n": n}) for n in range(5)]
+    first = newcomer.batch(puts, idempotency_key="once")
+    assert len(checked) == len(puts)
+    assert newcomer.batch(puts, idempotency_key="once") == first
+    assert [each.value for each in newcomer.search(("user", "newcomer"))] == [{"n": n} for n in range(5)]
+
+
+def test_a_newcomer_whose_write_is_refused_gets_no_data_key(memory: Alcove) -> None:
+    allowed = Put(namespace=("user", "newcomer"), key="k", value={})
+    refused = Put(namespace=("user", "somebody else"), key="k", value={})
+    for puts, once in (([allowed, refused], None), ([allowed], "k" * 256)):
+        with pytest.raises(AlcoveError):
+            memory.as_user("newcomer").batch(puts, idempotency_key=once)
+    assert memory.memories._vault.known("user:newcomer") is None

@@ -35,6 +35,7 @@ KeptVectors = dict[str, list[bytes]]
 """The vectors of a text as they are kept: for each field a row a window."""
 KeptTokens = dict[str, bytes]
 """By field, what is kept of a short text's tokens."""
+_fields = msgspec.json.Decoder(dict[str, str]).decode
 _kept = msgspec.msgpack.Decoder(KeptVectors | tuple[KeptVectors, KeptTokens]).decode
 
 LEASE_SECONDS = 120
@@ -223,8 +224,7 @@ def cut(
     """
     windows: list[tuple[str, str]] = []
     taken = 0
-    fields = msgspec.json.decode(text.index_text, type=dict[str, str])
-    for number, (field, words) in enumerate(fields.items()):
+    for number, (field, words) in enumerate(_fields(text.index_text).items()):
         if number < text.field or not words.strip():
             continue
         found = embedder.windows(words)
