@@ -217,10 +217,10 @@ def _all_but_bad(
 
 def cut(
     embedder: Embedder, text: TextToIndex, size: int = sys.maxsize
-) -> tuple[list[tuple[str, str]], Embedded]:
+) -> tuple[list[tuple[str, str]], int, tuple[int, int] | None]:
     """The next windows of a text, until they have so many bytes, each after its field's name.
 
-    And the piece of the text that they are, still without vectors.
+    And how many they have, and the field and window that the rest begins with, if there is one.
     """
     windows: list[tuple[str, str]] = []
     taken = 0
@@ -231,10 +231,10 @@ def cut(
         share = len(words.encode()) // max(len(found), 1)  # windows overlap: together they are the field
         for n in range(text.window if number == text.field else 0, len(found)):
             if taken >= size:
-                return windows, Embedded(text, b"", taken, (number, n))
+                return windows, taken, (number, n)
             windows.append((field, found[n]))
             taken += share
-    return windows, Embedded(text, b"", taken, None)
+    return windows, taken, None
 
 
 def embedded(
@@ -242,11 +242,11 @@ def embedded(
 ) -> list[Embedded]:
     """The vectors of each text, or of its next piece of so many bytes, as they are kept."""
     pieces = [cut(embedder, text, size) for text in texts]
-    windows = [window for named, _ in pieces for _, window in named]
+    windows = [window for named, _, _ in pieces for _, window in named]
     calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
     rows = chain.from_iterable(_rows(embedder, some, dimensions) for some in calls)
     found = []
-    for named, piece in pieces:
+    for text, (named, taken, rest) in zip(texts, pieces, strict=True):
         fields: KeptVectors = {}
         tokens: KeptTokens = {}
         for field, _ in named:
@@ -255,7 +255,7 @@ def embedded(
             if kept:
                 tokens[field] = kept
         whole = {field: kept for field, kept in tokens.items() if len(fields[field]) == 1}
-        found.append(piece._replace(body=_body(fields, whole)))
+        found.append(Embedded(text, _body(fields, whole), taken, rest))
     return found
 
 

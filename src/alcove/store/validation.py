@@ -130,8 +130,9 @@ def _plain(node: object, place: _Place, depth: int) -> None:
     else:
         return
     for part, child in children:  # most are looked at here: there may be many, and a call costs more
-        kind = type(child)
-        if kind not in _CARRIED and not (kind is int and _LEAST <= child <= _MOST):  # type: ignore[operator]
+        if type(child) in _CARRIED or (type(child) is int and _LEAST <= child <= _MOST):
+            continue
+        if type(child) is not float or not math.isfinite(child):
             _plain(child, (place, part), depth - 1)
 
 
@@ -162,7 +163,7 @@ def index(given: object, settings: Settings, value: Mapping[str, object] = NOTHI
         given = texts_of(value)
     elif isinstance(given, (list, tuple)):
         given = texts_of(value, _paths(given, most))
-    if not isinstance(given, Mapping):
+    if type(given) is not dict and not isinstance(given, Mapping):
         raise InvalidRequest("index", f"texts by field, a list of paths, or true, not {_type(given)}")
     if len(given) > most:
         beyond = f"{[*given][most]}"[:MAX_KEY_BYTES]
