@@ -12,6 +12,7 @@ import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
+from alcove.search.whole_numbers import WholeNumbers
 from alcove.search.words import ENGLISH, counted, question_words, speaker, term, words
 
 MAX_TIMED = 2000
@@ -189,7 +190,7 @@ class Lexicon:
         # All words lean the same way in such tables; without their mean, likeness is about meaning.
         vectors -= vectors.mean(axis=0)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        self._vectors = vectors
+        self._vectors = WholeNumbers.of(vectors)
         self._rows = {word: row for row, word in enumerate(self._words)}
         self._remembered: dict[str, Related] = {}
 
@@ -197,7 +198,7 @@ class Lexicon:
         """For each word, the terms of words like it and how like they are, nearest first."""
         known = {word: self._remembered.get(word) for word in words if word in self._rows}
         if asked := [word for word, like in known.items() if like is None]:
-            likeness = self._vectors[[self._rows[word] for word in asked]] @ self._vectors.T
+            likeness = (self._vectors @ self._vectors[[self._rows[word] for word in asked]].T).T
             if len(self._remembered) + len(asked) > REMEMBERED:
                 self._remembered.clear()
             for word, row in zip(asked, likeness, strict=True):

@@ -1,4 +1,4 @@
-"""The vectors of a subtree in one matrix, and exact likeness to a question."""
+"""The vectors of a subtree, and the likeness of each to a question: no index in between that misses some."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Rows
 from alcove.search.terms import Windows
+from alcove.search.whole_numbers import WholeNumbers
 
 FEW = 50
 """Vectors of which the middle is still half a matter of chance, and counts half."""
@@ -24,7 +25,7 @@ MOST_BLOCKS = 8
 class _Block(NamedTuple):
     """Vectors side by side: `rows` has the rows with any, in order, and `starts` where each one's begin."""
 
-    matrix: Matrix
+    matrix: WholeNumbers
     rows: Rows
     starts: Rows
     telling: NDArray[np.bool_]
@@ -60,7 +61,7 @@ class Vectors:
         parts: Sequence[Vectors] = (),
     ) -> None:
         self._blocks, self._rows, self._live, self._parts = blocks, rows, live, parts
-        self.dimensions = max(block.matrix.shape[1] for block in blocks)
+        self.dimensions = max(block.matrix.dimensions for block in blocks)
         """A block without any vectors may have others than the rest."""
 
     @classmethod
@@ -76,7 +77,7 @@ class Vectors:
         fields = ((name, part) for fields in vectors for name, part in fields.items())
         telling = (name not in labels for name, part in fields for _ in part)
         told = np.fromiter(telling, dtype=np.bool_, count=len(matrix))
-        return cls([_Block(matrix, rows, starts, told)], len(vectors))
+        return cls([_Block(WholeNumbers.of(matrix), rows, starts, told)], len(vectors))
 
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
@@ -96,7 +97,8 @@ class Vectors:
         if len(small) >= MOST_BLOCKS:
             ends = accumulate(len(block.matrix) for block in small)
             moved = [block.after(0, end - len(block.matrix)) for block, end in zip(small, ends, strict=True)]
-            small = [_Block(*map(np.concatenate, zip(*moved, strict=True)))]
+            matrices, *others = zip(*moved, strict=True)
+            small = [_Block(WholeNumbers.joined(matrices), *map(np.concatenate, others))]
         return Vectors([first, *small], longer._rows, live)
 
     def __len__(self) -> int:
@@ -128,7 +130,7 @@ class Vectors:
         """The first vector of each of some rows; zeros where one has none."""
         first = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for matrix, owners, starts, _ in self._blocks:
-            if not len(owners) or matrix.shape[1] != self.dimensions:
+            if not len(owners) or matrix.dimensions != self.dimensions:
                 continue
             places = owners.searchsorted(rows)
             known = owners.take(places, mode="clip") == rows
@@ -149,7 +151,7 @@ class Vectors:
         best = np.full(self._rows, np.nan, dtype=np.float32)
         seen = best.copy()
         for n, (matrix, owners, starts, telling) in enumerate(self._blocks):
-            if query is None or not len(owners) or matrix.shape[1] != len(query):
+            if query is None or not len(owners) or matrix.dimensions != len(query):
                 continue
             every = matrix @ query
             best[owners] = _best(every, owners, starts)
@@ -169,17 +171,17 @@ class Vectors:
             return [centre for part in self._parts for centre in part._centres]
         total, count = np.zeros(self.dimensions, dtype=np.float64), 0
         for matrix, owners, starts, telling in self._blocks:
-            if len(owners) and matrix.shape[1] == self.dimensions:
+            if len(owners) and matrix.dimensions == self.dimensions:
                 counted = telling
                 if self._live is not None:
                     each = np.diff(np.append(starts, len(matrix)))
                     counted = telling & np.repeat(self._live[owners], each)
-                total += counted.astype(np.float32) @ matrix
+                total += matrix.total(counted)
                 count += int(np.count_nonzero(counted))
         middle = (total / max(count + FEW, 1)).astype(np.float32)
         square, centres = middle @ middle, []
         for block in self._blocks:
-            fits = block.matrix.shape[1] == self.dimensions
+            fits = block.matrix.dimensions == self.dimensions
             along = block.matrix @ middle if fits else np.zeros(len(block.matrix), dtype=np.float32)
             length = np.sqrt(np.maximum(1 - 2 * along + square, 1e-6))
             centres.append(_Centre(middle, along, length))
