@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from ssl import RAND_bytes
@@ -72,7 +73,7 @@ class Vault:
         self._provider = provider
         self._keks: dict[str, Kek] = {}
         self._read_keks()
-        self._by_subject: dict[str, SubjectKey] = {}
+        self._by_subject: OrderedDict[str, SubjectKey] = OrderedDict()
         self._by_id: dict[int, SubjectKey] = {}
         self.key(STORE)  # a wrong key fails here, at start-up, and not at the first read
 
@@ -161,10 +162,10 @@ class Vault:
             return None
         raw = self._unwrap(key)
         opened = SubjectKey(key.id, raw, AESGCM(raw))
-        if len(self._by_id) >= _CACHE_SIZE:
-            self._by_id.clear()
-            self._by_subject.clear()
         self._by_id[key.id] = self._by_subject[key.subject] = opened
+        if len(self._by_subject) > _CACHE_SIZE:  # the oldest alone: with all of them, each would be read anew
+            _, oldest = self._by_subject.popitem(last=False)
+            self._by_id.pop(oldest.id, None)
         return opened
 
     def _wrap(self, id: int, subject: str, raw: bytes) -> DataKey:

@@ -26,6 +26,8 @@ _making = threading.Lock()
 RULED_OUT = "alcove_ruled_out"
 """What a statement asks that with."""
 
+READER_CACHE_KB, WRITER_CACHE_KB = 8192, 2048
+"""What a connection keeps of the file; the writer comes by the same few pages, the ends of its indexes."""
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
 
@@ -81,7 +83,7 @@ class SqliteDatabase(Database):
         """Whether the writer's commits wait for the disk, as it was last told."""
         _make(path)
         with explained(self.path):
-            self._writer = self._connect()
+            self._writer = self._connect(cache_kb=WRITER_CACHE_KB)
             try:
                 self._migrate(on_create)
             except BaseException:
@@ -159,7 +161,7 @@ class SqliteDatabase(Database):
         if self._closed:
             raise self._no_longer_open()
         with explained(self.path):
-            reader = self._connect()
+            reader = self._connect(cache_kb=READER_CACHE_KB)
             reader.create_scalar_function(RULED_OUT, reader.asked, 1)
             reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
             return reader
@@ -190,8 +192,11 @@ class SqliteDatabase(Database):
     def _no_longer_open(self) -> Unavailable:
         return Unavailable(f"{self.path} has been closed")
 
-    def _connect(self) -> Connection:
-        """A connection to the file, once it is known to be ours; refusing it leaves it as it was."""
+    def _connect(self, *, cache_kb: int) -> Connection:
+        """A connection to the file, once it is known to be ours; refusing it leaves it as it was.
+
+        `cache_kb`: how much of the file it keeps in memory.
+        """
         db = Connection(os.fspath(self.path))
         try:
             self._refuse_what_is_not_ours(db)
@@ -201,7 +206,7 @@ class SqliteDatabase(Database):
                 "alcove_instant", lambda *texts: parse_instant(str(texts[0])), 1, deterministic=True
             )
             self._switch_to_wal(db)
-            db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -8192")
+            db.execute(f"PRAGMA synchronous = FULL; PRAGMA cache_size = -{cache_kb}")
         except BaseException:
             db.close()
             raise

@@ -9,6 +9,7 @@ import functools
 import logging
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -275,7 +276,7 @@ class Rules:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.reads = bundle.reads()
-        self._given: dict[tuple[object, ...], Any] = {}
+        self._given: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     def answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:
         """What `find` finds in an engine that has been asked; only what the bundle reads is put to it."""
@@ -288,9 +289,9 @@ class Rules:
             asked = _json({name: question[name] for name in self.reads if name in question})
             answer = find(_asked(self.bundle, asked))
         if len(asked) <= _LONGEST_KEPT:
-            if len(self._given) >= _ANSWERS_KEPT:
-                self._given.clear()
             self._given[known] = answer
+            if len(self._given) > _ANSWERS_KEPT:
+                self._given.popitem(last=False)
         return answer
 
     def say(self, question: Mapping[str, object]) -> dict[str, object]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from alcove.core.errors import AlcoveError, InvalidRequest
-from alcove.search.remote_service import RemoteService, address_and_model
 
 Reranker = Callable[[str, Sequence[str]], Sequence[float]]
 """For a question and some texts a score for each text; the higher, the better it answers the question."""
@@ -35,6 +34,11 @@ class RemoteReranker:
     """A service at a URL, `https://HOST/v1/rerank#MODEL`, asked as Cohere, Jina, vLLM and others are."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 5.0) -> None:
+        from alcove.search.remote_service import (  # noqa: PLC0415  HTTP, for who has a reranker
+            RemoteService,
+            address_and_model,
+        )
+
         expected = "http(s)://HOST/v1/rerank#MODEL"
         self._url, self._model, options = address_and_model(url, "reranker", expected)
         if options:
