@@ -11,8 +11,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from alcove.server.protocol import send_whole
-
-HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+from alcove.server.routes import NOTHING, Page
 
 
 class Written(asyncio.Transport):
@@ -54,15 +53,16 @@ def cycle(transport: Written, *, method: str = "GET", keep_alive: bool = True) -
 
 def test_head_and_body_are_one_write(transport: Written) -> None:
     answering = cycle(transport)
-    assert send_whole(answering.send, 200, HEADERS, b"{}")
-    head = b"date: today\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
+    assert send_whole(answering.send, Page(b"{}"), "id")
+    ours = b"x-request-id: id\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
+    head = b"date: today\r\n" + ours
     assert transport.pieces == [b"HTTP/1.1 200 OK\r\n" + head + b"{}", b"done"]
     assert answering.response_complete
     assert not transport.closed
 
 
 def test_a_connection_that_is_not_kept_is_closed_and_says_so(transport: Written) -> None:
-    assert send_whole(cycle(transport, keep_alive=False).send, 204, [], b"")
+    assert send_whole(cycle(transport, keep_alive=False).send, NOTHING, "id")
     assert transport.pieces[0].endswith(b"connection: close\r\n\r\n")
     assert transport.closed
 
@@ -77,5 +77,5 @@ def test_what_uvicorn_must_see_to_is_left_to_it(transport: Written) -> None:
         """Stands for a middleware that adds headers."""
 
     for send in (slow.send, gone.send, begun.send, cycle(transport, method="HEAD").send, wrapped):
-        assert not send_whole(send, 200, HEADERS, b"{}")
+        assert not send_whole(send, Page(b"{}"), "id")
     assert not transport.pieces

@@ -87,7 +87,7 @@ def encoded(answer: object) -> bytes:
 
 def _spelled_twice(entry: Entry) -> bytes:
     created, expires = _encode(entry.created_at), _encode(entry.expires_at)
-    return b'%b,"createdAt":%b,"expiresAt":%b}' % (_encode(entry)[:-1], created, expires)
+    return b"".join((_encode(entry)[:-1], b',"createdAt":', created, b',"expiresAt":', expires, b"}"))
 
 
 def _namespace(kind: type, segments: object) -> object:

@@ -95,8 +95,6 @@ class Application:
         if methods is None:
             route, methods = self._matching(scope)
         request = Request(scope, route, self._authenticate, self._bodies)
-        if methods:
-            request.refusal = next(iter(methods.values())).refusal
         connection = request.connection
         if connection:
             connection.serving = asyncio.current_task()
@@ -131,18 +129,18 @@ class Application:
                 watcher(request)
         if request.status == 403 and self._denied:
             self._denied(request)
+        page = answer if isinstance(answer, Page) else None
+        small = page is not None and len(page.body) <= PART_BYTES
+        if page and small and not page.headers and send_whole(send, page, request.id):
+            return
         headers = [(b"x-request-id", request.id.encode()), *answer.headers]
-        body = None if isinstance(answer, Stream) else answer.body
         if answer.status != 204:
             headers.append((b"content-type", answer.media_type))
-            if body is not None:
-                headers.append((b"content-length", b"%d" % len(body)))
-        small = body is not None and len(body) <= PART_BYTES
-        if small and not answer.headers and send_whole(send, answer.status, headers, body or b""):
-            return
+            if page:
+                headers.append((b"content-length", b"%d" % len(page.body)))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if small:
-            await send({"type": "http.response.body", "body": body})
+        if page and small:
+            await send({"type": "http.response.body", "body": page.body})
             return
         try:
             await pour(self._pieces(answer, request), receive, send, self._in_time)
@@ -170,12 +168,14 @@ class Application:
                 request.hold(self._unread(page.body))
             return page
         except AlcoveError as error:
-            return _refusal(error, request)
+            refused = error
         except TimeoutError:
-            return _refusal(errors.Unavailable("the request took longer than is allowed"), request)
+            refused = errors.Unavailable("the request took longer than is allowed")
         except Exception:
             trouble.exception("request %s failed", request.id)
-            return _refusal(AlcoveError("something went wrong on our side"), request)
+            refused = AlcoveError("something went wrong on our side")
+        told_as = next((each.refusal for each in methods.values()), ErrorAnswer)
+        return _refusal(refused, told_as.of(refused, request.id))
 
     async def _call(self, request: Request, resource: Resource, receive: Any) -> Struct:
         """Finds out who calls, parses what they sent and has the resource answer it."""
@@ -289,7 +289,7 @@ def _nothing_there(request: Request, methods: dict[str, Resource]) -> AlcoveErro
     return errors.MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
 
 
-def _refusal(error: AlcoveError, request: Request) -> Page:
+def _refusal(error: AlcoveError, told: Struct) -> Page:
     headers = []
     if isinstance(error, errors.MethodNotAllowed):
         headers.append((b"allow", str(error.details["allow"]).encode()))
@@ -297,4 +297,4 @@ def _refusal(error: AlcoveError, request: Request) -> Page:
         headers.append((b"www-authenticate", b"Bearer"))
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
-    return Page(_encode(request.refusal.of(error, request.id)), status=STATUS[error.code], headers=headers)
+    return Page(_encode(told), status=STATUS[error.code], headers=headers)

@@ -231,18 +231,25 @@ class ThreadPool:
 
     async def _committed(self, pending: Submission) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
 
         def lead() -> None:
             if pending.settle():
-                loop.call_soon_threadsafe(done.set)
+                loop.call_soon_threadsafe(_set, done)
 
         def signal() -> None:
             """Called from any thread, whenever the commit is done or somebody must lead."""
             if pending.outcome is not None:
-                loop.call_soon_threadsafe(done.set)
+                loop.call_soon_threadsafe(_set, done)
             else:
                 self._committer.submit(lead)
 
         pending.attend(signal)
-        await done.wait()
+        await done
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    """Ends the waiting for something, unless it was told before or nobody waits any more."""
+    if not done.done():
+        done.set_result(None)

@@ -33,6 +33,22 @@ WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BETWEEN_SAMPLES = 0.5
 _PIPE_TAKES = 4096
 _FLUSH_SECONDS = 0.05
+_encode = json.Encoder().encode
+
+
+class _Line(Struct, kw_only=True, gc=False):
+    """What is told of a request, in this order."""
+
+    time: datetime
+    level: str = "info"
+    event: str = "request"
+    request_id: str
+    method: str
+    path: str
+    status: int
+    ms: float
+    user: str | None
+    client: str | None
 
 
 class AccessLog:
@@ -51,24 +67,23 @@ class AccessLog:
         Called on the event loop.
         """
         user, client, hidden = request.user, request.principal.client_id, self._pseudonym
-        line = {
-            "time": datetime.now(UTC),
-            "level": "info",
-            "event": "request",
-            "request_id": request.id,
-            "method": request.method,
-            "path": request.route,
-            "status": request.status,
-            "ms": round((time.perf_counter() - request.started) * 1000, 3),
-            "user": hidden(user) if hidden and user else user,
-            "client": hidden(client) if hidden and client else client,
-        }
-        encoded = json.encode(line) + b"\n"
-        if len(self._noted) + len(encoded) > _PIPE_TAKES:
+        line = _Line(
+            time=datetime.now(UTC),
+            request_id=request.id,
+            method=request.method,
+            path=request.route,
+            status=request.status,
+            ms=int((time.perf_counter() - request.started) * 1e6) / 1000,
+            user=hidden(user) if hidden and user else user,
+            client=hidden(client) if hidden and client else client,
+        )
+        encoded = _encode(line)
+        if len(self._noted) + len(encoded) >= _PIPE_TAKES:
             self.flush()
         if not self._noted:
             asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
         self._noted += encoded
+        self._noted += b"\n"
 
     def flush(self) -> None:
         """Writes what was noted."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,27 +13,31 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from alcove.api.messages import ErrorAnswer
-from alcove.server.routes import CONNECTION
+from alcove.server.routes import CONNECTION, Page
 
 MOST_HEAD_BYTES = 64 * 1024
 _TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
 
 
-def send_whole(send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+def send_whole(send: Any, page: Page, request_id: str) -> bool:
     """Sends an answer in one write, if `send` is uvicorn's own and nothing waits to be sent; whether it did.
 
     uvicorn's `send` writes the head by itself, which is a second system call and wakes the client twice. The
-    headers must be ours: nothing looks for line breaks in them here.
+    page must have no headers of its own: nothing looks for line breaks in them here.
     """
     cycle = getattr(send, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle) or cycle.scope["method"] == "HEAD":
         return False
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
         return False
-    parts = [STATUS_LINE[status]]
-    for name, value in (*cycle.default_headers, *headers):
+    parts = [STATUS_LINE[page.status]]
+    for name, value in cycle.default_headers:
         parts += (name, b": ", value, b"\r\n")
-    parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
+    parts += (b"x-request-id: ", request_id.encode(), b"\r\n")
+    if page.status != 204:
+        size = str(len(page.body)).encode()
+        parts += (b"content-type: ", page.media_type, b"\r\ncontent-length: ", size, b"\r\n")
+    parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", page.body)
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
     cycle.transport.write(b"".join(parts))
@@ -43,36 +48,17 @@ def send_whole(send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], b
     return True
 
 
-class Waiting:
-    """Connections without a request under way, by the user whom each served last."""
-
-    def __init__(self) -> None:
-        self._since: dict[str | None, dict[Protocol, float]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, connection: Protocol, now: float) -> None:
-        self._since.setdefault(connection.user, {})[connection] = now
-        self._count += 1
-
-    def discard(self, connection: Protocol) -> None:
-        connections = self._since.get(connection.user, {})
-        if connections.pop(connection, None) is not None:
-            self._count -= 1
-            if not connections:
-                del self._since[connection.user]
+class Waiting(dict["Protocol", float]):
+    """Connections without a request under way, and since when each waits; the first has waited longest."""
 
     def longest(self) -> Protocol:
         """The one that has waited longest, of the user who has most."""
-        most = max(self._since, key=lambda user: len(self._since[user]))
-        return next(iter(self._since[most]))
+        ((most, _),) = Counter(each.user for each in self).most_common(1)
+        return next(each for each in self if each.user == most)
 
     def before(self, moment: float) -> list[Protocol]:
         """Those that have waited since then or longer."""
-        every = (pair for connections in self._since.values() for pair in connections.items())
-        return [connection for connection, since in every if since <= moment]
+        return [each for each, since in self.items() if since <= moment]
 
 
 class Protocol(HttpToolsProtocol):
@@ -103,7 +89,7 @@ class Protocol(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.discard(self)
+        self._waiting.pop(self, None)
         super().connection_lost(exc)
         self.lost = True
         if self._cycle:  # uvicorn tells the last that came, which may wait behind this one
@@ -116,7 +102,7 @@ class Protocol(HttpToolsProtocol):
         if Protocol._looking is not self.loop:
             Protocol._looking = self.loop
             self._drop_slow(self.loop)
-        self._waiting.add(self, self.loop.time())
+        self._waiting[self] = self.loop.time()
         if len(self._waiting) > self.most_waiting:
             self._waiting.longest()._drop()
 
@@ -130,11 +116,11 @@ class Protocol(HttpToolsProtocol):
                 each._drop()
             else:  # it still takes its last answer
                 each._unsent = unsent
-                cls._waiting.discard(each)
-                cls._waiting.add(each, loop.time())
+                del cls._waiting[each]
+                cls._waiting[each] = loop.time()
 
     def _drop(self) -> None:
-        self._waiting.discard(self)
+        self._waiting.pop(self, None)
         unsent = self.transport.get_write_buffer_size()
         if self._head and self._in_head and not unsent and not self.transport.is_closing():
             self.send_400_response("expected the rest of the head sooner")
@@ -162,7 +148,7 @@ class Protocol(HttpToolsProtocol):
             if size > MOST_HEAD_BYTES:
                 raise ValueError(_TOO_LONG)  # which the parser turns into a 400
         self._head, self._in_head = 0, False
-        self._waiting.discard(self)
+        self._waiting.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -49,8 +49,6 @@ class Request:
     """One request and its answer, for its handler and for who tells of it: log, metrics, traces."""
 
     resource: Resource
-    refusal: Any = ErrorAnswer
-    """The record of errors at its path."""
     asked: Any
     """The record of the parameters: of the body where there is one, and of the query."""
     path: Mapping[str, str]
@@ -162,8 +160,10 @@ class Resource:
                 name, _, value = part.partition("=")
                 if "%" in part or "+" in part:
                     name, value = (unquote_plus(each, errors="strict") for each in (name, value))
-                if part:
-                    self._take(given, name, value)
+                if name in self._lists:
+                    given.setdefault(name, []).append(value)
+                elif part:
+                    given[name] = self._once(given, name, value)
         except UnicodeDecodeError:
             raise InvalidRequest("query", "percent-encoded UTF-8") from None
         try:
@@ -171,21 +171,18 @@ class Resource:
         except msgspec.ValidationError as error:
             raise _named(error, "query", self.query) from None
 
-    def _take(self, given: dict[str, Any], name: str, value: str) -> None:
-        """Adds one parameter to those given before it."""
+    def _once(self, given: dict[str, Any], name: str, value: str) -> str | int:
+        """The value of a parameter that may be given once, and is not among those that were."""
         if name not in self.query.__struct_fields__:
             names = ", ".join(self.query.__struct_fields__)
             raise InvalidRequest(name, f"one of the parameters {names}" if names else "no parameters")
-        if name in self._lists:
-            given.setdefault(name, []).append(value)
-        elif name in given:
+        if name in given:
             raise InvalidRequest(name, "to be given once")
-        elif name in self._numbers:
-            if not re.fullmatch(r"-?[0-9]{1,19}", value):
-                raise InvalidRequest(name, "a whole number")
-            given[name] = int(value)
-        else:
-            given[name] = value
+        if name not in self._numbers:
+            return value
+        if not re.fullmatch(r"-?[0-9]{1,19}", value):
+            raise InvalidRequest(name, "a whole number")
+        return int(value)
 
     def parse_body(self, raw: bytes | bytearray, content_type: bytes) -> Struct:
         """The body as a record; an error names the field."""
@@ -263,27 +260,25 @@ def _handler(
         return _awaited(operation, service)
     method = getattr(service, operation.does.__name__)
     steps = operation.steps and operation.steps.__get__(service)
-    threads = {True: reads, False: changes}
 
-    async def handle(request: Request) -> Page:
+    def done(request: Request, arguments: dict[str, Any]) -> Iterator[Step | Page]:
+        if steps is None or request.large:
+            yield Work.LARGE
+        try:
+            if steps:
+                result = yield from steps(request.principal, **arguments)
+            else:
+                result = method(request.principal, **arguments)
+        except InvalidRequest as error:
+            raise operation.named(error) from None
+        answer = operation.told(result)
+        quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
+        yield NOTHING if quiet or answer is None else Page(wire.encoded(answer))
+
+    def handle(request: Request) -> Awaitable[Page]:
         arguments = operation.arguments(request)
-
-        def done() -> Iterator[Step | Page]:
-            if steps is None or request.large:
-                yield Work.LARGE
-            try:
-                if steps:
-                    result = yield from steps(request.principal, **arguments)
-                else:
-                    result = method(request.principal, **arguments)
-            except InvalidRequest as error:
-                raise operation.named(error) from None
-            answer = operation.told(result)
-            quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
-            yield NOTHING if quiet or answer is None else Page(wire.encoded(answer))
-
         reading = operation.reads if isinstance(operation.reads, bool) else operation.reads(arguments)
-        return await threads[reading].settled(done())
+        return (reads if reading else changes).settled(done(request, arguments))
 
     return handle
 

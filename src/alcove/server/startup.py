@@ -77,6 +77,7 @@ def serve(config: ServeConfig) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing goes by what a proxy says of its client
         timeout_graceful_shutdown=int(config.request_seconds) + 1,
         loop="auto",  # uvloop, except on Windows, which has none
         http=Protocol,
