@@ -96,7 +96,7 @@ class Held:
         def ruled_out(seq: int) -> bool:
             for value_of, holds in tests:
                 value = value_of(seq, UNKNOWN)
-                if not isinstance(value, _Unknown) and not holds(value):
+                if value is not UNKNOWN and not holds(value):  # type: ignore[arg-type]
                     return True
             return False
 

@@ -226,7 +226,8 @@ class Finding(Timeline):
         """
         limit = validation.whole(limit, "limit", 1, 1000)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-        scope = replace(scope, unindexed=unindexed)
+        if unindexed:
+            scope = replace(scope, unindexed=True)
 
         def find() -> List[Entry]:
             entries = [*map(row_decoding.entry, islice(self._scanned(scope, at), offset, offset + limit))]
@@ -267,9 +268,10 @@ class Finding(Timeline):
         return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found
 
     def _fits(self, filter: Filter, row: Row) -> bool:
-        held, opened = self._fields.held, list[dict[str, JSON]]()
+        held = self._fields.held
         if (known := held.verdict(filter, row.seq)) is not None:
             return known
+        opened: List[dict[str, JSON]] = []
 
         def value() -> dict[str, JSON]:
             if not opened:

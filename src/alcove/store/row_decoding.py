@@ -46,16 +46,20 @@ def index(row: Row) -> dict[str, str]:
 
 def entry(row: Row) -> Entry:
     """The row without its value."""
-    return Entry(  # spelled out: it is on the path of every put
-        id=uuid(row.id),
-        namespace=Namespace.decode(row.ns),
-        key=row.key.decode(),
-        attributes=_decode(row.attributes),
-        revision=row.revision,
-        created_at=(created_at := to_datetime(row.written_at)),
-        added_at=created_at if row.added_at is None else to_datetime(row.added_at),
-        expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
-        ttl_seconds=row.ttl and row.ttl // SECOND,
+    # Spelled out, and taken apart at once: it is on the path of every put, and of each memory of a list.
+    (_, id, ns, key, _, revision, created_at, expires_at, _, _, _, _, _,
+     attributes, _, original_at, ttl, added_at) = row  # fmt: skip
+    written = to_datetime(created_at if original_at is None else original_at)
+    return Entry(
+        id=uuid(id),
+        namespace=Namespace.decode(ns),
+        key=key.decode(),
+        attributes=_decode(attributes),
+        revision=revision,
+        created_at=written,
+        added_at=written if added_at is None else to_datetime(added_at),
+        expires_at=None if expires_at is None else to_datetime(expires_at),
+        ttl_seconds=ttl and ttl // SECOND,
     )
 
 
