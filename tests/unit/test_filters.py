@@ -46,7 +46,7 @@ def in_sql(
         "INSERT INTO versions VALUES (?, ?)", (validation.json(attributes, "attributes").decode(), text)
     )
     params: Params = []
-    where = filter.policy_sql("v", params) if policy else filter.sql("v", params)
+    where = filter.policy_sql(params) if policy else filter.sql(params)
     return bool(list(DB.execute(f"SELECT 1 FROM versions v WHERE {where}", params)))
 
 
@@ -226,7 +226,7 @@ def test_sql_reads_a_row_once_however_many_conditions_there_are() -> None:
 
 def _compiled(conditions: int, *, policy: bool) -> str:
     filter = Filter.parse({f"f{n}": {"gt": n} for n in range(conditions)})
-    return filter.policy_sql("v", []) if policy else filter.sql("v", [])
+    return filter.policy_sql([]) if policy else filter.sql([])
 
 
 def test_a_value_is_searched_by_dotted_path() -> None:

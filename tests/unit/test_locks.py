@@ -1,4 +1,4 @@
-"""Locks by name: one at a time, whoever asks, in whichever thread, handle or process; a dead holder has none.
+"""Locks by name: one holder at a time, among threads and processes.
 
 This file is also the other process: `python -m tests.unit.test_locks STORE` does what it reads.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from alcove.engine.locks import Locks
+from alcove.engine.locks import FileLocks
 from tests.support.children import Child, say, started
 from tests.support.patience import until
 
@@ -28,8 +28,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(store: Path) -> Iterator[Locks]:
-    locks = Locks.beside(store)
+def opened(store: Path) -> Iterator[FileLocks]:
+    locks = FileLocks.beside(store)
     try:
         yield locks
     finally:
@@ -68,7 +68,7 @@ def another_process(store: Path) -> Iterator[Other]:
 
 def serve(store: Path) -> None:
     """The other process: takes and gives what it is told to."""
-    locks = Locks.beside(store)
+    locks = FileLocks.beside(store)
     say("ready")
     for line in sys.stdin:
         what, name = line.rstrip("\n").split(" ", 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore, Specs
@@ -91,14 +92,14 @@ class Alcove(Store):
         embedder: str | Embedder | None = "minilm",
         reranker: str | Reranker | None = None,
     ) -> None:
-        path = _checked_path(at)
+        place, path = _checked_place(at)
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
         again = reranker_for(reranker) if isinstance(reranker, str) else reranker
         settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
         provider = keys or default_keys(path)
         engine = Engine(
-            path,
+            place,
             clock=clock,
             busy_timeout=settings.busy_timeout,
             on_create=provider.create,
@@ -131,6 +132,16 @@ class Alcove(Store):
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"
+
+
+def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
+    """A file, or the address of a database; and the path beside which its key and its ledger lie."""
+    if isinstance(at, str) and at.startswith(("postgresql://", "postgres://")):
+        address = urlsplit(at)
+        name = f"{address.hostname or 'localhost'}-{address.path.strip('/') or 'postgres'}"
+        return at, Path(os.environ.get("ALCOVE_STATE", ".")) / name
+    path = _checked_path(at)
+    return path, path
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

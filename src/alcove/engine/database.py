@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
+from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import load
 from alcove.store.filters import Params
 
@@ -88,6 +90,18 @@ class Database(ABC):
 
         Of versions that are `ruled_out` it reads nothing, as far as it can.
         """
+
+    @abstractmethod
+    def where(self, scope: Scope, params: Params) -> str:
+        """What a scope shows, as a predicate on `versions v`; its parameters are added to those there are."""
+
+    @abstractmethod
+    def sound(self) -> Findings:
+        """The database's own check of what it holds, if it has one."""
+
+    @abstractmethod
+    def copy(self, to: Path) -> Iterator[Copied]:
+        """Writes one moment of the store into a file of SQLite, while others go on writing to the store."""
 
     @abstractmethod
     def rebuild(self) -> bool:

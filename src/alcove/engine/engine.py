@@ -19,9 +19,9 @@ from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
-from alcove.engine.database import Findings, RuledOut
+from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.index import SearchIndex
-from alcove.engine.locks import Locks
+from alcove.engine.locks import FileLocks, Locks
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.version_log import Live, Transaction
@@ -36,20 +36,20 @@ class Engine(file_copy.DataKeys):
 
     def __init__(
         self,
-        path: Path,
+        at: Path | str,
         *,
         clock: Clock,
         busy_timeout: float,
         on_create: Callable[[], None],
         observer: Observer | None = None,
     ) -> None:
+        """`at`: the path of a file, or the address of a PostgreSQL database."""
         self._clock = clock
-        self._db = SqliteDatabase(path, busy_timeout=busy_timeout, on_create=on_create)
+        self._db, self.locks = _opened(at, busy_timeout, on_create)
         self._fetch = self._db.fetch
         self.index = SearchIndex(self._db)
         self.admin = Administration(self._db, clock)
         self.erasure = Erasure(self._db, clock)
-        self.locks = Locks.beside(path)
         self._observer = observer or Observer()
         self.submit = CommitQueue(self._commit, self._observer).submit
 
@@ -91,15 +91,15 @@ class Engine(file_copy.DataKeys):
         """In order of namespace and key; of versions that are `ruled_out` nothing is read."""
         statement, moment = ("scan", now) if at is None else ("scan_at", at)
         params: Params = [scope.low, scope.high, moment]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         return map(Row._make, self._db.stream(statement, params, ruled_out, where=where))
 
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
-        along = "authored" if scope.by_author else "live"
-        where = scope.sql(params)
+        along = f"INDEXED BY {'authored' if scope.by_author else 'live'}"
+        where = self._db.where(scope, params)
         found = self._db.stream("scan_page", [*params, limit], where=where, along=along)
         return some_rows(found, limit, most=PIECE_BYTES)[0]
 
@@ -107,7 +107,7 @@ class Engine(file_copy.DataKeys):
         """In order; with an owner, only theirs, and at the cost of those."""
         whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
         params: Params = [*named, scope.low, scope.high, now]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         return (ns for (ns,) in self._db.stream("namespaces", params, where=where, whose=whose))
 
     def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
@@ -129,7 +129,7 @@ class Engine(file_copy.DataKeys):
         `between`: after the first moment and before the second. `most`: the bytes they may have.
         """
         params: Params = [position, scope.low, scope.high]
-        where = [scope.sql(params)]
+        where = [self._db.where(scope, params)]
         if set(kinds) != set(KINDS):
             where.append(f"kind IN ({', '.join('?' * len(kinds))})")
             params.extend(kinds)
@@ -144,7 +144,7 @@ class Engine(file_copy.DataKeys):
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         ((found,),) = self._db.stream("count", params, where=where)
         return int(found)
 
@@ -211,8 +211,7 @@ class Engine(file_copy.DataKeys):
 
     def copy(self, to: Path) -> Iterator[rows.Copied]:
         """Writes one moment of the store into a file, while others go on writing to the store."""
-        with self._db.read() as db:
-            yield from file_copy.copy(db, to)
+        return self._db.copy(to)
 
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
@@ -227,13 +226,21 @@ class Engine(file_copy.DataKeys):
 
     def check(self) -> Findings:
         """Each structural check."""
+        yield from self._db.sound()
         with self._db.snapshot() as db:
-            pages = db.execute("PRAGMA page_count").fetchone()
-            wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
-            yield "the file is sound", pages[0] if pages else 0, wrong
             yield from db.checks("checks.sql")
 
     def notices(self) -> Findings:
         """The same for what is odd without being wrong."""
         with self._db.snapshot() as db:
             yield from db.checks("doctor_notices.sql")
+
+
+def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:
+    """A database, and the locks that all who have it open share."""
+    if isinstance(at, Path):
+        return SqliteDatabase(at, busy_timeout=busy_timeout, on_create=on_create), FileLocks.beside(at)
+    from alcove.engine.postgres import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
+
+    database = PostgresDatabase(at, busy_timeout=busy_timeout, on_create=on_create)
+    return database, database.locks

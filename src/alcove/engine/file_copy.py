@@ -13,7 +13,7 @@ from urllib.parse import quote
 import apsw
 
 from alcove.core.errors import StoreError, Unavailable
-from alcove.engine.rows import Copied, DataKey, Row, Summary
+from alcove.engine.rows import FOR_EVER, Copied, DataKey, Row, Summary
 from alcove.engine.sqlite import explained, pragma, refuse_foreign
 from alcove.engine.statements import SQL
 
@@ -82,7 +82,7 @@ class DataKeys(ABC):
         found = self._fetch("data_key_of", subject) if id is None else self._fetch("data_key_by_id", id)
         return DataKey._make(found[0]) if found else None
 
-    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = -1) -> list[DataKey]:
+    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = FOR_EVER) -> list[DataKey]:
         return [DataKey._make(row) for row in self._fetch("data_keys", not_wrapped_by, limit)]
 
 

@@ -87,7 +87,7 @@ class SearchIndex:
     def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
         with self._db.write(durable=False) as db:
-            db.run_each("postpone", [(due, error, not counted, seq) for seq in seqs])
+            db.run_each("postpone", [(due, error, int(not counted), seq) for seq in seqs])
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
@@ -176,7 +176,7 @@ class SearchIndex:
         """
         with self._db.snapshot() as db:
             state, came = _state(db), []
-            for text in _came(db, scope, embedder, 0, "INDEXED BY live"):
+            for text in self._came(db, scope, embedder, 0, "INDEXED BY live"):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
                     raise rows.SubtreeTooLarge
@@ -191,8 +191,10 @@ class SearchIndex:
             found = db.run("superseded", (*place, since.seq), along=_along(written, "history"))
             superseded = [seq for (seq,) in found]
             came = [
-                *_came(db, scope, embedder, since.seq, _along(written, "live")),
-                *_came(db, scope, embedder, since.vectors, _along(given, "vectors_of"), which="embedded"),
+                *self._came(db, scope, embedder, since.seq, _along(written, "live")),
+                *self._came(
+                    db, scope, embedder, since.vectors, _along(given, "vectors_of"), which="embedded"
+                ),
             ]
             if state.erased != since.erased:
                 live = [seq for (seq,) in db.run("live", place)]
@@ -203,7 +205,7 @@ class SearchIndex:
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         return [seq for (seq,) in self._db.stream("fitting", params, where=where)]
 
     def without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
@@ -215,15 +217,22 @@ class SearchIndex:
         if live <= texts:
             return iter(())
         params: Params = [scope.low, scope.high, most, now]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         return map(Row._make, self._db.stream("without_text", params, where=where))
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
         moment = (FOR_EVER, now) if at is None else (at, at)
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]
-        where = scope.sql(params)
+        where = self._db.where(scope, params)
         return map(Row._make, self._db.stream("found", params, where=where))
+
+    def _came(
+        self, db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
+    ) -> Iterator[Text]:
+        params: Params = [scope.low, scope.high, after, embedder]
+        where = self._db.where(replace(scope, filter=Filter()), params)
+        return map(Text._make, db.run(which, params, where=where, along=along))
 
 
 def _add_vectors(db: Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
@@ -241,11 +250,3 @@ def _state(db: Connection) -> rows.IndexState:
 def _along(ahead: int, index: str) -> str:
     """Which way to read what came after a position that lies so far back: along the log, or an index."""
     return "NOT INDEXED" if ahead < NEAR else f"INDEXED BY {index}"
-
-
-def _came(
-    db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
-) -> Iterator[Text]:
-    params: Params = [scope.low, scope.high, after, embedder]
-    where = replace(scope, filter=Filter()).sql(params)
-    return map(Text._make, db.run(which, params, where=where, along=along))

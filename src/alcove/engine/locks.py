@@ -1,8 +1,4 @@
-"""Locks by name that the processes of a store share, so that something goes on once at a time.
-
-A name is a byte of an empty file beside the store's, far behind its end, which the operating system locks. It
-lets go when the process ends, however that happens; nothing is written, and no name can be read there.
-"""
+"""Locks by name that the processes of a store share, so that something goes on once at a time."""
 
 from __future__ import annotations
 
@@ -10,15 +6,37 @@ import fcntl
 import hashlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 _opening = threading.Lock()
-_open: dict[Path, Locks] = {}
+_open: dict[Path, FileLocks] = {}
 """Those of this process: a lock is the process's, and lost when it closes the file anywhere."""
 
 
-class Locks:
+class Locks(ABC):
     """The locks of one process on one store, for all who have it open. Thread-safe."""
+
+    @abstractmethod
+    def take(self, name: bytes) -> bool:
+        """Takes a lock, unless anybody has it, in whichever process or thread."""
+
+    @abstractmethod
+    def give(self, name: bytes) -> None:
+        """Gives a lock back that was taken here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives all of them back, once nobody has the store open."""
+
+
+class FileLocks(Locks):
+    """Those of a store that is a file.
+
+    A name is a byte of an empty file beside the store's, far behind its end, which the operating system
+    locks. It lets go when the process ends, however that happens; nothing is written, and no name can be read
+    there.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +46,7 @@ class Locks:
         self._mutex = threading.Lock()
 
     @classmethod
-    def beside(cls, store: Path) -> Locks:
+    def beside(cls, store: Path) -> FileLocks:
         """The locks of a store; they are closed as often as they were asked for."""
         path = Path(f"{store.resolve()}.turns")
         with _opening:
@@ -37,8 +55,7 @@ class Locks:
             return locks
 
     def take(self, name: bytes) -> bool:
-        """Takes a lock, unless anybody has it, in whichever process or thread."""
-        place = _place(name)
+        place = lock_number(name)
         with self._mutex:
             if place in self._held:
                 return False
@@ -52,15 +69,13 @@ class Locks:
             return True
 
     def give(self, name: bytes) -> None:
-        """Gives a lock back that was taken here."""
         with self._mutex:
-            place = _place(name)
+            place = lock_number(name)
             self._held.discard(place)
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def close(self) -> None:
-        """Gives all of them back, once nobody has the store open."""
         with _opening, self._mutex:
             self._users -= 1
             if not self._users:
@@ -71,5 +86,6 @@ class Locks:
                 self._held.clear()
 
 
-def _place(name: bytes) -> int:
+def lock_number(name: bytes) -> int:
+    """A number that stands for a name, from which nobody can read it."""
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2

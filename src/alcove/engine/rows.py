@@ -14,6 +14,10 @@ FOR_EVER = 2**63 - 1
 """Later than every moment."""
 
 
+Spelled = Callable[[Filter, Params], str]
+"""A predicate on `versions v` for a filter, whose parameters it adds."""
+
+
 class Row(NamedTuple):
     """One version as it is stored."""
 
@@ -173,9 +177,12 @@ class Scope:
         """Whether the index of what people wrote into rooms of others leads to all of it."""
         return self.unowned and self.written_by is not None and None not in self.written_by
 
-    def sql(self, params: Params) -> str:
-        """What of the subtree may be seen, and was asked for, as a predicate on `versions v`."""
-        parts = [self.policy.policy_sql("v", params)]
+    def sql(self, params: Params, policy: Spelled = Filter.policy_sql, asked: Spelled = Filter.sql) -> str:
+        """What of the subtree may be seen, and was asked for, as a predicate on `versions v`.
+
+        `policy` and `asked` spell the conditions of either as the database is asked them.
+        """
+        parts = [policy(self.policy, params)]
         if self.unowned:
             parts.append("v.owner IS NULL")
         if self.owner is not None:
@@ -190,8 +197,8 @@ class Scope:
         if self.unindexed:
             parts.append("v.index_text IS NULL")
         if self.by_author:
-            parts.append("v.user IS NOT v.owner")  # follows, but the index is found by these words
-        parts.append(self.filter.sql("v", params))
+            parts.append("v.user IS DISTINCT FROM v.owner")  # follows, but the index is found by these words
+        parts.append(asked(self.filter, params))
         return " AND ".join(parts)
 
 

@@ -18,6 +18,7 @@ from alcove.core import cancellation
 from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
+from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import SQL, schema
 from alcove.store.filters import Params
 
@@ -156,6 +157,21 @@ class SqliteDatabase(Database):
                 yield from cursor
             finally:
                 cursor.close()
+
+    def where(self, scope: Scope, params: Params) -> str:
+        return scope.sql(params)
+
+    def sound(self) -> Findings:
+        with self.snapshot() as db:
+            pages = db.execute("PRAGMA page_count").fetchone()
+            wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            yield "the file is sound", pages[0] if pages else 0, wrong
+
+    def copy(self, to: Path) -> Iterator[Copied]:
+        from alcove.engine.file_copy import copy  # noqa: PLC0415  it reads what is here
+
+        with self.read() as db:
+            yield from copy(db, to)
 
     def _new_reader(self) -> Connection:
         if self._closed:

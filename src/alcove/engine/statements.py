@@ -26,13 +26,26 @@ def load(file: str, **parts: str) -> dict[str, str]:
     return statements
 
 
-_PARTS = {"columns": ", ".join(Row._fields), "theirs": load("people.sql")["theirs"]}
-SQL = {
-    name: statement
-    for file in ("queries", "administration", "people", "erasure", "index", "copying")
-    for name, statement in load(f"{file}.sql", **_PARTS).items()
-}
-"""By name; those in other files are of one database only, or checks."""
+_FILES = ("queries", "administration", "people", "erasure", "index", "copying")
+
+
+def dialect(own: str | None = None, **parts: str) -> dict[str, str]:
+    """All statements as a database is asked them; those that it spells otherwise stand in a file of its own.
+
+    `parts` are what each database says in words of its own inside of statements that all share.
+    """
+    parts["columns"] = ", ".join(Row._fields)
+    spelled = load(own, **parts) if own else {}
+    parts["theirs"] = spelled.get("theirs") or load("people.sql")["theirs"]
+    shared = (load(f"{file}.sql", **parts) for file in _FILES)
+    return {name: statement for its in shared for name, statement in its.items()} | spelled
+
+
+SQL = dialect(
+    reached="(SELECT seq FROM sqlite_sequence WHERE name = 'versions')",
+    numbers="SELECT value FROM json_each(?)",
+)
+"""As SQLite is asked."""
 
 
 def schema(folder: str) -> list[str]:

@@ -170,23 +170,23 @@ class Filter:
             raise InvalidRequest(field, f"at most {MAX_CHOICES} choices in all")
         return cls(tuple(conditions))
 
-    def sql(self, alias: str, params: Params) -> str:
-        """A predicate on a version row that is false only where `matches` is, whatever the value holds."""
+    def sql(self, params: Params) -> str:
+        """A predicate on `versions v` that is false only where `matches` is, whatever the value holds."""
         if all(isinstance(test, Pattern) for _, test in self.conditions):
             return "1"
         attributes, index = (
-            f"NOT EXISTS (SELECT 1 FROM json_each({alias}.{column}) f WHERE NOT {self._tests(params)}"
+            f"NOT EXISTS (SELECT 1 FROM json_each(v.{column}) f WHERE NOT {self._tests(params)}"
             for column in ("attributes", "index_text")
         )
-        hidden = f"EXISTS (SELECT 1 FROM json_each({alias}.attributes) a WHERE a.key = f.key)"
+        hidden = "EXISTS (SELECT 1 FROM json_each(v.attributes) a WHERE a.key = f.key)"
         return f"{attributes}) AND {index} AND NOT {hidden})"
 
-    def policy_sql(self, alias: str, params: Params) -> str:
+    def policy_sql(self, params: Params) -> str:
         """The predicate of a policy's own filter: attributes only, and absent never matches."""
         if not self.conditions:
             return "1"
-        plainly = self._plainly(f"{alias}.attributes", params)
-        fitting = f"SELECT count(*) FROM json_each({alias}.attributes) f WHERE {self._tests(params, other=0)}"
+        plainly = self._plainly("v.attributes", params)
+        fitting = f"SELECT count(*) FROM json_each(v.attributes) f WHERE {self._tests(params, other=0)}"
         return f"({plainly}({fitting}) = {len({name for name, _ in self.conditions})})"
 
     def _plainly(self, attributes: str, params: Params) -> str:

@@ -6,7 +6,6 @@ import json
 import sqlite3
 import tracemalloc
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from alcove.upkeep.coming_from import langgraph
 from alcove.upkeep.coming_from.account import Account, Target
 from tests.support.command import Command
 from tests.support.crowd import QUIET
-from tests.support.elsewhere import postgres
+from tests.support.postgres import new_database
 
 DEEP = tuple(f"level-{n}" for n in range(10))
 NOTE = {"text": "Grüße ☕", "n": 1.5, "deep": {"list": ["one", {"two": "zwei"}]}, "nothing": None}
@@ -43,9 +42,8 @@ def fill(store: BaseStore) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres() as address:
-        yield address
+def server() -> str:
+    return new_database()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -162,12 +160,10 @@ def test_what_was_changed_there_is_brought_again_and_nothing_else(command: Comma
     assert brought(command, user)["k"].value == {"text": "second"}
 
 
-def test_a_table_that_is_not_to_be_read_is_told_of(path: Path, server: str) -> None:
-    command = Command(str(path))
-    with PostgresStore.from_conn_string(server) as store:
-        for statement in ("CREATE ROLE guest LOGIN", "CREATE DATABASE closed"):
-            store.conn.execute(statement)  # type: ignore[union-attr]
-    closed = server.replace("/postgres?", "/closed?")
+def test_a_table_that_is_not_to_be_read_is_told_of(path: Path) -> None:
+    command, closed = Command(str(path)), new_database()
+    with PostgresStore.from_conn_string(closed) as store:
+        store.conn.execute("CREATE ROLE guest LOGIN")  # type: ignore[union-attr]
     nothing = command.refuses("import", "--from", "langgraph", closed)
     assert nothing.endswith("alcove: the database: expected a database with the table store of LangGraph\n")
     with PostgresStore.from_conn_string(closed) as store:
@@ -219,15 +215,9 @@ def many_on_a_server(where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_many_rows_take_no_more_memory_than_few(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_many_rows_take_no_more_memory_than_few(kind: str, tmp_path: Path) -> None:
     if kind == "postgres":
-        server: str = request.getfixturevalue("server")
-        with PostgresStore.from_conn_string(server) as store:
-            store.conn.execute("CREATE DATABASE many")  # type: ignore[union-attr]
-        where = server.replace("/postgres?", "/many?")
-        many_on_a_server(where)
+        many_on_a_server(where := new_database())
     else:
         many_in_a_file(where := str(tmp_path / "store.db"))
     target = Target(caller="noop", now=datetime.now(UTC))

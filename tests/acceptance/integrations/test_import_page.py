@@ -13,7 +13,8 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 from tests.acceptance.documents.test_cli_session import BLOCK, session
-from tests.support.elsewhere import FILES, mem0_memory, postgres
+from tests.support.elsewhere import FILES, mem0_memory
+from tests.support.postgres import new_database
 
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from-elsewhere.md"
 ADDRESS = "postgresql://127.0.0.1/app"
@@ -44,19 +45,19 @@ def test_the_sessions_on_the_page_are_what_happens(tmp_path: Path, monkeypatch: 
         store.setup()
         store.put(("memories", "ann"), "tea", {"text": "green"})
         store.put(("memories", "bo"), "pin", {"text": "for an hour"}, ttl=60)
-    with postgres() as address:
-        with PostgresStore.from_conn_string(address) as shared:
-            shared.setup()
-            shared.put(("team", "notes"), "sprint", {"text": "ends on Friday"})
-            shared.put(("team", "notes"), "pin", {"text": "for an hour"}, ttl=60)
+    address = new_database()
+    with PostgresStore.from_conn_string(address) as shared:
+        shared.setup()
+        shared.put(("team", "notes"), "sprint", {"text": "ends on Friday"})
+        shared.put(("team", "notes"), "pin", {"text": "for an hour"}, ttl=60)
 
-        def rerun(block: re.Match[str]) -> str:
-            told = session(block[2].replace(ADDRESS, f"'{address}'"), tmp_path, "")
-            told = ID.sub(lambda id: INSTEAD[: len(id[0])], told)
-            return block[1] + told.replace(f"'{address}'", ADDRESS) + block[3]
+    def rerun(block: re.Match[str]) -> str:
+        told = session(block[2].replace(ADDRESS, f"'{address}'"), tmp_path, "")
+        told = ID.sub(lambda id: INSTEAD[: len(id[0])], told)
+        return block[1] + told.replace(f"'{address}'", ADDRESS) + block[3]
 
-        first, rest = page.split("## mem0", 1)
-        recorded = f"{first}## mem0{BLOCK.sub(rerun, rest)}"
+    first, rest = page.split("## mem0", 1)
+    recorded = f"{first}## mem0{BLOCK.sub(rerun, rest)}"
     if os.environ.get("ALCOVE_RECORD"):
         PAGE.write_text(recorded, encoding="utf-8")
         return

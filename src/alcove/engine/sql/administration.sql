@@ -6,7 +6,7 @@ INSERT INTO audit (at, actor, action, subject, details) VALUES (?, ?, ?, ?, ?)
 -- name: audit
 -- A page of the audit log, newest first.
 SELECT seq, at, actor, action, subject, details FROM audit
-WHERE seq < ?1 AND (?2 IS NULL OR action = ?2) AND (?3 IS NULL OR actor = ?3 OR subject = ?4)
+WHERE seq < ?1 AND (action = ?2 OR ?2 IS NULL) AND (actor = ?3 OR ?3 IS NULL OR subject = ?4)
 ORDER BY seq DESC LIMIT ?5
 
 -- name: purge_audit
@@ -22,7 +22,7 @@ INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?)
 SELECT template FROM private_rooms
 
 -- name: add_private_room
-INSERT OR IGNORE INTO private_rooms (template) VALUES (?)
+INSERT INTO private_rooms (template) VALUES (?) ON CONFLICT DO NOTHING
 
 -- name: stats
 -- Memories, versions and bytes of each root segment.

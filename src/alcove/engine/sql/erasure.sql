@@ -19,7 +19,7 @@ SELECT count(*) FROM vectors WHERE ns = ?
 DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ?
 
 -- name: erasures
-SELECT sum(value) FROM marks WHERE name IN ('wipes', 'clears')
+SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')
 
 -- name: cleared
 -- Tells whoever remembers a search that something is gone of which the log says nothing.
@@ -38,7 +38,7 @@ DELETE FROM data_keys WHERE subject = ?1
     AND NOT EXISTS (SELECT 1 FROM replays WHERE user = ?2)
 
 -- name: anonymise
-UPDATE versions SET user = NULL, client = NULL, formerly = iif(sealed IS NULL, NULL, ?) WHERE seq = ?
+UPDATE versions SET user = NULL, client = NULL, formerly = CASE WHEN sealed IS NULL THEN NULL ELSE ? END WHERE seq = ?
 
 -- name: remove
 DELETE FROM versions WHERE seq = ?
@@ -83,7 +83,7 @@ SELECT DISTINCT formerly FROM versions INDEXED BY anonymised WHERE formerly IS N
 SELECT ns FROM namespaces WHERE owner IS NULL
 
 -- name: position
-SELECT seq FROM sqlite_sequence WHERE name = 'versions'
+SELECT {reached}
 
 -- name: position_at
 -- How far the log was at a moment.

@@ -5,10 +5,10 @@
 SELECT embedder FROM serving
 
 -- name: serve
-INSERT INTO serving (only, embedder) VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET embedder = excluded.embedder
+INSERT INTO serving ("only", embedder) VALUES (1, ?) ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder
 
 -- name: serve_first
-INSERT OR IGNORE INTO serving (only, embedder) VALUES (1, ?)
+INSERT INTO serving ("only", embedder) VALUES (1, ?) ON CONFLICT DO NOTHING
 
 -- name: reach
 -- Notes how far the line has come. What failed keeps its turn, and does not hold the line up.
@@ -22,12 +22,12 @@ WHERE name = 'turn'
 SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_window)) FROM (
     SELECT seq, size, tries, at_field, at_window, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
         SELECT * FROM to_index INDEXED BY to_index_by_turn
-        WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2))
+        WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2) line) first
 JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 
 -- name: claim
 -- Takes some until a moment at which they are due again.
-UPDATE to_index SET due = ?, tries = tries + 1 WHERE seq IN (SELECT value FROM json_each(?))
+UPDATE to_index SET due = ?, tries = tries + 1 WHERE seq IN ({numbers})
 
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
@@ -47,7 +47,7 @@ SELECT json_group_array(seq) FROM json_each(?) CROSS JOIN to_index
 ON seq = value ->> 0 AND at_field = value ->> 1 AND at_window = value ->> 2
 
 -- name: leave_queue
-DELETE FROM to_index WHERE seq IN (SELECT value FROM json_each(?))
+DELETE FROM to_index WHERE seq IN ({numbers})
 
 -- name: add_vectors
 -- Of many texts: which, where theirs begin in all the bytes, and how many they are. Only while the version is live:
@@ -71,7 +71,7 @@ SELECT error FROM to_index WHERE seq = ?
 
 -- name: behind
 -- Of some versions, how many wait for their vectors, and how many could not get any.
-SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN (SELECT value FROM json_each(?))
+SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN ({numbers})
 
 -- name: next_due
 SELECT min(due) FROM to_index INDEXED BY to_index_by_due WHERE due IS NOT NULL
@@ -89,10 +89,10 @@ WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
 -- Live texts that have no vectors of an embedder yet, in order: so many, and the first ones of so many bytes.
 SELECT seq, index_text FROM versions JOIN (
     SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
-        SELECT seq, length(CAST(index_text AS BLOB)) AS size FROM versions v
+        SELECT seq, octet_length(index_text) AS size FROM versions v
         WHERE seq > ?2 AND ended_at IS NULL AND index_text IS NOT NULL
           AND NOT EXISTS (SELECT 1 FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?1)
-        ORDER BY seq LIMIT ?3)) USING (seq)
+        ORDER BY seq LIMIT ?3) few) counted USING (seq)
 WHERE before < ?4 ORDER BY seq
 
 -- name: some_vectors
@@ -111,7 +111,7 @@ DELETE FROM to_index
 
 -- name: park
 INSERT INTO to_index (seq, due, error, writer, size)
-SELECT seq, NULL, ?2, user, length(CAST(index_text AS BLOB)) FROM versions WHERE seq = ?1 AND ended_at IS NULL
+SELECT seq, NULL, ?2, user, octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
 
 -- name: state
 -- How far the log, the vectors and the changes of expiry ever went, and how often something was erased.
@@ -123,7 +123,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
 
 -- name: next_owned
 -- The first namespace of a range that belongs to a user.
-SELECT min(ns) FROM namespaces INDEXED BY owned WHERE owner = ? AND ns >= ? AND ns < ?
+SELECT ns FROM namespaces INDEXED BY owned WHERE owner = ? AND ns >= ? AND ns < ? ORDER BY ns LIMIT 1
 
 -- name: came
 -- Live texts of a subtree that came after a position, with their vectors if they have them.
@@ -149,7 +149,7 @@ SELECT seq FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at I
 
 -- name: live_up_to
 -- How many versions of a subtree are live, counted up to a number and off the index alone.
-SELECT count(*) FROM (SELECT 1 FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?)
+SELECT count(*) FROM (SELECT 1 FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?) few
 
 -- name: without_text
 -- What has no text among the first so many that are live in a subtree.

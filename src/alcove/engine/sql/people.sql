@@ -9,13 +9,13 @@ older AS MATERIALIZED (
         ON n.ns >= unhex(r.value ->> 0) AND n.ns < unhex(r.value ->> 1)
     WHERE n.owner IS NULL),
 theirs (seq, own) AS (
-    SELECT seq, 1 FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
+    SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
     UNION ALL
-    SELECT seq, ns IN older FROM versions INDEXED BY authored WHERE user = :user AND user IS NOT owner
+    SELECT seq, ns IN (SELECT ns FROM older) FROM versions INDEXED BY authored WHERE user = :user AND user IS DISTINCT FROM owner
     UNION ALL
-    SELECT seq, ns IN older FROM versions INDEXED BY anonymised WHERE formerly = :pseudonym
+    SELECT seq, ns IN (SELECT ns FROM older) FROM versions INDEXED BY anonymised WHERE formerly = :pseudonym
     UNION ALL
-    SELECT seq, 1 FROM versions WHERE :authorless AND ns IN older AND user IS NULL AND formerly IS NULL)
+    SELECT seq, TRUE FROM versions WHERE :authorless AND ns IN (SELECT ns FROM older) AND user IS NULL AND formerly IS NULL)
 
 -- name: held
 -- What there is of a person: one row a room of theirs, and one a room of others that they wrote to.
@@ -27,16 +27,16 @@ FROM theirs JOIN versions USING (seq) GROUP BY own, ns ORDER BY own DESC, ns
 -- name: of_person
 -- The versions of a person in the order of the log, and whether each is what its key holds now.
 WITH {theirs}
-SELECT seq, ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now) AS current
-FROM theirs JOIN versions USING (seq)
-WHERE seq > :after AND (current OR NOT :live) AND (:id IS NULL OR id = :id)
-ORDER BY seq
+SELECT seq, current FROM (
+    SELECT seq, ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now) AS current
+    FROM theirs JOIN versions USING (seq) WHERE seq > :after AND (id = :id OR :id IS NULL)) found
+WHERE current OR NOT :live ORDER BY seq
 
 -- name: older_keys
 -- The keys of older rooms that a person wrote to, how much is live there, and whether nobody else did.
 WITH {theirs}
 SELECT v.ns, v.key, count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now)),
-       sum((SELECT count(*) FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq)),
+       CAST(sum((SELECT count(*) FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq)) AS BIGINT),
        count(sealed) = (
            SELECT count(sealed) FROM versions a WHERE a.ns = v.ns AND a.key = v.key AND a.seq <= :until)
 FROM theirs JOIN versions v USING (seq) WHERE own AND v.owner IS NULL AND seq <= :until

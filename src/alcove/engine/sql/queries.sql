@@ -6,7 +6,7 @@
 -- namespace is known, and whether the data key that sealed it still exists.
 SELECT seq, ns, key, revision, owner, attributes, coalesce(added_at, original_at, created_at), ended_at, expires_at,
        EXISTS (SELECT 1 FROM namespaces WHERE ns = ?1), EXISTS (SELECT 1 FROM data_keys WHERE id = ?3)
-FROM (SELECT 1) LEFT JOIN versions ON seq = (
+FROM (SELECT 1) one LEFT JOIN versions ON seq = (
     SELECT seq FROM versions WHERE ns = ?1 AND key = ?2 ORDER BY revision DESC LIMIT 1)
 
 -- name: begin
@@ -40,7 +40,7 @@ UPDATE versions SET expires_at = ?, ttl = ? WHERE seq = ?
 UPDATE versions SET expires_at = ? + ttl WHERE seq = ? AND ttl IS NOT NULL
 
 -- name: know_namespace
-INSERT OR IGNORE INTO namespaces (ns, owner) VALUES (?, ?)
+INSERT INTO namespaces (ns, owner) VALUES (?, ?) ON CONFLICT DO NOTHING
 
 -- name: get
 -- What is live at one key.
@@ -55,7 +55,7 @@ WHERE name = 'documents'
 
 -- name: crowd
 -- How many keys a namespace holds, which was written longest ago and whether one is among them, off the index alone.
-SELECT count(*), min(seq), max(key = ?2) FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL
+SELECT count(*), min(seq), count(*) FILTER (WHERE key = ?2) FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL
 
 -- name: get_at
 -- What was live at one key at a moment.
@@ -111,7 +111,7 @@ SELECT value FROM marks WHERE name = ?
 
 -- name: set_mark
 -- Marks only ever grow.
-UPDATE marks SET value = max(value, ?) WHERE name = ?
+UPDATE marks SET value = ?1 WHERE name = ?2 AND value < ?1
 
 -- name: due
 -- Live versions whose time has come.
@@ -141,8 +141,9 @@ DELETE FROM namespaces WHERE ns = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHER
 SELECT data_key, sealed FROM replays WHERE user = ? AND token = ? AND created_at > ?
 
 -- name: keep_answer
-INSERT OR REPLACE INTO replays (user, token, created_at, data_key, sealed, position)
-VALUES (?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
+INSERT INTO replays (user, token, created_at, data_key, sealed, position) VALUES (?, ?, ?, ?, ?, {reached})
+ON CONFLICT (user, token) DO UPDATE SET created_at = excluded.created_at, data_key = excluded.data_key,
+                                        sealed = excluded.sealed, position = excluded.position
 
 -- name: purge_kept_answers
 DELETE FROM replays WHERE created_at <= ?
@@ -157,19 +158,19 @@ SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE subject = ?
 SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE id = ?
 
 -- name: data_keys
-SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE wrapped_by IS NOT ? ORDER BY id LIMIT ?
+SELECT id, subject, wrapped, wrapped_by FROM data_keys WHERE wrapped_by IS DISTINCT FROM ? ORDER BY id LIMIT ?
 
 -- name: add_data_key
 -- With a fourth parameter, only if nobody was wiped since there had been so many wipes.
-INSERT OR IGNORE INTO data_keys (subject, wrapped, wrapped_by)
-SELECT ?1, ?2, ?3 WHERE ?4 IS NULL OR ?4 = (SELECT value FROM marks WHERE name = 'wipes')
+INSERT INTO data_keys (subject, wrapped, wrapped_by)
+SELECT ?1, ?2, ?3 FROM marks WHERE name = 'wipes' AND (value = ?4 OR ?4 IS NULL) ON CONFLICT DO NOTHING
 
 -- name: rewrap
 UPDATE data_keys SET wrapped = ?, wrapped_by = ? WHERE id = ?
 
 -- name: add_api_key
 INSERT INTO api_keys (id, client, user, roles, trusted, digest, created_at, position)
-VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT seq FROM sqlite_sequence WHERE name = 'versions'))
+VALUES (?, ?, ?, ?, ?, ?, ?, {reached})
 
 -- name: api_key
 SELECT id, client, user, roles, trusted, created_at, digest FROM api_keys WHERE id = ?
@@ -184,11 +185,11 @@ DELETE FROM api_keys WHERE id = ?
 SELECT {columns} FROM versions v WHERE seq > ? ORDER BY seq LIMIT ?
 
 -- name: versions
-SELECT {columns} FROM versions v WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq
+SELECT {columns} FROM versions v WHERE seq IN ({numbers}) ORDER BY seq
 
 -- name: scan_page
 -- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.
-SELECT {columns} FROM versions v INDEXED BY {along}
+SELECT {columns} FROM versions v {along}
 WHERE (ns, key) > (?, ?) AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
   AND {where}
 ORDER BY ns, key LIMIT ?

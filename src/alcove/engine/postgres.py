@@ -1,0 +1,335 @@
+"""A PostgreSQL database: its connections, its schema, its errors in our words.
+
+Writers of all nodes take turns by one advisory lock, held until the commit. So what is numbered inside a
+transaction (versions, vectors, changes of expiry) is visible in the order of its numbers, and who has read up
+to one has missed nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import errors, postgres, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from alcove.core import cancellation
+from alcove.core.errors import AlcoveError, StoreError, Unavailable
+from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
+from alcove.engine.locks import Locks, lock_number
+from alcove.engine.postgres_dialect import STATEMENTS, escaped, numbered, restored, spelled, where
+from alcove.engine.rows import Copied, Scope
+from alcove.engine.statements import schema
+from alcove.store.filters import Params
+
+TEXT = postgres.types["text"].oid
+WRITING = 0x416C6376_0001
+"""The lock that whoever writes holds until the commit."""
+MIGRATING = 0x416C6376_0002
+"""The lock under which the schema is brought to a version."""
+MOST_READERS = 32
+"""Connections of a node that read at the same time."""
+AT_ONCE = 200
+"""Rows that are fetched at once of a statement whose reader may stop."""
+
+
+class Found(psycopg.RawCursor[tuple[Any, ...]]):
+    """The rows that a statement found."""
+
+    @property
+    def get(self) -> Any:
+        row = self.fetchone()
+        return row if row is None or len(row) > 1 else row[0]
+
+
+class Connection:
+    """A connection, which one user at a time has."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self.connection = connection
+        self._last: Found | None = None
+
+    def run(self, name: str, params: Bound = (), **parts: str) -> Found:
+        statement = STATEMENTS[name]
+        return self._execute(statement.format(**_unspoken(parts)) if parts else statement, params)
+
+    def _execute(self, statement: str, params: Bound = ()) -> Found:
+        text, names = numbered(statement)
+        if isinstance(params, Mapping):
+            params = [params[name] for name in names]
+        found = Found(self.connection)
+        found.execute(text, params or None, binary=True)
+        self._last = found
+        return found
+
+    def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> None:
+        Found(self.connection).executemany(numbered(STATEMENTS[name])[0], every)
+
+    def changed(self, name: str, *params: Value) -> int:
+        return self.run(name, params).rowcount
+
+    def mark(self, name: str) -> int:
+        return int(self.run("mark", (name,)).get)
+
+    def added(self) -> int:
+        assert self._last is not None
+        return int(self._last.get)
+
+    def checks(self, file: str) -> Findings:
+        for name, count, finding in pairs(file):
+            ((compared,),) = self._execute(spelled(count))
+            yield name, compared, [str(row[0]) for row in self._execute(spelled(finding))]
+
+
+class PostgresDatabase(Database):
+    """The connections of one node to a database: a writer, and readers from a pool."""
+
+    def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
+        self._address = address
+        self._place = _without_password(address)
+        self._busy_timeout = busy_timeout
+        self._turn = threading.Lock()
+        self._writer: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._closed = False
+        with self._explained():
+            self._writer = self._connect()
+            try:
+                _migrate(self._writer, self._place, on_create)
+            except BaseException:
+                self._writer.close()
+                raise
+        self._readers = ConnectionPool(
+            address,
+            min_size=1,
+            max_size=MOST_READERS,
+            timeout=busy_timeout,
+            kwargs={"autocommit": True},
+            configure=_configure,
+            open=True,
+            name="alcove",
+        )
+        self.locks = AdvisoryLocks(self._connect)
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        connection = psycopg.connect(self._address, autocommit=True)
+        _configure(connection)
+        return connection
+
+    @contextmanager
+    def write(self, *, undo: bool = False, durable: bool = True) -> Iterator[Connection]:
+        with self._turn, self._explained():
+            if self._closed:
+                raise self._no_longer_open()
+            if self._writer is None or self._writer.broken or self._writer.closed:
+                self._writer = self._connect()
+            writer = self._writer
+            try:
+                writer.execute(_BEGIN[durable])
+                yield Connection(writer)
+                writer.execute("ROLLBACK" if undo else "COMMIT")
+            except BaseException:
+                if not writer.broken and writer.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    writer.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._explained(), self._reader() as reader:
+            yield Connection(reader)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        with self.read() as db:
+            db.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield db
+            finally:
+                if not db.connection.broken:
+                    db.connection.execute("ROLLBACK")
+
+    def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
+        with self.read() as db:
+            return db.run(name, params).fetchall()
+
+    def stream(
+        self, name: str, params: Params, ruled_out: RuledOut | None = None, **parts: str
+    ) -> Iterator[tuple[Any, ...]]:
+        statement = STATEMENTS[name].format(**_unspoken(parts)) if parts else STATEMENTS[name]
+        with self.read() as db:
+            rows = Found(db.connection).stream(
+                numbered(statement)[0], params or None, binary=True, size=AT_ONCE
+            )
+            for n, row in enumerate(rows):
+                if n % AT_ONCE == 0:
+                    cancellation.check()
+                if not (ruled_out and ruled_out(row[0])):
+                    yield row
+
+    @contextmanager
+    def _reader(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        if self._closed:
+            raise self._no_longer_open()
+        cancellation.check()
+        reader = self._readers.getconn()
+        try:
+            yield reader
+        finally:
+            self._readers.putconn(reader)
+
+    def where(self, scope: Scope, params: Params) -> str:
+        return where(scope, params)
+
+    def sound(self) -> Findings:
+        """PostgreSQL checks its pages as it reads them, where it was told to (`data_checksums`)."""
+        yield from ()
+
+    def copy(self, to: Path) -> Iterator[Copied]:
+        raise Unavailable(f"{self._place}: a copy of a database is made with pg_dump, or `alcove migrate`")
+
+    def rebuild(self) -> bool:
+        """Takes the space of deleted rows, so that none of their bytes can be read any more."""
+        with self._explained(), self._reader() as reader:
+            for table in ("versions", "vectors", "pieces", "to_index", "replays", "namespaces", "data_keys"):
+                reader.execute(sql.SQL("VACUUM (FREEZE, TRUNCATE) {}").format(sql.Identifier(table)))
+        return True
+
+    def close(self) -> None:
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            if self._writer is not None:
+                self._writer.close()
+        self._readers.close()
+        self.locks.close()
+
+    def _no_longer_open(self) -> Unavailable:
+        return Unavailable(f"{self._place} has been closed")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns the driver's errors into ours."""
+        try:
+            yield
+        except (psycopg.Error, PoolTimeout) as error:
+            raise _explain(error, self._place) from error
+
+
+class AdvisoryLocks(Locks):
+    """Those of a node, which the server gives back when its connection ends, however that happens."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[tuple[Any, ...]]]) -> None:
+        self._connect = connect
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._held: set[int] = set()
+        self._mutex = threading.Lock()
+
+    def take(self, name: bytes) -> bool:
+        number = lock_number(name)
+        with self._mutex:
+            if number in self._held:
+                return False
+            if self._connection is None or self._connection.broken:
+                self._connection, self._held = self._connect(), set()
+            taken = Found(self._connection).execute("SELECT pg_try_advisory_lock($1)", (number,)).get
+            if taken:
+                self._held.add(number)
+            return bool(taken)
+
+    def give(self, name: bytes) -> None:
+        number = lock_number(name)
+        with self._mutex:
+            if number in self._held and self._connection is not None and not self._connection.broken:
+                Found(self._connection).execute("SELECT pg_advisory_unlock($1)", (number,))
+            self._held.discard(number)
+
+    def close(self) -> None:
+        with self._mutex:
+            if self._connection is not None:
+                self._connection.close()
+            self._held.clear()
+
+
+def _begin(*, durable: bool) -> str:
+    lazily = "" if durable else "; SET LOCAL synchronous_commit = off"
+    return f"BEGIN{lazily}; SELECT pg_advisory_xact_lock({WRITING})"
+
+
+_BEGIN = {durable: _begin(durable=durable) for durable in (True, False)}
+
+
+class _TextDumper(Dumper):
+    """A text, of which every one can be kept."""
+
+    format = Format.BINARY
+    oid = TEXT
+
+    def dump(self, obj: str) -> bytes:
+        return escaped(obj).encode()
+
+
+class _TextLoader(Loader):
+    """What was kept."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        return restored(bytes(data).decode())
+
+
+def _configure(connection: psycopg.Connection[Any]) -> None:
+    """Every integer of one width, so that a statement is planned once, and every text as it was."""
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+    connection.adapters.register_dumper(str, _TextDumper)
+    connection.adapters.register_loader("text", _TextLoader)
+
+
+def _unspoken(parts: dict[str, str]) -> dict[str, str]:
+    """Parts of a statement without the index that SQLite is to read along."""
+    return {**parts, "along": ""} if "along" in parts else parts
+
+
+def _migrate(db: psycopg.Connection[Any], place: str, on_create: Callable[[], None]) -> None:
+    """Brings the schema to this program's version, one node at a time; a new store's key is made with it."""
+    scripts = schema("schema_postgres")
+    with db.transaction():
+        db.execute(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+        db.execute("CREATE TABLE IF NOT EXISTS alcove_schema (version BIGINT PRIMARY KEY)")
+        ((version,),) = db.execute("SELECT coalesce(max(version), 0) FROM alcove_schema")
+        if version > len(scripts):
+            raise StoreError(f"{place} was made by a newer Alcove (schema {version}); upgrade first")
+        if version == 0:
+            on_create()
+        for number, script in enumerate(scripts[version:], version + 1):
+            db.execute(script)
+            db.execute("INSERT INTO alcove_schema VALUES (%s)", (number,))
+
+
+def _without_password(address: str) -> str:
+    """An address that can be shown."""
+    return re.sub(r"(?<=//)[^@/]*@|password=\S*", "", address.partition("?")[0])
+
+
+def _explain(error: Exception, place: str) -> Exception:
+    match error:
+        case errors.QueryCanceled():
+            return cancellation.Cancelled()
+        case errors.DiskFull():
+            return Unavailable(f"{place}: the disk is full; nothing of this write was kept")
+        case errors.ReadOnlySqlTransaction():
+            return Unavailable(f"{place} is read-only: Alcove needs to write to it")
+        case errors.LockNotAvailable() | PoolTimeout():
+            return Unavailable(f"{place} is busy: no connection was free, or somebody wrote for too long")
+        case psycopg.OperationalError() | psycopg.InterfaceError():
+            return Unavailable(f"{place} cannot be reached: {str(error).strip()}")
+        case _:
+            return AlcoveError(f"{place}: {error}")

@@ -1,0 +1,77 @@
+-- What PostgreSQL is asked in other words than SQLite. All else is shared: see `postgres_dialect.py`.
+
+-- name: append
+INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+                      attributes, index_text, original_at, ttl, added_at, owner, ended_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+RETURNING seq
+
+-- name: add_document
+INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version
+
+-- name: stats
+SELECT substring(ns FROM 1 FOR position('\x00'::bytea IN ns)),
+       count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?1)), count(*),
+       coalesce(sum(length(sealed)), 0)
+FROM versions GROUP BY 1 ORDER BY 1
+
+-- name: theirs
+older AS MATERIALIZED (
+    SELECT n.ns FROM json_array_elements(CAST(:older AS JSON)) r JOIN namespaces n
+        ON n.ns >= decode(r.value ->> 0, 'hex') AND n.ns < decode(r.value ->> 1, 'hex')
+    WHERE n.owner IS NULL),
+theirs (seq, own) AS (
+    SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
+    UNION ALL
+    SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE user = :user AND user IS DISTINCT FROM owner
+    UNION ALL
+    SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE formerly = :pseudonym
+    UNION ALL
+    SELECT seq, TRUE FROM versions
+    WHERE :authorless AND ns IN (SELECT ns FROM older) AND user IS NULL AND formerly IS NULL)
+
+-- name: skip
+SELECT setval('versions_seq_seq', greatest({reached}, ?) + ?)
+
+-- name: reach
+UPDATE marks SET value = greatest(value, coalesce((
+    SELECT turn FROM to_index WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
+WHERE name = 'turn'
+
+-- name: next_in_line
+-- A NUL that JSON spells is kept escaped (`postgres_dialect.escaped`); inside of an array it is spelled as it was.
+SELECT CAST(coalesce(json_agg(json_build_array(
+    seq, replace(index_text, U&'\F8F02', '\u0000'), tries + 1, at_field, at_window) ORDER BY turn, seq), '[]') AS TEXT)
+FROM (
+    SELECT *, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
+        SELECT * FROM to_index WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2) line) first
+JOIN versions USING (seq) WHERE total <= ?3 OR total = size
+
+-- name: still_waiting
+SELECT CAST(coalesce(json_agg(seq), '[]') AS TEXT) FROM json_array_elements(CAST(? AS JSON)) asked JOIN to_index
+ON seq = CAST(asked.value ->> 0 AS BIGINT) AND at_field = CAST(asked.value ->> 1 AS BIGINT)
+AND at_window = CAST(asked.value ->> 2 AS BIGINT)
+
+-- name: add_vectors
+INSERT INTO vectors (ns, seq, embedder, body)
+SELECT ns, seq, ?1, substring(?2 FROM CAST(asked.value ->> 1 AS INTEGER) FOR CAST(asked.value ->> 2 AS INTEGER))
+FROM json_array_elements(CAST(?3 AS JSON)) asked JOIN versions ON seq = CAST(asked.value ->> 0 AS BIGINT)
+WHERE ended_at IS NULL
+ON CONFLICT (ns, seq, embedder) DO UPDATE SET id = DEFAULT, body = excluded.body
+
+-- name: state
+-- What is committed: a number that is only handed out yet is of a write that others do not see.
+SELECT coalesce((SELECT max(seq) FROM versions), 0), coalesce((SELECT max(id) FROM vectors), 0),
+       coalesce((SELECT max(id) FROM touches), 0), (SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')),
+       (SELECT embedder FROM serving)
+
+-- name: found
+SELECT {columns} FROM json_array_elements_text(CAST(?1 AS JSON)) WITH ORDINALITY asked (number, place)
+JOIN versions v ON v.seq = CAST(number AS BIGINT)
+WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
+  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {where}
+ORDER BY place
+
+-- name: summary
+SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {reached},
+       (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'scrubbed')
