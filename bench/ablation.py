@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from unittest.mock import patch
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.search import words
+from alcove.search import terms, words
 from alcove.search.corpus import Corpus
 from alcove.search.embedders import Matrix
 from alcove.search.late_interaction import opened
@@ -187,9 +188,12 @@ def table(path: Path, cache: Path) -> None:
     show("words + meaning, nothing else", measured(ordered, NEUTRAL))
     for name in mechanisms:
         show(f"− {name}", measured(ordered, every.without(name)))
-    with patch.object(words, "stem", lambda word, _: word):
+    with ExitStack() as without:
+        without.enter_context(patch.dict(terms.KNOWN, clear=True))
+        for module in (words, terms):
+            without.enter_context(patch.object(module, "stems", lambda found, *_: [*found]))
         show("− stemming", measured(loaded(), every))
-    with patch.dict(words.STOP_WORDS, {"english": frozenset()}):
+    with patch.dict(terms.KNOWN, clear=True), patch.dict(words.STOP_WORDS, {"english": frozenset()}):
         show("− stop words", measured(loaded(), every))
     for name in mechanisms:
         if name != "meaning":

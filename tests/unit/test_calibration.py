@@ -18,7 +18,7 @@ from alcove.search.embedders import EmbedderUnavailable, Matrix, embed_query, un
 from alcove.search.matching import coverage
 from alcove.search.minilm import MiniLM
 from alcove.search.postings import Postings
-from alcove.search.terms import LABEL, Item, Question, documents
+from alcove.search.terms import LABEL, Item, Question, documents, number
 from alcove.search.words import term_counts
 
 MINILM = SHIPPED["all-MiniLM-L6-v2"]
@@ -168,7 +168,7 @@ def test_a_related_word_counts_as_much_as_it_is_like() -> None:
 
 
 def test_words_of_a_label_are_held_too() -> None:
-    rows = Postings.of([{(LABEL, "varroa"): 1, "acid": 1}, {"acid": 1}])
+    rows = Postings.of([[number((LABEL, "varroa")), number("acid")], [number("acid")]])
     assert coverage(Question.of("varroa"), rows).tolist() == [1, 0]
 
 

@@ -91,7 +91,7 @@ def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -
             for n, text in enumerate(texts)
         )
 
-    made()  # stems are remembered for all corpora
+    made()  # the numbers of words are remembered for all corpora
     tracemalloc.start()
     corpus = made()
     assert len(corpus.neighbours[1]) == count  # is found now, and held from now on

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from alcove.search import terms as search_terms
 from alcove.search import words as terms
 from alcove.search.corpus import Corpus
 from alcove.search.matching import matches
-from alcove.search.terms import Item, Question
+from alcove.search.terms import Item, Question, number, term_numbers
 from alcove.search.words import (
     MAX_QUERY_TERMS,
     asks,
@@ -121,7 +124,7 @@ def test_a_text_is_counted_by_stems_and_without_stop_words(monkeypatch: pytest.M
     """Each can be switched off, as `bench/ablation.py` does to see what it is worth."""
     assert term_counts("the cats and the cat") == {"cat": 2}
     with monkeypatch.context() as off:
-        off.setattr(terms, "stem", lambda word, _: word)
+        off.setattr(terms, "stems", lambda found, _: [*found])
         assert term_counts("the cats") == {"cats": 1}
     monkeypatch.setitem(terms.STOP_WORDS, "english", frozenset())
     assert term_counts("the cats") == {"the": 1, "cat": 1}
@@ -139,3 +142,18 @@ def test_a_text_asks_if_it_ends_so() -> None:
     assert asks("And you?")
     assert asks("And you? 😀")
     assert not asks("Who knows? I do.")
+
+
+def test_what_is_remembered_of_words_is_bounded_and_spells_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_terms, "KNOWN", {})
+    monkeypatch.setattr(search_terms, "MOST_KNOWN", 30)
+    texts = ["the secret cats", "die geheime Katze und der Hund", " ".join(f"name{n}" for n in range(100))]
+    for text in [*texts, *(f"word{n} more{n}" for n in range(50)), *texts]:
+        found, its = term_numbers(text)
+        expected = sum((Counter({number(each): n}) for each, n in term_counts(text).items()), Counter())
+        assert (Counter(filter(None, found)), its) == (expected, language(words(text)))
+        every = [entry for known in search_terms.KNOWN.values() for entry in known.items()]
+        assert len(every) <= 30
+        assert all(type(part) is int for entry in every for part in entry)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from alcove.agents.messages import Message
 from alcove.search.dates import MONTHS, WEEKDAYS
-from alcove.search.words import ENGLISH, STOP_WORDS, asks, term, words
+from alcove.search.words import ENGLISH, STOP_WORDS, asks, stems, words
 
 LONGEST = 400
 """Characters of a sentence; of a longer one, its beginning is kept."""
@@ -119,7 +119,7 @@ WEIGHTS = Weights()
 
 
 def _stems(some: Iterable[str]) -> frozenset[str]:
-    return frozenset(term(word) for word in some if word not in STOP_WORDS[ENGLISH])
+    return frozenset(stems([word for word in some if word not in STOP_WORDS[ENGLISH]]))
 
 
 class _Tables(NamedTuple):
@@ -139,8 +139,8 @@ def _tables() -> _Tables:
     text = (files("alcove.agents") / "summariser.toml").read_text(encoding="utf-8")
     found = {name: some.split() for name, some in tomllib.loads(text).items()}
     found["time"] += [*MONTHS, *WEEKDAYS]
-    stems = {name: _stems(found[name]) for name in ("filler", "lasting", "change", "time")}
-    return _Tables(**stems, **{name: frozenset(found[name]) for name in ("people", "addressed", "yes_no")})
+    as_stems = {name: _stems(found[name]) for name in ("filler", "lasting", "change", "time")}
+    return _Tables(**as_stems, **{name: frozenset(found[name]) for name in ("people", "addressed", "yes_no")})
 
 
 _PUT_OFF = re.compile(
@@ -270,14 +270,14 @@ def _weight(said: _Said) -> float:
     """How much a sentence tells by itself."""
     text = said.point.text
     every = set(words(text))
-    stems = {term(word) for word in every}
+    terms = {*stems([*every])}
     inner = _WORD.findall(text)[1:]
     names = sum(word[0].isupper() and len(word) > 1 for word in inner)
     shouted = 2 * names > len(inner) + 2
     signs = (
         (WEIGHTS.number, any(map(str.isdigit, text))),
-        (WEIGHTS.time, not stems.isdisjoint(_tables().time)),
-        (WEIGHTS.lasting, not stems.isdisjoint(_tables().lasting)),
+        (WEIGHTS.time, not terms.isdisjoint(_tables().time)),
+        (WEIGHTS.lasting, not terms.isdisjoint(_tables().lasting)),
         (WEIGHTS.people, not every.isdisjoint(_tables().people)),
         (WEIGHTS.addressed, not every.isdisjoint(_tables().addressed)),
         (WEIGHTS.question, said.asks),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.terms import LANGUAGE, Term
+from alcove.search.terms import LANGUAGE, Term, number
 from alcove.search.words import STOP_WORDS
 
 Rows = NDArray[np.int32]
@@ -42,15 +42,19 @@ class _Block(NamedTuple):
 
     @classmethod
     def of(cls, terms: NDArray[np.int64], rows: Rows, counts: Matrix) -> _Block:
-        """From postings in any order, of which those of a term in one row are one."""
+        """From postings in the order of their rows; those of a term in one row become one."""
         order = np.argsort(terms, kind="stable")
-        terms = terms[order]
-        begins = np.flatnonzero(np.append(True, terms[1:] != terms[:-1])[: len(terms)])
+        terms, rows = terms[order], rows[order]
+        other = terms[1:] != terms[:-1]
+        once = _begins(other | (rows[1:] != rows[:-1]), len(terms))
+        rows, counts = rows[once], np.add.reduceat(counts[order], once) if len(once) else counts
+        terms = terms[once]
+        begins = _begins(terms[1:] != terms[:-1], len(terms))
         starts = np.append(begins, len(terms)).astype(np.int32)
         terms = terms[begins]
         slots = np.zeros(1 << (SLOTS * len(terms)).bit_length(), dtype=np.uint8)
         slots[terms & (len(slots) - 1)] = 1
-        return cls(terms, starts, rows[order], counts[order], slots.tobytes())
+        return cls(terms, starts, rows, counts, slots.tobytes())
 
     def postings(self) -> tuple[NDArray[np.int64], Rows, Matrix]:
         """What it is made of."""
@@ -87,22 +91,19 @@ class Postings:
         self.documents = len(lengths) if live is None else int(np.count_nonzero(live))
 
     @classmethod
-    def of(cls, documents: Iterable[Mapping[Term, int]]) -> Postings:
-        """From the term counts of each row."""
-        terms: list[Term] = []
-        counts: list[int] = []
-        sizes: list[int] = []
+    def of(cls, documents: Iterable[Sequence[int]]) -> Postings:
+        """From the numbers of each row's terms, as often as it holds them; 0 stands for none."""
+        every: list[int] = []
+        ends = [0]
         for document in documents:
-            terms += document
-            counts += document.values()
-            sizes.append(len(document))
-        numbers = np.fromiter(map(hash, terms), dtype=np.int64, count=len(terms))
-        of_texts = np.fromiter((type(term) is str for term in terms), dtype=np.bool_, count=len(terms))
-        numbers = np.where(of_texts, numbers & -2, numbers | 1)
-        rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        weights = np.array(counts, dtype=np.float32)
-        lengths = np.bincount(rows, weights * of_texts, len(sizes)).astype(np.float32)
-        return cls([_Block.of(numbers, rows, weights)], lengths)
+            every += document
+            ends.append(len(every))
+        terms = np.array(every, dtype=np.int64)
+        rows = np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends))
+        some = terms != 0
+        terms, rows = terms[some], rows[some]
+        lengths = np.bincount(rows, terms & 1 == 0, len(ends) - 1).astype(np.float32)
+        return cls([_Block.of(terms, rows, np.ones(len(terms), dtype=np.float32))], lengths)
 
     @classmethod
     def joined(cls, parts: Sequence[Postings]) -> Postings:
@@ -119,7 +120,7 @@ class Postings:
             live = np.concatenate([*every])
         return cls(blocks, np.concatenate([part.lengths for part in parts]), live)
 
-    def changed(self, added: Iterable[Mapping[Term, int]], live: NDArray[np.bool_]) -> Postings:
+    def changed(self, added: Iterable[Sequence[int]], live: NDArray[np.bool_]) -> Postings:
         """With documents at the rows after the last; `live` tells which of all rows are not removed."""
         more = Postings.of(added)
         large, *small = self._blocks
@@ -132,15 +133,15 @@ class Postings:
         return Postings(blocks, lengths, None if live.all() else live)
 
     def __contains__(self, term: Term) -> bool:
-        number = _number(term)
+        its = number(term)
         if self._live is None:
-            return any(block.held(number) for block in self._blocks)
+            return any(block.held(its) for block in self._blocks)
         return len(self.held(term)[0]) > 0
 
     def held(self, term: Term) -> PostingList:
         """The rows that hold a term, and how often each does."""
-        number = _number(term)
-        lists = [found for block in self._blocks if (found := block.held(number))]
+        its = number(term)
+        lists = [found for block in self._blocks if (found := block.held(its))]
         if not lists:
             return _NONE
         rows, counts = lists[0] if len(lists) == 1 else map(np.concatenate, zip(*lists, strict=True))
@@ -218,6 +219,6 @@ class Postings:
         return np.where(total, total / np.sqrt(np.where(total, norms[here] * norms[there], 1)), 0.0)
 
 
-def _number(term: Term) -> int:
-    """A number that stands for a term, so far apart that no two are alike: even for a word of a text."""
-    return hash(term) & -2 if isinstance(term, str) else hash(term) | 1
+def _begins(other: NDArray[np.bool_], size: int) -> NDArray[np.intp]:
+    """Where runs of the same begin among so many; `other` tells of each after the first if it differs."""
+    return np.flatnonzero(np.append(True, other)[:size])

@@ -6,14 +6,24 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from alcove.search.dates import DAY, Span, recent, span
 from alcove.search.embedders import Matrix
 from alcove.search.whole_numbers import WholeNumbers
-from alcove.search.words import ENGLISH, counted, question_words, speaker, term, words
+from alcove.search.words import (
+    ENGLISH,
+    language,
+    question_words,
+    speaker,
+    stems,
+    telling,
+    term,
+    term_counts,
+    words,
+)
 
 MAX_TIMED = 2000
 """Characters of a question that are looked at for a date."""
@@ -24,6 +34,14 @@ MIN_LIKENESS = 0.3
 MAX_RELATED = 48
 REMEMBERED = 20_000
 """Words whose related ones are kept: they depend on the language only, never on anybody's memories."""
+
+MOST_KNOWN = 50_000
+"""Words that `KNOWN` holds: about nine megabytes."""
+KNOWN: dict[str, dict[int, int]] = {}
+"""By language, the number of the term of each word read lately, 0 for a function word.
+
+Words are in it by their hash, which differs in each process: no word of anybody's text can be read from it.
+"""
 
 LABEL, SPEAKER, LANGUAGE = "label", "speaker", "language"
 Term = str | tuple[str, str]
@@ -65,33 +83,55 @@ class Item(NamedTuple):
     @property
     def longest(self) -> str:
         """Its longest text, which shows who speaks and whether it asks something."""
-        return max(self.fields.values(), key=len, default="")
+        texts = self.fields.values()
+        return next(iter(texts)) if len(texts) == 1 else max(texts, key=len, default="")
 
 
-def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[Mapping[Term, int]]:
-    """How often each item holds each term; labels, and who says it, are told from the rest."""
+def number(term: Term) -> int:
+    """A number that stands for a term, so far apart that no two are alike: even for a word of a text."""
+    return hash(term) & -2 if isinstance(term, str) else hash(term) | 1
+
+
+def term_numbers(text: str) -> tuple[list[int], str]:
+    """The numbers of a text's terms, as often as it holds them, 0 for function words; and its language."""
+    found = words(text)
+    its = language(found)
+    known = KNOWN.setdefault(its, {})
+    numbers = [*map(known.get, map(hash, found))]
+    if None in numbers:
+        new = {word: 0 for word, own in zip(found, numbers, strict=True) if own is None}
+        told = telling(new, its)
+        new.update(zip(told, map(number, stems(told, its)), strict=True))
+        if len(new) + sum(map(len, [*KNOWN.values()])) > MOST_KNOWN:
+            KNOWN.clear()
+        elif KNOWN.get(its) is known:  # else another thread has just let go of all
+            known.update(zip(map(hash, new), new.values(), strict=True))
+        numbers = [new[word] if own is None else own for word, own in zip(found, numbers, strict=True)]
+    return numbers, its  # type: ignore[return-value]  # no None is left
+
+
+def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[list[int]]:
+    """The numbers of each item's terms, as often as it holds them; 0 stands for none.
+
+    Labels, and who says it, are told from the rest.
+    """
 
     @cache
-    def label(text: str) -> Mapping[Term, int]:
-        return {(LABEL, each): count for each, count in counted(text)[0].items()}
+    def label(text: str) -> list[int]:
+        return [number((LABEL, each)) for each, n in term_counts(text).items() for _ in range(n)]
 
     for item in items:
-        found: dict[Term, int] = {}
+        found: list[int] = []
         for name, text in item.fields.items():
-            counts: Mapping[Any, int]
             if name in labels:
-                counts = label(text)
-            else:
-                counts, its = counted(text)
-                if its != ENGLISH:
-                    found[LANGUAGE, its] = 1
-            if not found:
-                found.update(counts)
-            else:
-                for each, count in counts.items():
-                    found[each] = found.get(each, 0) + count
-        for word in (speaker(item.longest) or "").split():
-            found[SPEAKER, word] = 1
+                found += label(text)
+                continue
+            numbers, its = term_numbers(text)
+            found += numbers
+            if its != ENGLISH:
+                found.append(number((LANGUAGE, its)))
+        if name_of := speaker(item.longest):
+            found += [number((SPEAKER, word)) for word in name_of.split()]
         yield found
 
 
@@ -209,6 +249,8 @@ class Lexicon:
         rows = np.flatnonzero(likeness >= MIN_LIKENESS)
         rows = rows[np.argsort(-likeness[rows], kind="stable")][: MAX_RELATED + 1]
         terms: dict[str, float] = {}
-        for row in rows[rows != own].tolist():
-            terms.setdefault(term(self._words[row]), float(likeness[row]))
+        rows = rows[rows != own]
+        like = stems([self._words[row] for row in rows])
+        for each, likest in zip(like, likeness[rows].tolist(), strict=True):
+            terms.setdefault(each, likest)
         return tuple(terms.items())
