@@ -17,6 +17,7 @@ from alcove.cli import output
 from alcove.cli.importing import import_memories
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, is_url, roles_option
+from alcove.core.addresses import without_password
 from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
 from alcove.server import config as configuration
@@ -241,7 +242,8 @@ def config(**options: Any) -> None:
     rows = []
     for name, value in options.items():
         hidden = name in configuration.SECRETS and value is not None
-        rows.append({"name": name, "value": "(set)" if hidden else value, "source": sources[name]})
+        shown = without_password(value) if name == "at" else value
+        rows.append({"name": name, "value": "(set)" if hidden else shown, "source": sources[name]})
     if output.as_json():
         click.echo(json.dumps(rows, indent=2))
     else:

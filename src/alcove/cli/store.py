@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from alcove.client import SCHEMES, connect
+from alcove.core.addresses import is_database
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
@@ -138,7 +139,7 @@ def _check_file(at: str, *, make: bool) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"{flag} is for a server; a file is opened with --as-user")
-    if not Path(at).exists():
+    if not is_database(at) and not Path(at).exists():
         if not make:
             raise StoreError(f"there is no store at {at}; say where it is with --at or ALCOVE_AT")
         where = "the key of ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else f"its key in {at}.key"

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
+from alcove.core.addresses import is_database, state_of
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -72,7 +72,7 @@ class LocalTransport(Transport):
 
 
 class Alcove(Store):
-    """Memory in one file, opened for one principal. Thread-safe; close it, or use it with `with`.
+    """Memory in one file, or in PostgreSQL, for one principal. Thread-safe; close it, or use it with `with`.
 
     A new handle acts as the user `noop` with the role `admin`, as the service does without
     authentication; `as_user` gives one that acts as somebody else, over the same store.
@@ -136,10 +136,8 @@ class Alcove(Store):
 
 def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
     """A file, or the address of a database; and the path beside which its key and its ledger lie."""
-    if isinstance(at, str) and at.startswith(("postgresql://", "postgres://")):
-        address = urlsplit(at)
-        name = f"{address.hostname or 'localhost'}-{address.path.strip('/') or 'postgres'}"
-        return at, Path(os.environ.get("ALCOVE_STATE", ".")) / name
+    if isinstance(at, str) and is_database(at):
+        return at, state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
     path = _checked_path(at)
     return path, path
 

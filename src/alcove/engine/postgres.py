@@ -7,7 +7,6 @@ to one has missed nothing.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from alcove.core import cancellation
+from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, StoreError, Unavailable
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.locks import Locks, lock_number
@@ -95,7 +95,7 @@ class PostgresDatabase(Database):
 
     def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self._address = address
-        self._place = _without_password(address)
+        self._place = without_password(address)
         self._busy_timeout = busy_timeout
         self._turn = threading.Lock()
         self._writer: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -312,11 +312,6 @@ def _migrate(db: psycopg.Connection[Any], place: str, on_create: Callable[[], No
         for number, script in enumerate(scripts[version:], version + 1):
             db.execute(script)
             db.execute("INSERT INTO alcove_schema VALUES (%s)", (number,))
-
-
-def _without_password(address: str) -> str:
-    """An address that can be shown."""
-    return re.sub(r"(?<=//)[^@/]*@|password=\S*", "", address.partition("?")[0])
 
 
 def _explain(error: Exception, place: str) -> Exception:

@@ -25,7 +25,7 @@ class ServeConfig(Settings, LLMSettings):
 
     host: str = setting("127.0.0.1", "Address to serve on.")
     port: int = setting(8080, "Port to serve on.", most=65535)
-    at: str = setting("memory.db", "The store's file.")
+    at: str = setting("memory.db", "The store's file, or postgresql://USER@HOST/DATABASE.")
     workers: int = setting(1, "Processes that serve, all on the same store.", most=256)
     threads: int = setting(8, "Threads a worker has for calls that read many rows.", most=256)
     auth: Literal["noop", "jwt", "apikey"] = setting("noop", "How callers say who they are.")
@@ -88,6 +88,7 @@ class ServeConfig(Settings, LLMSettings):
 
 
 ALIASES = {
+    "engine": "at",
     "indexing_batch_size": "indexing_batch",
     "memory.episodic.namespace.max_depth": "max_depth",
     "memory.episodic.indexing.batch_size": "indexing_batch",
