@@ -205,6 +205,19 @@ def safe(tmp_path: Path) -> Iterator[Vault]:
     engine.close()
 
 
+def test_one_data_key_too_many_lets_go_of_the_oldest_alone(
+    safe: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vault, "_CACHE_SIZE", 3)
+    made = [safe.key(f"user:{name}") for name in USERS]
+    assert [safe.key(f"user:{name}") is key for name, key in zip(USERS[1:], made[1:], strict=True)] == [
+        True
+    ] * 3
+    again = safe.key(f"user:{USERS[0]}")
+    assert again is not made[0]
+    assert again.raw == made[0].raw
+
+
 @given(plain=st.binary(max_size=40), place=st.binary(max_size=20), data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_value_opens_only_unaltered_and_with_what_it_was_bound_to(

@@ -36,10 +36,7 @@ OVERLAP = 32
 SLACK = 16
 """A window that is tokenised by itself may come out a little longer than it was cut."""
 BATCH, BATCH_TOKENS = 32, 512
-"""Texts, and tokens with their padding, that go through the network together: more is no faster.
-
-onnxruntime keeps the memory that the largest batch took, some 50 MB for a model of this size.
-"""
+"""Texts, and tokens with their padding, that go through the network together: more is no faster."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 CORES = os.cpu_count() or 1
 THREADS = min(4, CORES)
@@ -265,6 +262,7 @@ def opened_network(weights: Path, library: str | None = None) -> InferenceSessio
         raise EmbedderUnavailable(f"{error.name} is missing: pip install alcove") from None
     options = SessionOptions()
     options.intra_op_num_threads = THREADS
+    options.enable_cpu_mem_arena = False  # which would keep what the largest batch took
     # An idle server must not burn a core waiting for the next text.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from alcove.core import heap
 from alcove.core.cancellation import to_the_end
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
@@ -92,7 +92,7 @@ class Subtree:
                 self._take(Corpus.of(map(item, _let_go_of(texts))), state, expiries)
                 self._filters = OrderedDict()
                 if self._corpus.bytes > LARGE:
-                    _give_memory_back()
+                    heap.give_back()  # reading takes twice what is held
             assert self._state is not None
             corpus, upto, filters = self._corpus, self._state.seq, self._filters
             seqs, moments = self._expiries
@@ -226,12 +226,6 @@ def _let_go_of(texts: list[Text]) -> Iterator[Text]:
     """Each text, held no longer once it is taken: the vectors of a large subtree are large."""
     while texts:
         yield texts.pop()
-
-
-def _give_memory_back() -> None:
-    """To the system, what is free: reading a subtree takes twice what it holds, and glibc would keep that."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
 
 
 def text_of(row: Row) -> Text:

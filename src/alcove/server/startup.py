@@ -36,6 +36,7 @@ from alcove.api.agent_operations import (
 )
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
+from alcove.core import heap
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
 from alcove.core.waiting import Awaiting, Blocking
@@ -94,6 +95,7 @@ def serve(config: ServeConfig) -> None:
 
 def worker() -> ASGIApp:
     """One worker process's application, configured as its parent was."""
+    heap.keep_little()
     sys.setswitchinterval(_TURN_SECONDS)
     config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
     try:

@@ -1,0 +1,26 @@
+"""The heap of the C library: glibc keeps much of what was freed, unless it is told otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""The names that `mallopt` has for them."""
+LARGE = 8 * 1024 * 1024
+"""Bytes from which on a block goes back to the system at once; less would slow the model down."""
+ARENAS = 2
+
+
+def keep_little() -> None:
+    """For a process that is ours alone, before its threads begin: large blocks go back as soon as they are
+    free, and threads share two heaps. By default each has its own, and what one freed no other can use.
+    """
+    if option := getattr(ctypes.CDLL(None), "mallopt", None):
+        for name, value in ((_TRIM_THRESHOLD, LARGE), (_MMAP_THRESHOLD, LARGE), (_ARENA_MAX, ARENAS)):
+            option(name, value)
+
+
+def give_back() -> None:
+    """To the system, everything that is free now."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
