@@ -22,6 +22,7 @@ HEAVY = {
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
 OWN_EXTRA = {
+    "engine/postgres.py": "postgres",
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",
     "core/waiting.py": "client",
