@@ -311,8 +311,10 @@ class MemoryKey:
 
 
 def default_keys(store: Path) -> KeyProvider:
-    """The environment's key where it is set, otherwise a key file beside the database."""
-    return EnvironmentKey() if os.environ.get("ALCOVE_KEY") else KeyFile(store.with_name(store.name + ".key"))
+    """The environment's key where it is set, or the key file it names; otherwise one beside the database."""
+    if os.environ.get("ALCOVE_KEY"):
+        return EnvironmentKey()
+    return KeyFile(Path(os.environ.get("ALCOVE_KEY_FILE") or store.with_name(store.name + ".key")))
 
 
 def _line() -> str:

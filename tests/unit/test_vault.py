@@ -55,7 +55,8 @@ def wrapped_by(folder: Path) -> set[object]:
 
 @pytest.fixture(autouse=True)
 def _no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ALCOVE_KEY", raising=False)
+    for name in ("ALCOVE_KEY", "ALCOVE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -138,6 +139,24 @@ def test_a_key_in_the_environment_takes_the_place_of_the_file(
     monkeypatch.setenv("ALCOVE_KEY", first)
     with pytest.raises(KeyUnavailable, match="but given was"):
         opened(tmp_path)
+
+
+def test_a_key_file_that_the_environment_names_takes_the_place_of_the_one_beside_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    monkeypatch.setenv("ALCOVE_KEY_FILE", str(elsewhere))
+    with opened(tmp_path) as memory:
+        memory.as_user("alice").put(HOME, "key", {"n": 1})
+    assert not key_file(tmp_path).exists()
+    elsewhere.write_text(elsewhere.read_text() + a_key() + "\n")  # the active one last
+    with opened(tmp_path) as memory:
+        assert memory.as_user("alice").get(HOME, "key")
+        assert [step.rewrapped for step in memory.rotate_keys()] == [2]
+    elsewhere.unlink()
+    with pytest.raises(KeyUnavailable, match=f"{elsewhere} is missing"):
+        opened(tmp_path)
+    assert not elsewhere.exists()
 
 
 @pytest.mark.parametrize("text", ["", " , ", "secret", f"{WHOLE.decode()},secret"])

@@ -254,7 +254,8 @@ def config(**options: Any) -> None:
 @command()
 @click.option("--user", required=True, help="Whom the token names.")
 @roles_option
-@click.option("--jwt-secret", envvar="ALCOVE_JWT_SECRET", required=True, help="The server's shared secret.")
+@click.option("--jwt-secret", cls=configuration.Option, envvar="ALCOVE_JWT_SECRET", required=True,
+              help="The server's shared secret.")  # fmt: skip
 @click.option("--seconds", "--ttl", "seconds", type=duration, default=3600, show_default=True,
               metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
 def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> None:

@@ -20,7 +20,8 @@ from alcove.core.addresses import is_database
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
-from alcove.core.settings import LLMSettings, Settings
+from alcove.core.settings import LLMSettings, Settings, variable
+from alcove.server.config import Option
 
 if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle, Store
@@ -117,7 +118,7 @@ def _embedder() -> Embedder | None:
     from alcove.search.embedders import embedder_for  # noqa: PLC0415  --help does without
 
     variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
-    name, folder, key = map(os.environ.get, variables)
+    name, folder, key = map(variable, variables)
     return embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
 
 
@@ -125,7 +126,7 @@ def _reranker() -> Reranker | None:
     """The one that `alcove serve` would use in the same environment."""
     from alcove.search.reranker import reranker_for  # noqa: PLC0415  --help does without
 
-    return reranker_for(os.environ.get("ALCOVE_RERANKER"), key=os.environ.get("ALCOVE_RERANKER_KEY"))
+    return reranker_for(variable("ALCOVE_RERANKER"), key=variable("ALCOVE_RERANKER_KEY"))
 
 
 def is_url(at: str) -> bool:
@@ -142,7 +143,8 @@ def _check_file(at: str, *, make: bool) -> None:
     if not is_database(at) and not Path(at).exists():
         if not make:
             raise StoreError(f"there is no store at {at}; say where it is with --at or ALCOVE_AT")
-        where = "the key of ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else f"its key in {at}.key"
+        file = os.environ.get("ALCOVE_KEY_FILE") or f"{at}.key"
+        where = "the key of ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else f"its key in {file}"
         click.echo(f"A new store: {at}, with {where}", err=True)
 
 
@@ -273,17 +275,17 @@ _SPECS = click.Option(
     help="The specs, for a store's file; a server has its own.",
 )  # fmt: skip
 _STORE = [
-    click.Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
-                 metavar="FILE|URL", help="The store: its file, or the address of its server."),
-    click.Option(["--token"], envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
-    click.Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
+    Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
+           metavar="FILE|URL", help="The store: its file, or the address of its server."),
+    Option(["--token"], envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
+    Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),
     click.Option(["--as-user"], metavar="USER", help="Act as this user: on a file, or with a trusted key."),
 ]  # fmt: skip
 _LLM_NAMES = ("llm_url", "llm_key", "llm_model", "llm_provider", "llm_timeout")
 _LLM = [
-    click.Option([f"--{name.replace('_', '-')}"], envvar=f"ALCOVE_{name.upper()}", show_envvar=True,
-                 type=float if name == "llm_timeout" else str,
-                 help=LLMSettings.__dataclass_fields__[name].metadata["about"])
+    Option([f"--{name.replace('_', '-')}"], envvar=f"ALCOVE_{name.upper()}", show_envvar=True,
+           type=float if name == "llm_timeout" else str,
+           help=LLMSettings.__dataclass_fields__[name].metadata["about"])
     for name in _LLM_NAMES
 ] + [click.Option(["--user", "as_user"], metavar="USER", help="The same as --as-user.")]  # fmt: skip
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs.")

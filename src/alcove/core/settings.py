@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -31,6 +32,25 @@ def setting(default: T, about: str, *, least: float | None = None, most: float |
     `most`, are for who types it: a flag refuses what is beyond them as a slip.
     """
     return field(default=default, metadata={"about": about, "least": least, "most": most})
+
+
+def variable(name: str) -> str | None:
+    """What an environment variable says, or else the file that `NAME_FILE` names; None where neither is set.
+
+    So secrets come as files, which neither a list of processes nor a container's description shows. Blanks
+    and line ends around a file's text are no part of it.
+    """
+    if text := os.environ.get(name):
+        return text
+    if not (path := os.environ.get(f"{name}_FILE")):
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{name}_FILE", f"a file of text that can be read ({error})") from None
+    if not text:
+        raise InvalidRequest(f"{name}_FILE", f"a file with something in it, which {path} has not")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +137,7 @@ class LLMSettings:
         """What the variables `ALCOVE_LLM_URL` and so on say; an error names the one that is wrong."""
         given: dict[str, Any] = {}
         for each in fields(cls):
-            if text := os.environ.get(f"ALCOVE_{each.name.upper()}"):
+            if text := variable(f"ALCOVE_{each.name.upper()}"):
                 kind: type[Any] = str if each.default is None else type(each.default)
                 try:
                     given[each.name] = kind(text)

@@ -1,5 +1,7 @@
 """How the service is configured: by flags, the environment (`ALCOVE_…`), a YAML file, in that order.
 
+A variable may also name a file that holds what it would say: `ALCOVE_JWT_SECRET_FILE`.
+
 Every option is a field of `ServeConfig` and nothing else: its flag, its variable, its name in the file,
 its help and its default are all read off that field.
 """
@@ -16,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from alcove.core.clock import parse_duration
-from alcove.core.settings import MIB, LLMSettings, Settings, setting
+from alcove.core.settings import MIB, LLMSettings, Settings, setting, variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,14 @@ _OPTIONS = {
 }
 
 
+class Option(click.Option):
+    """An option whose variable may name a file instead."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or ()
+        return next(filter(None, map(variable, names)), None)
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command every option of `ServeConfig`, and `--config` for a file with some of them."""
     kinds = get_type_hints(ServeConfig)
@@ -114,6 +124,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
             *([f"{flags[0]}/--no-{flags[0][2:]}"] if kind is bool else flags),
             name,
+            cls=Option,
             type=_click_type(kind, about["least"], about["most"]),
             default=declared.default,
             show_default=declared.default is not None,

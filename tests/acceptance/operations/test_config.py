@@ -63,6 +63,49 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Pa
     assert effective()["port"] == (8080, "default")
 
 
+def test_a_variable_may_name_a_file_with_what_it_would_say(tmp_path: Path) -> None:
+    (tmp_path / "engine").write_text("postgresql://alcove:hidden@db/alcove\n")
+    (tmp_path / "port").write_text(" 1004\n")
+    named = {"ALCOVE_ENGINE_FILE": str(tmp_path / "engine"), "ALCOVE_PORT_FILE": str(tmp_path / "port")}
+    found = effective(env=named)
+    assert found["at"] == ("postgresql://db/alcove", "environment")
+    assert found["port"] == (1004, "environment")
+    assert effective(env={**named, "ALCOVE_PORT": "1005"})["port"] == (1005, "environment")
+    assert effective("--port", 1006, env=named)["port"] == (1006, "flag")
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"])
+def test_a_secret_whose_file_says_nothing_is_refused_by_the_variable_that_named_it(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_bytes(content)
+    done = CliRunner(env={"ALCOVE_JWT_SECRET": None, "ALCOVE_JWT_SECRET_FILE": str(secret)}).invoke(
+        main, ["token", "--user", "alice"]
+    )
+    assert done.exit_code == 2
+    assert "ALCOVE_JWT_SECRET_FILE: expected a file" in done.stderr
+
+
+def test_a_service_whose_secrets_are_files_knows_its_callers_and_opens_its_store(tmp_path: Path) -> None:
+    """And the commands of the same environment do, too."""
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    env = {
+        "ALCOVE_AUTH": "jwt",
+        "ALCOVE_JWT_SECRET_FILE": str(tmp_path / "secret"),
+        "ALCOVE_KEY_FILE": str(tmp_path / "key"),
+    }
+    for _ in range(2):
+        with serving(tmp_path, env=env) as service:
+            token = alcove("token", "--user", "alice", env=env).stdout.strip()
+            asked = service.client.get("/v1/me", headers={"authorization": f"Bearer {token}"})
+            assert asked.json()["user"] == "alice"
+            assert SECRET not in service.log
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "memory.db.key").exists()
+
+
 def test_seconds_and_days_may_have_a_letter(tmp_path: Path) -> None:
     file = written(tmp_path, "sweep_interval: 15m\nretention_days: 36h\nbusy_timeout: 90s\n")
     found = effective("--config", file, "--audit-days", "7d", env={"ALCOVE_REQUEST_SECONDS": "1h"})
