@@ -197,8 +197,11 @@ class Engine(file_copy.DataKeys):
     def add_data_key(
         self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
     ) -> DataKey | None:
-        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more."""
-        with self._db.write() as db:
+        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more.
+
+        It does not wait for the disk: whatever is sealed with it comes later in the log, and does.
+        """
+        with self._db.write(durable=False) as db:
             db.run("add_data_key", (subject, wrapped, wrapped_by, wipes))
             found = db.run("data_key_of", (subject,)).fetchone()
             return DataKey._make(found) if found else None

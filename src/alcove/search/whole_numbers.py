@@ -1,4 +1,4 @@
-"""Many vectors in 16-bit whole numbers: half the memory of floats, and as fast to compare."""
+"""Many vectors in 16-bit whole numbers: half the memory of floats, for a little more time to compare them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alcove.search.embedders import Matrix
 LARGEST = 32767
 """What the largest number of each vector becomes; a cosine is off by 0.00001 or so for it."""
 AT_ONCE = 256
-"""Vectors that are floats at a time: few enough for the processor's cache, so that it costs nothing."""
+"""Vectors that are floats at a time: few enough for the processor's cache."""
 
 
 class WholeNumbers:

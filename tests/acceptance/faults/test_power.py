@@ -70,6 +70,17 @@ def test_vectors_that_were_lost_are_made_again(machine: Machine) -> None:
     assert_sound(left)
 
 
+def test_what_a_newcomer_writes_opens_though_their_key_did_not_wait_for_the_disk(machine: Machine) -> None:
+    for name in ("alice", "bob"):
+        machine.memory.as_user(name).put(("user", name), "k", {"of": name})
+        left = machine.after_power_failure(f"left-{name}")
+        assert left.as_user(name).get(("user", name), "k").value == {"of": name}  # type: ignore[union-attr]
+    machine.memory.memories._vault.key("user:carol")
+    left = machine.after_power_failure("left-carol")
+    assert left.as_user("carol").put(("user", "carol"), "k", {"n": 1}).revision == 1
+    assert_sound(left)
+
+
 def test_a_put_after_vectors_survives_with_them(machine: Machine) -> None:
     machine.memory.put(HOME, "first", {"n": 1}, index={"text": "rain"})
     index(machine.memory)
