@@ -12,6 +12,7 @@ from itertools import chain, repeat
 
 import msgspec
 
+from alcove.core import heap
 from alcove.core.background import Worker
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
@@ -38,6 +39,8 @@ KeptTokens = dict[str, bytes]
 _fields = msgspec.json.Decoder(dict[str, str]).decode
 _kept = msgspec.msgpack.Decoder(KeptVectors | tuple[KeptVectors, KeptTokens]).decode
 
+MANY = 1000
+"""Texts after which it is worth looking for memory that is free."""
 LEASE_SECONDS = 120
 """How long a claim holds; a process that dies with it delays its texts by that much."""
 MOST_TRIES = 5
@@ -67,6 +70,7 @@ class Indexer(Worker):
         self._told = ""
         self._outages = 0
         self._dimensions: int | None = None
+        self._since_tidied = 0
 
     def stop(self, seconds: float | None = STOP_SECONDS) -> None:
         """Waits some seconds for the batch under way; what is not done is claimed again at the next start."""
@@ -95,6 +99,7 @@ class Indexer(Worker):
         """
         try:
             taken, due = self.step(), self._index.next_due()
+            self._tidy(taken, done=due is None)
             if taken and (due is None or due > self._clock() or self._woken.is_set()):
                 self._hurried.wait(REST_SECONDS)
                 self._hurried.clear()
@@ -105,6 +110,13 @@ class Indexer(Worker):
             return self._interval
         ahead = 0.0 if due is None else (due - self._clock()) / SECOND
         return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
+
+    def _tidy(self, taken: int, *, done: bool) -> None:
+        """Gives memory back once many texts are done: what they and their writing took is free by then."""
+        self._since_tidied += taken
+        if done and self._since_tidied >= MANY:
+            self._since_tidied = 0
+            heap.give_back()
 
     def step(self) -> int:
         """Indexes one batch; how many texts it took."""
