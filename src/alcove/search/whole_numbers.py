@@ -26,12 +26,15 @@ class WholeNumbers:
 
     @classmethod
     def of(cls, vectors: Matrix) -> WholeNumbers:
-        """The nearest to these."""
+        """The nearest to these, each as long as it was: what is the same as a question has a cosine of 1."""
         sizes = np.maximum(vectors.max(axis=1, initial=0), -vectors.min(axis=1, initial=0))
         steps = np.maximum(sizes / np.float32(LARGEST), np.finfo(np.float32).tiny)
         numbers = np.empty(vectors.shape, dtype=np.int16)
         for some in _slices(len(vectors)):
-            numbers[some] = np.rint(vectors[some] / steps[some, np.newaxis])
+            rounded = np.rint(vectors[some] / steps[some, np.newaxis])
+            numbers[some] = rounded
+            lengths = np.linalg.norm(rounded, axis=1)
+            np.divide(np.linalg.norm(vectors[some], axis=1), lengths, out=steps[some], where=lengths > 0)
         return cls(numbers, steps)
 
     @classmethod
