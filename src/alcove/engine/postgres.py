@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
@@ -27,6 +26,7 @@ from alcove.core.errors import AlcoveError, StoreError, Unavailable
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_dialect import STATEMENTS, escaped, numbered, restored, spelled, where
+from alcove.engine.postgres_pool import Pool, Raw, alive
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import schema
 from alcove.store.filters import Params
@@ -38,6 +38,8 @@ MIGRATING = 0x416C6376_0002
 """The lock under which the schema is brought to a version."""
 MOST_READERS = 32
 """Connections of a node that read at the same time."""
+CONNECT_SECONDS = 5
+"""How long it may take to reach the server."""
 AT_ONCE = 200
 """Rows that are fetched at once of a statement whose reader may stop."""
 
@@ -54,7 +56,7 @@ class Found(psycopg.RawCursor[tuple[Any, ...]]):
 class Connection:
     """A connection, which one user at a time has."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, connection: Raw) -> None:
         self.connection = connection
         self._last: Found | None = None
 
@@ -96,9 +98,8 @@ class PostgresDatabase(Database):
     def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self._address = address
         self._place = without_password(address)
-        self._busy_timeout = busy_timeout
         self._turn = threading.Lock()
-        self._writer: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._writer: Raw | None = None
         self._closed = False
         with self._explained():
             self._writer = self._connect()
@@ -107,20 +108,11 @@ class PostgresDatabase(Database):
             except BaseException:
                 self._writer.close()
                 raise
-        self._readers = ConnectionPool(
-            address,
-            min_size=1,
-            max_size=MOST_READERS,
-            timeout=busy_timeout,
-            kwargs={"autocommit": True},
-            configure=_configure,
-            open=True,
-            name="alcove",
-        )
-        self.locks = AdvisoryLocks(self._connect)
+        self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
+        self.locks = AdvisoryLocks(self._connect, self._explained)
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        connection = psycopg.connect(self._address, autocommit=True)
+    def _connect(self) -> Raw:
+        connection = psycopg.connect(self._address, autocommit=True, connect_timeout=CONNECT_SECONDS)
         _configure(connection)
         return connection
 
@@ -129,15 +121,16 @@ class PostgresDatabase(Database):
         with self._turn, self._explained():
             if self._closed:
                 raise self._no_longer_open()
-            if self._writer is None or self._writer.broken or self._writer.closed:
+            if self._writer is None or not alive(self._writer):
                 self._writer = self._connect()
             writer = self._writer
             try:
                 writer.execute(_BEGIN[durable])
                 yield Connection(writer)
-                writer.execute("ROLLBACK" if undo else "COMMIT")
+                with self._in_doubt(writer):
+                    writer.execute("ROLLBACK" if undo else "COMMIT")
             except BaseException:
-                if not writer.broken and writer.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                if not writer.closed and writer.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                     writer.execute("ROLLBACK")
                 raise
 
@@ -153,7 +146,7 @@ class PostgresDatabase(Database):
             try:
                 yield db
             finally:
-                if not db.connection.broken:
+                if not db.connection.closed:
                     db.connection.execute("ROLLBACK")
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
@@ -175,15 +168,15 @@ class PostgresDatabase(Database):
                     yield row
 
     @contextmanager
-    def _reader(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    def _reader(self) -> Iterator[Raw]:
         if self._closed:
             raise self._no_longer_open()
         cancellation.check()
-        reader = self._readers.getconn()
+        reader = self._readers.take()
         try:
             yield reader
         finally:
-            self._readers.putconn(reader)
+            self._readers.give(reader)
 
     def where(self, scope: Scope, params: Params) -> str:
         return where(scope, params)
@@ -220,25 +213,40 @@ class PostgresDatabase(Database):
         """Turns the driver's errors into ours."""
         try:
             yield
-        except (psycopg.Error, PoolTimeout) as error:
+        except psycopg.Error as error:
             raise _explain(error, self._place) from error
+
+    @contextmanager
+    def _in_doubt(self, writer: Raw) -> Iterator[None]:
+        """Around a commit, of which nobody knows whether it was done where the server goes away at it."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            if not writer.closed:
+                raise
+            doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
+            raise Unavailable(f"{self._place} went away during the commit: {doubt}") from error
 
 
 class AdvisoryLocks(Locks):
     """Those of a node, which the server gives back when its connection ends, however that happens."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[tuple[Any, ...]]]) -> None:
+    def __init__(
+        self, connect: Callable[[], Raw], explained: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`explained`: goes around what may raise the driver's errors."""
         self._connect = connect
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._explained = explained
+        self._connection: Raw | None = None
         self._held: set[int] = set()
         self._mutex = threading.Lock()
 
     def take(self, name: bytes) -> bool:
         number = lock_number(name)
-        with self._mutex:
+        with self._mutex, self._explained():
             if number in self._held:
                 return False
-            if self._connection is None or self._connection.broken:
+            if self._connection is None or not alive(self._connection):
                 self._connection, self._held = self._connect(), set()
             taken = Found(self._connection).execute("SELECT pg_try_advisory_lock($1)", (number,)).get
             if taken:
@@ -247,10 +255,11 @@ class AdvisoryLocks(Locks):
 
     def give(self, name: bytes) -> None:
         number = lock_number(name)
-        with self._mutex:
-            if number in self._held and self._connection is not None and not self._connection.broken:
-                Found(self._connection).execute("SELECT pg_advisory_unlock($1)", (number,))
+        with self._mutex, self._explained():
+            held = number in self._held
             self._held.discard(number)
+            if held and self._connection is not None and alive(self._connection):
+                Found(self._connection).execute("SELECT pg_advisory_unlock($1)", (number,))
 
     def close(self) -> None:
         with self._mutex:
@@ -322,8 +331,8 @@ def _explain(error: Exception, place: str) -> Exception:
             return Unavailable(f"{place}: the disk is full; nothing of this write was kept")
         case errors.ReadOnlySqlTransaction():
             return Unavailable(f"{place} is read-only: Alcove needs to write to it")
-        case errors.LockNotAvailable() | PoolTimeout():
-            return Unavailable(f"{place} is busy: no connection was free, or somebody wrote for too long")
+        case errors.LockNotAvailable():
+            return Unavailable(f"{place} is busy: somebody wrote for too long")
         case psycopg.OperationalError() | psycopg.InterfaceError():
             return Unavailable(f"{place} cannot be reached: {str(error).strip()}")
         case _:

@@ -1,0 +1,208 @@
+"""Many nodes over one PostgreSQL, which restarts, and nodes that are killed: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from alcove.core.clock import SECOND, system_clock
+from alcove.search.embedders import embedder_for
+from tests.support.embeddings import embeddings
+from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
+from tests.support.patience import LONG, until
+from tests.support.postgres import Server
+from tests.support.service import Service, assert_error, refused
+
+RESTARTS = 10 if LONG else 2
+RACES = 200 if LONG else 20
+EVENTS = 5000 if LONG else 300
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with own_server() as running:
+        yield running
+
+
+@pytest.fixture
+def address(server: Server) -> str:
+    return server.new_database()
+
+
+def more(loads: list[Load], what: str, by: int) -> None:
+    """Waits until each load has so many more answers of a kind."""
+    wanted = [(getattr(load, what), len(getattr(load, what)) + by) for load in loads]
+    until(lambda: all(len(answers) >= goal for answers, goal in wanted))
+
+
+def all_there(folder: Path, address: str, loads: list[Load]) -> None:
+    """Whatever was acknowledged is there, once, and the store is sound."""
+    with opened(folder, address) as memory:
+        there = [
+            each.key
+            for page in range(0, 100_000, 1000)
+            for each in memory.list(HOME, limit=1000, offset=page)
+        ]
+        assert len(there) == len(set(there))
+        assert {key for load in loads for key in load.acknowledged} <= set(there)
+        assert [each for each in memory.doctor() if each.wrong] == []
+
+
+def test_a_restart_of_postgresql_during_load_loses_no_acknowledged_write_and_needs_none_of_a_node(
+    tmp_path: Path, server: Server, address: str
+) -> None:
+    with two_nodes(tmp_path, address) as nodes:
+        loads = [Load(each, f"load-{n}") for n, each in enumerate(nodes)]
+        for n in range(RESTARTS):
+            more(loads, "acknowledged", 20)
+            server.stop(mode="immediate" if n % 2 else "fast")
+            more(loads, "refused", 1)
+            for each in nodes:
+                assert each.call("GET", "/healthz").status_code == 200
+                ready = each.call("GET", "/readyz")
+                assert ready.status_code == 503, ready.text
+                assert "cannot be reached" in ready.json()["checks"]["engine"]
+            server.start()
+        more(loads, "acknowledged", 20)
+        for load in loads:
+            load.stop()
+            assert load.cut_off == 0, "a node is there while its database is not"
+            for answer in load.refused:
+                assert_error(answer, 503, "service_unavailable")
+                assert answer.headers["retry-after"] == "1"
+        for each in nodes:
+            assert each.call("GET", "/readyz").status_code == 200
+        all_there(tmp_path, address, loads)
+
+
+def test_a_connection_that_died_while_nobody_used_it_fails_no_call(
+    tmp_path: Path, server: Server, address: str
+) -> None:
+    with node(tmp_path, address) as one:
+        assert one.put(HOME, "kept", {"n": 1}).status_code == 200
+        server.stop(mode="fast")
+        server.start()
+        assert one.get(HOME, "kept").json()["value"] == {"n": 1}
+        assert one.put(HOME, "kept", {"n": 2}).status_code == 200
+
+
+def test_a_node_killed_amid_requests_loses_no_acknowledged_write_and_holds_no_other_up(
+    tmp_path: Path, address: str
+) -> None:
+    with two_nodes(tmp_path, address) as (one, two):
+        loads = [Load(one, "one"), Load(two, "two")]
+        more(loads, "acknowledged", 30)
+        one.signal(signal.SIGKILL)
+        one.wait()
+        more(loads[1:], "acknowledged", 30)
+        for load in loads:
+            load.stop()
+        assert not loads[1].refused
+        assert loads[0].cut_off
+        all_there(tmp_path, address, loads)
+
+
+def test_what_a_killed_node_had_claimed_to_index_is_indexed_by_another_once_the_claim_runs_out(
+    tmp_path: Path, address: str
+) -> None:
+    with embeddings() as service, ExitStack() as at_the_end:
+        at_the_end.callback(service.free.set)
+        service.behaviour = "held"
+        url = f"{service.url}#bag"
+        with node(tmp_path, address, "--embedder", url) as one:
+            for n in range(3):
+                body = {"namespace": HOME, "key": f"k{n}", "value": {}, "index": {"text": f"tea {n}"}}
+                assert one.call("PUT", "/v1/memories", json=body).status_code == 200
+            until(lambda: claimed(address))
+            one.signal(signal.SIGKILL)
+            one.wait()
+        service.free.set()
+        service.behaviour = "well"
+        with opened(tmp_path, address, embedder=embedder_for(url), clock=later) as memory:
+            memory.admin.trigger_index()
+            until(lambda: memory.admin.index().waiting == 0)
+            assert memory.admin.index().indexed == 3
+            assert len(memory.search(HOME, query="tea", mode="semantic")) == 3
+
+
+def later() -> int:
+    """A clock by which every claim has run out."""
+    return system_clock() + 1000 * SECOND
+
+
+def claimed(address: str) -> bool:
+    with psycopg.connect(address) as db:
+        return bool(db.execute("SELECT 1 FROM to_index WHERE due > 0").fetchall())
+
+
+def test_nodes_that_start_together_on_an_empty_database_make_one_schema_and_one_key(
+    tmp_path: Path, address: str
+) -> None:
+    with two_nodes(tmp_path, address) as (one, two):
+        assert one.put(HOME, "from-one", {"n": 1}).status_code == 200
+        assert two.put(HOME, "from-two", {"n": 2}).status_code == 200
+        assert two.get(HOME, "from-one").json()["value"] == {"n": 1}
+        assert one.get(HOME, "from-two").json()["value"] == {"n": 2}
+    with psycopg.connect(address) as db:
+        versions = db.execute("SELECT version FROM alcove_schema ORDER BY 1").fetchall()
+        assert versions == [(n + 1,) for n in range(len(versions))]
+    assert len([*tmp_path.glob("*.key")]) == 1
+
+
+def test_a_node_refuses_a_database_of_a_newer_alcove_and_says_so(tmp_path: Path, address: str) -> None:
+    opened(tmp_path, address).close()
+    with psycopg.connect(address) as db:
+        db.execute("INSERT INTO alcove_schema VALUES (99)")
+    said = refused(tmp_path, "--engine", address, env={"ALCOVE_STATE": str(tmp_path)})
+    assert "made by a newer Alcove (schema 99); upgrade first" in said
+
+
+def test_of_two_nodes_that_expect_the_same_revision_one_wins_and_one_version_is_current(
+    tmp_path: Path, address: str
+) -> None:
+    with two_nodes(tmp_path, address) as nodes, ThreadPoolExecutor(2) as threads:
+        assert nodes[0].put(HOME, "raced", {"n": 0}).json()["revision"] == 1
+        for revision in range(1, RACES + 1):
+
+            def put(each: Service, expected: int = revision) -> int:
+                body = {
+                    "namespace": HOME,
+                    "key": "raced",
+                    "value": {"n": expected},
+                    "expected_revision": expected,
+                }
+                return each.call("PUT", "/v1/memories", json=body).status_code
+
+            assert sorted(threads.map(put, nodes)) == [200, 409]
+        assert {each.get(HOME, "raced").json()["revision"] for each in nodes} == {RACES + 1}
+    with psycopg.connect(address) as db:
+        ((current,),) = db.execute("SELECT count(*) FROM versions WHERE key = 'raced' AND ended_at IS NULL")
+        assert current == 1
+
+
+def test_a_cursor_over_events_that_two_nodes_write_skips_none_and_repeats_none(
+    tmp_path: Path, address: str
+) -> None:
+    with two_nodes(tmp_path, address) as nodes:
+        first = {"ns": HOME, "limit": 7}
+        seen: list[str] = []
+        loads = [Load(each, f"load-{n}") for n, each in enumerate(nodes)]
+        asked, stopped = dict(first), False
+        while True:
+            page = nodes[0].call("GET", "/v1/memories/events", params=asked).json()
+            seen += [each["key"] for each in page["events"]]
+            asked["after_cursor"] = page["after_cursor"]
+            if stopped and not page.get("more"):
+                break
+            if not stopped and len(seen) > EVENTS:
+                for load in loads:
+                    load.stop()
+                stopped = True
+    acknowledged = [key for load in loads for key in load.acknowledged]
+    assert sorted(seen) == sorted(acknowledged)
