@@ -131,7 +131,11 @@ def _told(receipt: Receipt) -> Iterator[str]:
         left = f"{count(room.versions, 'version')}, {'with' if fate == 'keep' else 'without'} the name"
         yield f"  stays          {plain(str(room.namespace))}: {left} (--shared remove takes it away)"
     if receipt.wiped_at:
-        scrubbed = "yes, no byte of what was removed is left" if receipt.scrubbed else "not yet; it follows"
+        scrubbed = (
+            "yes, no byte of it is left in a store's file (PostgreSQL: docs/promises.md)"
+            if receipt.scrubbed
+            else "not yet; it follows"
+        )
         yield f"  scrubbed       {scrubbed}"
 
 

@@ -189,7 +189,10 @@ class PostgresDatabase(Database):
         raise Unavailable(f"{self._place}: a copy of a database is made with pg_dump, or `alcove migrate`")
 
     def rebuild(self) -> bool:
-        """Takes the space of deleted rows, so that none of their bytes can be read any more."""
+        """Frees the space of deleted rows, which no statement reaches any more.
+
+        Their bytes stay in the files until other rows take their place (docs/promises.md).
+        """
         with self._explained(), self._reader() as reader:
             for table in ("versions", "vectors", "pieces", "to_index", "replays", "namespaces", "data_keys"):
                 reader.execute(sql.SQL("VACUUM (FREEZE, TRUNCATE) {}").format(sql.Identifier(table)))
