@@ -32,8 +32,9 @@ def own_server() -> Iterator[Server]:
 
 
 @contextmanager
-def node(folder: Path, address: str, *flags: object) -> Iterator[Service]:
-    with serving(folder, "--engine", address, *flags, env={"ALCOVE_STATE": str(folder)}) as running:
+def node(folder: Path, address: str, *flags: object, skew: int | None = None) -> Iterator[Service]:
+    state = {"ALCOVE_STATE": str(folder)}
+    with serving(folder, "--engine", address, *flags, env=state, skew=skew) as running:
         yield running
 
 

@@ -179,8 +179,11 @@ def serving(
     env: Mapping[str, str] | None = None,
     port: int | None = None,
     files: int | None = None,
+    skew: int | None = None,
 ) -> Iterator[Service]:
     """A service for the length of a `with`; it may end before, and may open that many files at most.
+
+    With a `skew` its clock is that many seconds ahead.
 
     No stack may be in its log, except of requests that a second signal cut off.
     """
@@ -188,7 +191,10 @@ def serving(
     said.touch()
     words = [*map(str, ["serve", "--port", port, "--at", at, *flags])]
     workers = int(words[words.index("--workers") + 1]) if "--workers" in words else 1
-    process = Process(words, folder=folder, says=said, env=environment(**(env or {})), files=files)
+    module, words = (None, words) if skew is None else ("tests.support.skewed", [str(skew), *words])
+    process = Process(
+        words, module=module, folder=folder, says=said, env=environment(**(env or {})), files=files
+    )
     service = Service(process, port, at, said)
     try:
         service.wait_until_ready(workers)

@@ -23,6 +23,7 @@ HEAVY = {
 }  # fmt: skip
 OWN_EXTRA = {
     "engine/postgres.py": "postgres",
+    "engine/postgres_listening.py": "postgres",
     "engine/postgres_pool.py": "postgres",
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",

@@ -110,6 +110,7 @@ class Alcove(Store):
         except BaseException:
             engine.close()
             raise
+        clock = engine.clock
         audit = Audit(engine.admin, vault, clock)
         indexer = None
         if model and settings.indexing_interval:
@@ -117,6 +118,7 @@ class Alcove(Store):
             indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
+                engine.when_told(indexer.look)
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
         parts = Parts(
             engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues()

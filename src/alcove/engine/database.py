@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from alcove.core.clock import Clock, system_clock
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import load
 from alcove.store.filters import Params
@@ -62,6 +63,9 @@ class Connection(Protocol):
 class Database(ABC):
     """The connections to one database: a writer that takes turns, and readers as they are needed."""
 
+    clock: Clock = staticmethod(system_clock)
+    """What time it is for all who have it open."""
+
     @abstractmethod
     def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been.
@@ -110,6 +114,10 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes every connection that is not in use."""
+
+    def when_told(self, call: Callable[[], None]) -> bool:
+        """Has something called soon after each commit of anybody; False where one has to look for oneself."""
+        return False
 
     def change(self, name: str, *params: Value) -> int:
         """Runs a statement by its name in a transaction of its own; how many rows it changed."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alcove.core.clock import Clock
+from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
@@ -44,8 +44,10 @@ class Engine(file_copy.DataKeys):
         observer: Observer | None = None,
     ) -> None:
         """`at`: the path of a file, or the address of a PostgreSQL database."""
-        self._clock = clock
         self._db, self.locks = _opened(at, busy_timeout, on_create)
+        self.clock = clock = self._db.clock if clock is system_clock else clock
+        """The one given, or the one that all who have the store open share."""
+        self.when_told = self._db.when_told
         self._fetch = self._db.fetch
         self.index = SearchIndex(self._db)
         self.admin = Administration(self._db, clock)
@@ -62,7 +64,7 @@ class Engine(file_copy.DataKeys):
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
         with self._db.write() as db:
-            transaction, outcomes = Transaction(db, self._clock), list[rows.Outcome | Exception]()
+            transaction, outcomes = Transaction(db, self.clock), list[rows.Outcome | Exception]()
             for submission in batch:
                 try:
                     if submission.decided_by not in (None, transaction.documents):
@@ -171,7 +173,7 @@ class Engine(file_copy.DataKeys):
             return 0
         ended = 0
         with self._db.write() as db:
-            transaction = Transaction(db, self._clock)
+            transaction = Transaction(db, self.clock)
             for seq in found:
                 if row := db.run("still_live", seq).fetchone():
                     transaction.end(Live._make(row), "expired")

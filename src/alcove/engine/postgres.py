@@ -26,7 +26,8 @@ from alcove.core.errors import AlcoveError, StoreError, Unavailable
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_dialect import STATEMENTS, escaped, numbered, restored, spelled, where
-from alcove.engine.postgres_pool import Pool, Raw, alive
+from alcove.engine.postgres_listening import Listener, ServerClock
+from alcove.engine.postgres_pool import Pool, Raw, alive, renewed
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import schema
 from alcove.store.filters import Params
@@ -101,15 +102,18 @@ class PostgresDatabase(Database):
         self._turn = threading.Lock()
         self._writer: Raw | None = None
         self._closed = False
+        self.clock = ServerClock()
         with self._explained():
             self._writer = self._connect()
             try:
                 _migrate(self._writer, self._place, on_create)
+                self.clock.measure(self._writer)
             except BaseException:
                 self._writer.close()
                 raise
         self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
         self.locks = AdvisoryLocks(self._connect, self._explained)
+        self._listener = Listener(self._connect, self.clock)
 
     def _connect(self) -> Raw:
         connection = psycopg.connect(self._address, autocommit=True, connect_timeout=CONNECT_SECONDS)
@@ -121,9 +125,7 @@ class PostgresDatabase(Database):
         with self._turn, self._explained():
             if self._closed:
                 raise self._no_longer_open()
-            if self._writer is None or not alive(self._writer):
-                self._writer = self._connect()
-            writer = self._writer
+            writer = self._writer = renewed(self._writer, self._connect)
             try:
                 writer.execute(_BEGIN[durable])
                 yield Connection(writer)
@@ -178,6 +180,10 @@ class PostgresDatabase(Database):
         finally:
             self._readers.give(reader)
 
+    def when_told(self, call: Callable[[], None]) -> bool:
+        self._listener.tell(call)
+        return True
+
     def where(self, scope: Scope, params: Params) -> str:
         return where(scope, params)
 
@@ -205,6 +211,7 @@ class PostgresDatabase(Database):
             self._closed = True
             if self._writer is not None:
                 self._writer.close()
+        self._listener.close()
         self._readers.close()
         self.locks.close()
 
@@ -249,8 +256,9 @@ class AdvisoryLocks(Locks):
         with self._mutex, self._explained():
             if number in self._held:
                 return False
-            if self._connection is None or not alive(self._connection):
-                self._connection, self._held = self._connect(), set()
+            before, self._connection = self._connection, renewed(self._connection, self._connect)
+            if self._connection is not before:
+                self._held = set()
             taken = Found(self._connection).execute("SELECT pg_try_advisory_lock($1)", (number,)).get
             if taken:
                 self._held.add(number)

@@ -75,3 +75,12 @@ def alive(connection: Raw) -> bool:
     look = select.poll()
     look.register(connection.fileno(), select.POLLIN)
     return not look.poll(0)
+
+
+def renewed(connection: Raw | None, connect: Callable[[], Raw]) -> Raw:
+    """The same connection if it is alive, or another instead."""
+    if connection is not None:
+        if alive(connection):
+            return connection
+        connection.close()
+    return connect()

@@ -92,6 +92,12 @@ class Indexer(Worker):
                 return
             yield min(max(waited / 8, 0.002), seconds - waited)
 
+    def look(self) -> None:
+        """Wakes it where something is due: for who hears of commits, and not of what they brought."""
+        due = self._index.next_due()
+        if due is not None and due <= self._clock():
+            self.wake()
+
     def _index_due(self) -> float:
         """Indexes a batch, and says how long to pause: until the next text is due, at most the interval.
 

@@ -118,7 +118,7 @@ def build(config: ServeConfig) -> ASGIApp:
     authenticate = authenticator(config, memories.admin.find_api_key)
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = monitoring.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
-    tail = Tail(memories.last_event)
+    tail = Tail(memories.last_event, memories.when_told)
     memories.index_patience = config.request_seconds / 2
     specs = _specs(config)
     agents = Agents(

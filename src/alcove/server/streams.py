@@ -32,6 +32,8 @@ HEARTBEAT_SECONDS = 15.0
 ASK_AGAIN_SECONDS = 2.0
 """How long something open goes on before it is asked again whether it may."""
 _POLL_SECONDS = 0.05
+_UNHEARD_SECONDS = 2.0
+"""After which the end of the log is asked for where nobody told of a write."""
 PART_BYTES = 64 * 1024
 """What a connection takes without waiting for its reader."""
 _PAGE = 100
@@ -57,13 +59,17 @@ class Stream(Struct):
 class Tail:
     """The end of the log, as every reader in this process waits for it to move.
 
-    It is asked for rather than told, because another process may have written; once for all readers.
+    It is asked for, because another process may have written, once for all readers. Where a store tells of
+    writes, it is asked for after each, and otherwise only in case one was not heard of.
     """
 
-    def __init__(self, last: Callable[[], int]) -> None:
+    def __init__(
+        self, last: Callable[[], int], when_told: Callable[[Callable[[], None]], bool] = lambda _: False
+    ) -> None:
         self._last = last
         self._end = 0
         self._asked = 0.0
+        self._holds = _UNHEARD_SECONDS if when_told(self._told) else _POLL_SECONDS
         self.stopping = False
 
     def stop(self) -> None:
@@ -73,9 +79,13 @@ class Tail:
     def end(self) -> int:
         """The highest sequence number, as it was a moment ago at most."""
         now = time.monotonic()
-        if now - self._asked >= _POLL_SECONDS:
-            self._end, self._asked = self._last(), now
+        if now - self._asked >= self._holds:
+            self._asked = now  # first: what is told of meanwhile is asked for again
+            self._end = self._last()
         return self._end
+
+    def _told(self) -> None:
+        self._asked = 0.0
 
     async def beyond(self, position: int, seconds: float) -> bool:
         """Waits until the log goes beyond a position; False where it did not within that time."""

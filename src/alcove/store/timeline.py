@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -30,6 +30,10 @@ class Timeline(Service):
     def last_event(self) -> int:
         """The position of the newest event, whoever may see it."""
         return self._engine.last_seq()
+
+    def when_told(self, call: Callable[[], None]) -> bool:
+        """Has something called soon after each write, wherever it was made; False where nobody tells."""
+        return self._engine.when_told(call)
 
     def end_of_events(self) -> str:
         """The cursor after everything that has happened."""

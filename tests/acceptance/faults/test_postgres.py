@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -90,6 +91,22 @@ def test_a_connection_that_died_while_nobody_used_it_fails_no_call(
         server.start()
         assert one.get(HOME, "kept").json()["value"] == {"n": 1}
         assert one.put(HOME, "kept", {"n": 2}).status_code == 200
+
+
+def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
+    tmp_path: Path, server: Server, address: str
+) -> None:
+    heard = threading.Event()
+    with opened(tmp_path, address) as memory, opened(tmp_path, address) as other:
+        assert memory.memories.when_told(heard.set)
+        for n in range(3):
+            until(heard.is_set)  # at first, and once it listens again: some may have been missed
+            heard.clear()
+            other.put(("user", "noop"), "told", {"n": n})
+            until(heard.is_set)
+            heard.clear()
+            server.stop(mode="fast")
+            server.start()
 
 
 def test_a_node_killed_amid_requests_loses_no_acknowledged_write_and_holds_no_other_up(

@@ -154,6 +154,14 @@ END $$;
 CREATE TRIGGER version_to_index AFTER INSERT ON versions FOR EACH ROW
 WHEN (NEW.index_text IS NOT NULL AND NEW.ended_at IS NULL) EXECUTE FUNCTION version_to_index();
 
+-- Every node listens, so that streams and the indexers of all hear of it; once a transaction, whatever it appends.
+CREATE FUNCTION version_told() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NOTIFY alcove;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER version_told AFTER INSERT ON versions FOR EACH STATEMENT EXECUTE FUNCTION version_told();
+
 CREATE FUNCTION version_over() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM to_index WHERE seq = OLD.seq;
