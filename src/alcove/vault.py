@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from alcove.core.errors import KeyDestroyed, KeyUnavailable, Unavailable, Unreadable
+from alcove.core.errors import KeyDestroyed, KeyUnavailable, StoreError, Unavailable, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.engine.file_copy import DataKeys
 from alcove.engine.rows import DataKey
@@ -239,6 +239,17 @@ class KeyFile:
         with _folder(self.path) as folder:
             os.fsync(folder)  # the file's name is to last, too
 
+    def follow(self, other: KeyFile, *, only_check: bool = False) -> None:
+        """Becomes a copy of another file; raises where it has a key that is not in that one."""
+        theirs = other.load()
+        ours = self.load() if self.path.exists() else []
+        if not {*ours} <= {*theirs}:
+            raise StoreError(f"{self.path} is the key of another store; nothing is written over it")
+        if not only_check and ours != theirs:
+            self._write_beside(_text(theirs)).replace(self.path)
+            with _folder(self.path) as folder:
+                os.fsync(folder)
+
     def load(self) -> list[Kek]:
         try:
             lines = self.path.read_text(encoding="ascii").split()
@@ -256,8 +267,7 @@ class KeyFile:
         """Replaces the file in one step by one that has a new last line; one process at a time."""
         with _folder(self.path) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            kept = "".join(f"{base64.b64encode(kek.key).decode()}\n" for kek in reversed(self.load()))
-            self._write_beside(kept + _line()).replace(self.path)
+            self._write_beside(_text(self.load()) + _line()).replace(self.path)
             os.fsync(folder)
 
     def _write_beside(self, text: str) -> Path:
@@ -315,6 +325,11 @@ def default_keys(store: Path) -> KeyProvider:
     if os.environ.get("ALCOVE_KEY"):
         return EnvironmentKey()
     return KeyFile(Path(os.environ.get("ALCOVE_KEY_FILE") or store.with_name(store.name + ".key")))
+
+
+def _text(keks: list[Kek]) -> str:
+    """Keys as a file has them, the active one last."""
+    return "".join(f"{base64.b64encode(kek.key).decode()}\n" for kek in reversed(keks))
 
 
 def _line() -> str:

@@ -15,6 +15,7 @@ from click.shell_completion import get_completion_class
 from alcove import __version__
 from alcove.cli import output
 from alcove.cli.importing import import_memories
+from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, is_url, roles_option
 from alcove.core.addresses import without_password
@@ -298,5 +299,5 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 UPKEEP = [stats, doctor, index, reindex, keys, rotate_keys]
-MOVING = [export, import_memories, backup, restore]
+MOVING = [export, import_memories, backup, restore, migrate]
 SERVING = [serve, config, token, version, completion]

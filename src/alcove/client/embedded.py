@@ -13,7 +13,7 @@ from typing import Any, Self
 from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
-from alcove.core.addresses import is_database, state_of
+from alcove.core.addresses import is_database, placed
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -138,10 +138,7 @@ class Alcove(Store):
 
 def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
     """A file, or the address of a database; and the path beside which its key and its ledger lie."""
-    if isinstance(at, str) and is_database(at):
-        return at, state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
-    path = _checked_path(at)
-    return path, path
+    return placed(at if isinstance(at, str) and is_database(at) else _checked_path(at))
 
 
 def _checked_path(at: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,13 @@ def is_database(at: object) -> bool:
 def without_password(address: str) -> str:
     """An address that can be shown; a place without one stays as it is."""
     return re.sub(r"(?<=//)[^@/]*@", "", address.partition("?")[0]) if is_database(address) else address
+
+
+def placed(at: str | Path) -> tuple[Path | str, Path]:
+    """Where a store is, and beside which path its key and its ledger lie: for a database, in a folder."""
+    if isinstance(at, str) and is_database(at):
+        return at, state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
+    return Path(at), Path(at)
 
 
 def state_of(address: str, folder: Path) -> Path:

@@ -47,6 +47,9 @@ class Connection(Protocol):
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> object:
         """Runs a statement once for each set of parameters."""
 
+    def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Adds rows to a table as they are, many at once."""
+
     def changed(self, name: str, *params: Value) -> int:
         """Runs a statement; how many rows it changed."""
 

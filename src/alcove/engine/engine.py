@@ -55,6 +55,11 @@ class Engine(file_copy.DataKeys):
         self._observer = observer or Observer()
         self.submit = CommitQueue(self._commit, self._observer).submit
 
+    @property
+    def database(self) -> Database:
+        """For who copies all of it."""
+        return self._db
+
     def close(self) -> None:
         self.locks.close()
         self._db.close()

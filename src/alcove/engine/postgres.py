@@ -77,6 +77,11 @@ class Connection:
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> None:
         Found(self.connection).executemany(numbered(STATEMENTS[name])[0], every)
 
+    def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
+        with Found(self.connection).copy(STATEMENTS["load_rows"].format(table=table, fields=fields)) as copy:
+            for row in rows:
+                copy.write_row(row)
+
     def changed(self, name: str, *params: Value) -> int:
         return self.run(name, params).rowcount
 

@@ -54,6 +54,10 @@ class Connection(apsw.Connection):
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> apsw.Cursor:
         return self.executemany(SQL[name], every)
 
+    def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
+        places = ", ".join("?" * (fields.count(",") + 1))
+        self.executemany(SQL["load_rows"].format(table=table, fields=fields, places=places), rows)
+
     def changed(self, name: str, *params: Value) -> int:
         self.execute(SQL[name], params)
         return self.changes()

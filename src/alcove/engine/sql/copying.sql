@@ -6,3 +6,44 @@ SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL),
        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'versions'),
        (SELECT value FROM marks WHERE name = 'wipes'),
        (SELECT value FROM marks WHERE name = 'scrubbed')
+
+-- Tables as they are, for a copy in another database; `tables.py` has the parts.
+
+-- name: rows_of
+SELECT {fields} FROM {table} WHERE {where} ORDER BY {order} LIMIT ?
+
+-- name: row_count
+SELECT count(*) FROM {table} WHERE {where}
+
+-- name: forget_rows
+DELETE FROM {table} WHERE {where}
+
+-- name: load_rows
+INSERT INTO {table} ({fields}) VALUES ({places})
+
+-- name: count_of
+-- The highest number that a row of the table ever had.
+SELECT max(coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = '{table}'), 0),
+           coalesce((SELECT max({key}) FROM {table}), 0))
+
+-- name: set_count
+DELETE FROM sqlite_sequence WHERE name = '{table}';
+INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', ?)
+
+-- name: condition
+-- What changes with whatever anybody does to a store, but for its index, which is made from it.
+SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(seq), 0) FROM audit),
+       (SELECT coalesce(max(id), 0) FROM touches), (SELECT coalesce(max(version), 0) FROM documents),
+       (SELECT coalesce(max(id), 0) FROM data_keys), (SELECT count(*) FROM api_keys),
+       (SELECT CAST(sum(value) AS BIGINT) FROM marks
+        WHERE name NOT IN ('scrubbed', 'turn', 'copied_from', 'copied_as')),
+       (SELECT value FROM marks WHERE name = 'wipes')
+
+-- name: versions_since
+SELECT count(*) FROM versions WHERE seq > ?
+
+-- name: copy_marks
+SELECT (SELECT value FROM marks WHERE name = 'copied_from'), (SELECT value FROM marks WHERE name = 'copied_as')
+
+-- name: set_copy_mark
+INSERT INTO marks (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2

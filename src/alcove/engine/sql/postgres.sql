@@ -75,3 +75,13 @@ ORDER BY place
 -- name: summary
 SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {reached},
        (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'scrubbed')
+
+-- name: load_rows
+COPY {table} ({fields}) FROM STDIN (FORMAT BINARY)
+
+-- name: count_of
+SELECT greatest((SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_{key}_seq),
+                (SELECT max({key}) FROM {table}))
+
+-- name: set_count
+SELECT setval('{table}_{key}_seq', greatest(?1, 1), ?1 > 0)
