@@ -34,7 +34,7 @@ def migrate(source: str, target: str) -> int:
     rows = sum(done.rows.values())
     key = f"key: {done.key}" if done.key else "key: ALCOVE_KEY, the same for both"
     show(done._asdict(), f"{done.path}: {count(done.versions, 'version')}, {rows:,} rows in all, verified",
-         f"{key}; ledger of wipes: {done.ledger or 'none yet'}; keep copies of both apart from it")  # fmt: skip
+         f"{key}; ledger of wipes: {done.ledger or 'none yet'}; keep copies of both elsewhere")  # fmt: skip
     if done.changed:
         click.echo(f"alcove: {count(done.missed, 'version')} and other changes since are not in it: "
                    "stop who writes, and run it again", err=True)  # fmt: skip
