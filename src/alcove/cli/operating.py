@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -18,13 +19,14 @@ from alcove.cli.importing import import_memories
 from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, is_url, roles_option
-from alcove.core.addresses import without_password
+from alcove.core.addresses import is_database, state_of, without_password
 from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
 from alcove.server import config as configuration
 
 if TYPE_CHECKING:
     from alcove import Store
+    from alcove.upkeep.backup import Forgotten, Restored
     from alcove.upkeep.doctor import Examination
 
 _BETWEEN_LOOKS = 0.1
@@ -189,31 +191,46 @@ def backup(store: Store, file: Path) -> None:
 
 
 @command()
-@click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--at", envvar="ALCOVE_AT", default="memory.db", show_default=True, help="The file to make.")
+@click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option("--at", cls=configuration.Option, envvar="ALCOVE_AT", default="memory.db", show_default=True,
+              help="The file to make; or a database, to make it forget again.")  # fmt: skip
 @click.option("--ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A ledger of wipes besides the one at FILE.wipes.")  # fmt: skip
 @click.option("--without-ledger", is_flag=True, help="Accept that who was wiped since may come back.")
-def restore(backup: Path, at: str, ledger: Path | None, *, without_ledger: bool) -> None:
+def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger: bool) -> None:
     """Make a store of a backup.
 
     \b
     It forgets again whoever was wiped since the backup.
     Nothing is written over: move a store that is there away. The key must be at FILE.key.
-    Example:  alcove restore /backups/monday.db --at memory.db
+    A database is restored by PostgreSQL's tools; without BACKUP, this makes it forget again by the ledger.
+    Examples:
+      alcove restore /backups/monday.db --at memory.db
+      alcove restore --at postgresql://db/restored --ledger lost.wipes
     """
     if is_url(at):
         raise output.Refused(f"{at} is a server: stop it, restore its file, start it again")
-    from alcove.upkeep.backup import restore as restored  # noqa: PLC0415  --help does without
+    from alcove.upkeep.backup import forget_again  # noqa: PLC0415  --help does without
+    from alcove.upkeep.backup import restore as restored  # noqa: PLC0415
     from alcove.upkeep.wipe_ledger import Ledger  # noqa: PLC0415
 
+    if is_database(at) is (backup is not None):
+        raise click.UsageError("give a BACKUP for a file, and none for a database, which pg_restore has made")
+    if backup is None:
+        beside = state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
+        again = output.finished(forget_again(at, beside, ledger=ledger))
+        show(again._asdict(), f"forgotten again: {_forgotten(again)}")
+        return
     if not (ledger or Ledger.beside(Path(at)).path).exists():
         click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip
     done = output.finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))
     held = f"{count(done.memories, 'memory')}, {count(done.versions, 'version')}"
-    gone = f"{count(done.users_forgotten, 'user')}, {count(done.memories_forgotten, 'single memory')}"
-    show(done._asdict(), f"{done.path}: {held}", f"forgotten again: {gone}")
+    show(done._asdict(), f"{done.path}: {held}", f"forgotten again: {_forgotten(done)}")
+
+
+def _forgotten(done: Restored | Forgotten) -> str:
+    return f"{count(done.users_forgotten, 'user')}, {count(done.memories_forgotten, 'single memory')}"
 
 
 @click.command()

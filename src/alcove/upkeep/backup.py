@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from alcove.agents.rooms import KNOWLEDGE, older_room
+from alcove.core.addresses import without_password
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
@@ -129,21 +130,55 @@ def restore(
         ) as engine:
             vault = Vault(engine, provider)
             unreadable = yield from _opening(engine, vault, held.versions)
-            yield Progress("forgetting", 0, len(notes))
-            users, memories = _forget_again(engine, vault, notes)
-            # The audit log's last entries are of the time before the backup.
-            details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
-            engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
-            yield Progress("scrubbing", 0, 1)
-            engine.erasure.skip(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
-            if not engine.erasure.scrub():
-                raise Unavailable(f"{partial.path} could not be scrubbed: another process has it open")
+            users, memories = yield from _forgetting(engine, vault, notes, partial.path)
         with Copy(partial.path) as copy:  # the log beside it is empty and gone
             summary = copy.summary()
         Ledger.beside(at).include(notes)
         partial.complete()
     figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
     yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
+
+
+class Forgotten(NamedTuple):
+    """What a restored database was made to forget again."""
+
+    users_forgotten: int
+    memories_forgotten: int
+
+
+def forget_again(
+    address: str, beside: Path, *, ledger: Path | None = None, keys: KeyProvider | None = None
+) -> Iterator[Progress[Forgotten]]:
+    """Makes a database that its own tools restored forget who was wiped since; before any node serves it.
+
+    The wipes are those of the ledger beside the path `beside`, as the key is, and of the one that is given.
+    """
+    notes = _notes(beside, ledger)
+    if notes is None:
+        raise StoreError(f"there is no ledger {Ledger.beside(beside).path}: give the one of the lost store")
+    with closing(
+        Engine(address, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
+    ) as engine:
+        vault = Vault(engine, keys or default_keys(beside))
+        done = yield from _forgetting(engine, vault, notes, without_password(address))
+    Ledger.beside(beside).include(notes)
+    yield Progress("done", 1, 1, Forgotten(*done))
+
+
+def _forgetting(
+    engine: Engine, vault: Vault, notes: Sequence[Note], place: object
+) -> Generator[Progress[T], None, tuple[int, int]]:
+    """Forgets what the ledger says, notes it, and scrubs; how many users and single memories that touched."""
+    yield Progress("forgetting", 0, len(notes))
+    users, memories = _forget_again(engine, vault, notes)
+    # The audit log's last entries are of the time before the backup.
+    details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
+    engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
+    yield Progress("scrubbing", 0, 1)
+    engine.erasure.skip(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
+    if not engine.erasure.scrub():
+        raise Unavailable(f"{place} could not be scrubbed: another process has it open")
+    return users, memories
 
 
 def _opening(contents: Copy | Engine, vault: Vault, total: int) -> Generator[Progress[T], None, list[Row]]:
