@@ -8,15 +8,23 @@ numbers come first, so that a version has ended before the one that took its pla
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from alcove.core.errors import StoreError
 from alcove.engine.database import Connection, Database
-from alcove.engine.rows import FOR_EVER
+from alcove.engine.rows import FOR_EVER, Copied, Summary
+from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.tables import TABLES, Key, Table
 
+R = TypeVar("R")
+S = TypeVar("S")
+
+_BUSY_TIMEOUT = 10.0
 PAGE = 500
 """Rows that are compared at once."""
 
@@ -70,6 +78,30 @@ def pour(source: Connection, target: Database) -> Generator[int, None, Poured]:
                 db.run("set_count", (counted,), table=table.name, key=table.key)
         sums[table.name] = adding.sum(counted)
     return Poured(sums, replaced)
+
+
+def into_file(source: Connection, to: Path) -> Iterator[Copied]:
+    """A moment as a new file of SQLite, all of which was read back when the last step is told."""
+    with closing(SqliteDatabase(to, busy_timeout=_BUSY_TIMEOUT, on_create=lambda: None)) as target:
+        total = size(source)
+        poured = yield from told(pour(source, target), lambda done: Copied(done, total))
+        with target.snapshot() as db:
+            found = yield from told(sums(db), lambda _: Copied(total, total))
+        if wrong := differences(poured.sums, found):
+            raise StoreError(f"{to} was not written as it should be: {'; '.join(wrong)}")
+        with target.write() as db:  # a new file has no byte of who was wiped before
+            db.run("set_mark", (db.mark("wipes"), "scrubbed"))
+            summary = Summary._make(db.run("summary").fetchall()[0])
+    yield Copied(1, 1, summary)
+
+
+def told(reached: Generator[int, None, R], tell: Callable[[int], S]) -> Generator[S, None, R]:
+    """Tells in other words how far something is, and gives what it gives."""
+    while True:
+        try:
+            yield tell(next(reached))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def sums(db: Connection) -> Generator[int, None, dict[str, Sum]]:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,13 +21,11 @@ from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.database import Connection
 from alcove.engine.engine import Engine
-from alcove.engine.table_copy import Sum, differences, pour, size, sums
+from alcove.engine.table_copy import Sum, differences, pour, size, sums, told
 from alcove.engine.tables import COPIED_AS, COPIED_FROM
-from alcove.upkeep.backup import Progress, Step
+from alcove.upkeep.backup import Progress
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyFile, Vault, default_keys
-
-R = TypeVar("R")
 
 ROUNDS = 3
 """How often what was written meanwhile is brought after; each round compares everything."""
@@ -127,9 +125,9 @@ class _Copied(NamedTuple):
 def _round(db: Connection, theirs: Engine, shown: str) -> Generator[Progress[Migrated], None, _Copied]:
     """Copies a moment, and reads all of the copy back."""
     condition, total = _Condition.of(db), size(db)
-    poured = yield from _told("copying", pour(db, theirs.database), total)
+    poured = yield from told(pour(db, theirs.database), lambda done: Progress("copying", done, total))
     with theirs.database.snapshot() as copy:
-        found = yield from _told("verifying", sums(copy), total)
+        found = yield from told(sums(copy), lambda done: Progress("verifying", done, total))
         if size(copy) != total:
             raise StoreError(
                 f"{shown} was not written as it should be: it has {size(copy):,} rows, not {total:,}"
@@ -137,15 +135,6 @@ def _round(db: Connection, theirs: Engine, shown: str) -> Generator[Progress[Mig
     if wrong := differences(poured.sums, found):
         raise StoreError(f"{shown} was not written as it should be: {'; '.join(wrong)}")
     return _Copied(condition, poured.sums, poured.replaced)
-
-
-def _told(step: Step, reached: Generator[int, None, R], total: int) -> Generator[Progress[Migrated], None, R]:
-    """Tells how far a step is, and gives what it gives."""
-    while True:
-        try:
-            yield Progress(step, next(reached), total)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
 
 def _refuse_another(theirs: Engine, identity: int, shown: str) -> None:

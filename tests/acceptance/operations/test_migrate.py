@@ -29,7 +29,7 @@ from tests.support.command import Command
 from tests.support.crowd import QUIET
 from tests.support.inspection import assert_sound, query, raw_bytes, timeline
 from tests.support.postgres import new_database
-from tests.support.restoring import AL, BOB, ROOM, in_room
+from tests.support.restoring import AL, BOB, ROOM, bring_back, in_room
 
 ODD = "tea \0 and \uf8f0 and \\u0000 \uf8f02"
 
@@ -277,6 +277,28 @@ def test_the_ledger_of_wipes_goes_along_and_another_one_is_never_mixed_with_it(
     with pytest.raises(StoreError, match="ledger of another store"):
         migrated(database, path.with_name("other.db"))
     assert not path.with_name("other.db").exists()
+
+
+def test_a_backup_of_a_store_in_postgresql_is_a_file_that_is_restored_as_any_other(
+    path: Path, database: str
+) -> None:
+    with opened(path) as memory:
+        live_in(memory)
+    done = migrated(path, database)
+    again = path.with_name("again.db")
+    assert done.key is not None
+    again.with_name("again.db.key").write_bytes(done.key.read_bytes())
+    with opened(database) as memory:
+        *_, last = memory.backup(path.with_name("backup.db"))
+        assert last.result is not None
+        memory.wipe("bob")
+        events = timeline(memory)
+    assert last.result.versions == done.versions
+    assert done.ledger is not None
+    bring_back(path.with_name("backup.db"), again, ledger=done.ledger)
+    with opened(again) as memory:
+        assert timeline(memory) == events
+        assert_sound(memory)
 
 
 def test_the_command_tells_what_it_did_and_where_the_key_is(path: Path, database: str) -> None:
