@@ -46,8 +46,14 @@ class OpenStore:
             load_numpy()
             from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
 
-            most = settings.search_memory_mb << 20
-            return Searcher(engine.index, parts.embedder, clock, most_bytes=most, reranker=reranker)
+            return Searcher(
+                engine.index,
+                parts.embedder,
+                clock,
+                most_bytes=settings.search_memory_mb << 20,
+                most_texts=settings.search_memory_texts,
+                reranker=reranker,
+            )
 
         admin = Admin(parts)
         self.memories = Memories(parts, admin, make_searcher)

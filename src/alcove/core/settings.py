@@ -94,6 +94,11 @@ class Settings(AdjustableSettings):
     search_memory_mb: int = setting(
         1024, "Megabytes that searched subtrees may take in a process; one user's own a quarter.", most=2**20
     )
+    search_memory_texts: int = setting(
+        20_000,
+        "Texts of a subtree up to which it is searched in memory; above, PostgreSQL finds candidates.",
+        most=10**9,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,8 @@ class Database(ABC):
 
     clock: Clock = staticmethod(system_clock)
     """What time it is for all who have it open."""
+    finds_candidates = False
+    """Whether it finds the likeliest texts of a subtree by itself, with the statements of `Candidates`."""
 
     @abstractmethod
     def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:

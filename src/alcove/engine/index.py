@@ -11,6 +11,7 @@ import msgspec
 
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
+from alcove.engine.candidates import Candidates
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
 from alcove.store.admin_records import ParkedItem
@@ -35,6 +36,7 @@ class SearchIndex:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.candidates = Candidates(db) if db.finds_candidates else None
 
     # The queue
 
@@ -153,6 +155,8 @@ class SearchIndex:
         """Each check of vectors against memories: what, how many, and what is wrong."""
         with self._db.snapshot() as db:
             yield from db.checks("vectors.sql")
+        if self.candidates:
+            yield from self.candidates.check()
 
     # What is there
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ MOST_READERS = 32
 """Connections of a node that read at the same time."""
 CONNECT_SECONDS = 5
 """How long it may take to reach the server."""
+LEAST_PGVECTOR = (0, 8)
+"""The version of the extension from which on it looks further where a filter leaves too little."""
+_HOLDING = ("versions", "vectors", "terms", "pieces", "to_index", "replays", "namespaces", "data_keys")
+"""Tables with something of people, which may be deleted."""
 AT_ONCE = 200
 """Rows that are fetched at once of a statement whose reader may stop."""
 
@@ -113,6 +117,7 @@ class PostgresDatabase(Database):
             try:
                 _migrate(self._writer, self._place, on_create)
                 self.clock.measure(self._writer)
+                self.finds_candidates = _has_vectors(self._writer)
             except BaseException:
                 self._writer.close()
                 raise
@@ -208,7 +213,8 @@ class PostgresDatabase(Database):
         Their bytes stay in the files until other rows take their place (docs/promises.md).
         """
         with self._explained(), self._reader() as reader:
-            for table in ("versions", "vectors", "pieces", "to_index", "replays", "namespaces", "data_keys"):
+            windows = Found(reader).execute("SELECT to_regclass('windows')::text").get
+            for table in (*_HOLDING, *([windows] if windows else [])):
                 reader.execute(sql.SQL("VACUUM (FREEZE, TRUNCATE) {}").format(sql.Identifier(table)))
         return True
 
@@ -340,6 +346,15 @@ def _migrate(db: psycopg.Connection[Any], place: str, on_create: Callable[[], No
         for number, script in enumerate(scripts[version:], version + 1):
             db.execute(script)
             db.execute("INSERT INTO alcove_schema VALUES (%s)", (number,))
+
+
+def _has_vectors(db: psycopg.Connection[Any]) -> bool:
+    """Whether pgvector is there, which is switched on where that is allowed."""
+    with suppress(psycopg.Error), db.transaction():
+        db.execute(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+        db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    version = Found(db).execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").get
+    return version is not None and tuple(map(int, version.split(".")[:2])) >= LEAST_PGVECTOR
 
 
 def _explain(error: Exception, place: str) -> Exception:

@@ -36,6 +36,7 @@ STATEMENTS = {
     name: spelled(statement)
     for name, statement in dialect(
         "postgres.sql",
+        "candidates.sql",
         reached="(SELECT last_value FROM versions_seq_seq)",
         numbers="SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(? AS JSON))",
     ).items()

@@ -29,13 +29,13 @@ def load(file: str, **parts: str) -> dict[str, str]:
 _FILES = ("queries", "administration", "people", "erasure", "index", "copying")
 
 
-def dialect(own: str | None = None, **parts: str) -> dict[str, str]:
-    """All statements as a database is asked them; those that it spells otherwise stand in a file of its own.
+def dialect(*own: str, **parts: str) -> dict[str, str]:
+    """All statements as a database is asked them; those that it spells otherwise stand in files of its own.
 
     `parts` are what each database says in words of its own inside of statements that all share.
     """
     parts["columns"] = ", ".join(Row._fields)
-    spelled = load(own, **parts) if own else {}
+    spelled = {name: statement for file in own for name, statement in load(file, **parts).items()}
     parts["theirs"] = spelled.get("theirs") or load("people.sql")["theirs"]
     shared = (load(f"{file}.sql", **parts) for file in _FILES)
     return {name: statement for its in shared for name, statement in its.items()} | spelled

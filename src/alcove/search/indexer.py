@@ -104,8 +104,9 @@ class Indexer(Worker):
         What is due and was not taken cannot be, so that it waits for the interval.
         """
         try:
-            taken, due = self.step(), self._index.next_due()
-            self._tidy(taken, done=due is None)
+            embedded = self.step()
+            taken, due = embedded + self._taken_in(), self._index.next_due()
+            self._tidy(embedded, done=due is None)
             if taken and (due is None or due > self._clock() or self._woken.is_set()):
                 self._hurried.wait(REST_SECONDS)
                 self._hurried.clear()
@@ -139,6 +140,16 @@ class Indexer(Worker):
             load_numpy()
             self._take(texts)
         return len(texts)
+
+    def _taken_in(self) -> int:
+        """Has the database take in some texts that have vectors, if it finds texts by itself; how many."""
+        if (candidates := self._index.candidates) is None:
+            return 0
+        from alcove.search.large_subtrees import made  # noqa: PLC0415  numpy, which a store can do without
+
+        if not (taken := candidates.take_in(made)):
+            candidates.put_in_order()
+        return taken
 
     def _take(self, texts: Sequence[TextToIndex], *, probed: bool = False) -> None:
         """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""

@@ -28,6 +28,7 @@ from alcove.search.embedders import (
     embed_query_with_tokens,
 )
 from alcove.search.indexer import KeptVectors, cut, embedded, kept
+from alcove.search.large_subtrees import Wanted
 from alcove.search.late_interaction import opened
 from alcove.search.ranking import Hit, rank
 from alcove.search.reranker import FIRST, Reranker, RerankerUnavailable, scored
@@ -83,8 +84,9 @@ class How(TypedDict):
 class Searcher:
     """Searches a store. It asks the store what changed before each search, so it sees every process's writes.
 
-    `most_bytes` bounds the memory of the subtrees that it holds. `reranker` has the last word on the order of
-    the first hits.
+    `most_bytes` bounds the memory of the subtrees that it holds, and `most_texts` how many texts one of them
+    has: of a larger one, the database finds candidates, if it can. `reranker` has the last word on the order
+    of the first hits.
     """
 
     def __init__(
@@ -94,13 +96,14 @@ class Searcher:
         clock: Clock,
         *,
         most_bytes: int,
+        most_texts: int = 20_000,
         reranker: Reranker | None = None,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
         self._reranker = reranker
-        self._subtrees = Subtrees(index, most_bytes=most_bytes)
+        self._subtrees = Subtrees(index, most_bytes=most_bytes, most_texts=most_texts)
         self._lexicon: Lexicon | None = None
 
     def search(self, scope: Scope, question: Question, *, fits: Fits, **how: Unpack[How]) -> SearchResult:
@@ -108,8 +111,9 @@ class Searcher:
 
         `fits` decides on rows on which the store cannot decide whether the scope's filter lets them pass.
         """
+        wanted = Wanted(question, how["mode"], how["offset"] + how["limit"])
         for _ in range(MOST_ATTEMPTS):
-            parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
+            parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=wanted)
             corpus: AnyCorpus
             corpus, mask = parts[0]
             if len(parts) > 1:
@@ -132,7 +136,8 @@ class Searcher:
         if len(texts) > MOST_PAST:
             raise InvalidRequest("namespace_prefix", f"at most {MOST_PAST} texts of that time below it")
         everything = replace(scope, filter=Filter())
-        live = self._subtrees.of(everything, self._name, lambda _: True, now=self._clock())
+        now, these = self._clock(), Wanted(seqs=[*texts])
+        live = self._subtrees.of(everything, self._name, lambda _: True, now=now, wanted=these)
         items = {seq: item(text) for seq, text in texts.items()}
         for corpus, _ in live:
             for seq in items.keys() & corpus.rows.keys():
@@ -229,7 +234,7 @@ class Searcher:
 
     def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
         """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
-        parts = self._subtrees.of(scope, self._name, fits, now=self._clock())
+        parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=Wanted())
         bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask in parts)
         return [int(seq) for seqs in bare for seq in seqs]
 

@@ -21,6 +21,7 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
 from alcove.search.indexer import kept
+from alcove.search.large_subtrees import LargeSubtree, Wanted
 from alcove.search.terms import NO_TOKENS, NO_VECTORS, Item
 from alcove.store.filters import Filter
 
@@ -57,6 +58,10 @@ class Subtree:
 
     def __init__(self, scope: Scope, index: SearchIndex) -> None:
         self.scope = scope
+        self.large: LargeSubtree | None = None
+        """The same, where it is too large to hold."""
+        self.measured: IndexState | None = None
+        """When it was last looked at how large it is."""
         self.place = repr(scope)
         self.counted = 0
         """The bytes that `Subtrees` last counted for it."""
@@ -74,7 +79,14 @@ class Subtree:
         """About how much memory it takes."""
         with self._lock:
             fitting = sum(each.seqs.nbytes for each in self._filters.values())
-            return self._corpus.bytes + 200 * self._expiries.shape[1] + fitting
+            large = self.large.bytes if self.large else 0
+            return self._corpus.bytes + 200 * self._expiries.shape[1] + fitting + large
+
+    def let_go(self) -> None:
+        """Holds nothing any more; it is read from the start when it is next asked for."""
+        with self._lock:
+            self._corpus, self._state, self._filters = EMPTY, None, OrderedDict()
+            self._expiries = np.zeros((2, 0), dtype=np.int64)
 
     def visible(
         self, embedder: str, filter: Filter, fits: Fits, *, now: int, most: int
@@ -154,23 +166,29 @@ class Subtrees:
     What belongs to nobody is held once for all its readers, and what a reader owns inside of it beside it.
     """
 
-    def __init__(self, index: SearchIndex, *, most_bytes: int) -> None:
+    def __init__(self, index: SearchIndex, *, most_bytes: int, most_texts: int) -> None:
+        """`most_texts`: how many a subtree may have that is held, where the database finds candidates."""
         self._index = index
         self._most_bytes = most_bytes
+        self._most_texts = most_texts
         self._subtrees: OrderedDict[str, Subtree] = OrderedDict()
         self._bytes: Counter[str | None] = Counter()
         """What is held, by the user whose it is; None for what is nobody's."""
         self._mutex = threading.Lock()
 
-    def of(self, scope: Scope, embedder: str, fits: Fits, *, now: int) -> list[tuple[Corpus, Mask]]:
+    def of(
+        self, scope: Scope, embedder: str, fits: Fits, *, now: int, wanted: Wanted
+    ) -> list[tuple[Corpus, Mask]]:
         """The subtrees that make up a scope, as they are now, and the rows that the scope's filter lets pass.
 
-        Those that are empty are left out, unless all are.
+        Those that are empty are left out, unless all are. Of one that is too large to hold, there is what
+        is `wanted` of it.
         """
         found, most = [], self._most_bytes // 2
         for subtree in map(self._subtree, self._parts(scope)):
             try:
-                found.append(subtree.visible(embedder, scope.filter, fits, now=now, most=most))
+                part = self._of_large(subtree, scope.filter, embedder, fits, wanted, now=now)
+                found.append(part or subtree.visible(embedder, scope.filter, fits, now=now, most=most))
                 if self._weigh(subtree) > self._most_bytes:
                     raise SubtreeTooLarge
             except SubtreeTooLarge:
@@ -179,6 +197,39 @@ class Subtrees:
                 told = f"less to search at once: it takes more than the {megabytes} MB of `search_memory_mb`"
                 raise InvalidRequest("namespace_prefix", told) from None
         return [part for part in found if len(part[0])] or found[:1]
+
+    def _of_large(
+        self, subtree: Subtree, filter: Filter, embedder: str, fits: Fits, wanted: Wanted, *, now: int
+    ) -> tuple[Corpus, Mask] | None:
+        """What is wanted of a subtree that is too large to hold; None where it is to be held after all.
+
+        That is where the database cannot find candidates, or where hardly any of them fit a filter on which
+        only their values can decide.
+        """
+        candidates = self._index.candidates
+        if candidates is None or not embedder:
+            return None
+        state, before = self._index.state(), subtree.measured
+        if before is None or state[3:] != before[3:] or state.seq - before.seq > self._most_texts // 4:
+            count = candidates.count(subtree.scope, self._most_texts + 1)
+            large = subtree.large or LargeSubtree(subtree.scope, candidates, embedder)
+            subtree.large = large if count > self._most_texts else None
+            subtree.measured = state
+        if subtree.large is None:
+            return None
+        asked = replace(subtree.scope, filter=filter)
+        part = subtree.large.visible(wanted, state, item, asked, now=now)
+        if part is None:
+            return None
+        corpus, mask = part
+        if filter.conditions:
+            seqs = corpus.columns.sequence[mask].tolist()
+            fitting = [row.seq for row in self._index.found(asked, seqs, now=now) if fits(row)]
+            if len(fitting) < min(len(seqs), wanted.most):
+                return None
+            mask = mask & np.isin(corpus.columns.sequence, fitting)
+        subtree.let_go()
+        return corpus, mask
 
     def _parts(self, scope: Scope) -> list[Scope]:
         """A scope as subtrees that others can share."""

@@ -141,6 +141,24 @@ CREATE TABLE serving (
     embedder TEXT NOT NULL
 );
 
+-- The terms of each live text that has vectors, as numbers (search/candidates.py): a subtree that is too large to hold
+-- in memory is searched by them and by `windows`, which has a row a window and is made when its dimensions are known.
+CREATE TABLE terms (
+    seq   BIGINT   PRIMARY KEY,
+    ns    BYTEA    NOT NULL,
+    terms BIGINT[] NOT NULL
+);
+CREATE UNIQUE INDEX terms_in ON terms (ns, seq);
+CREATE INDEX terms_held ON terms USING gin (terms);
+
+-- Whose vectors `windows` has, of how many dimensions, and up to which of `vectors`.
+CREATE TABLE searchable (
+    "only"     BIGINT PRIMARY KEY CHECK ("only" = 1),
+    embedder   TEXT   NOT NULL,
+    dimensions BIGINT NOT NULL,
+    upto       BIGINT NOT NULL
+);
+
 -- Whoever writes or ends a version keeps the queue and the vectors right, in the same transaction.
 CREATE FUNCTION version_to_index() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -167,6 +185,7 @@ BEGIN
     DELETE FROM to_index WHERE seq = OLD.seq;
     DELETE FROM vectors WHERE ns = OLD.ns AND seq = OLD.seq;
     DELETE FROM touches WHERE seq = OLD.seq;
+    DELETE FROM terms WHERE seq = OLD.seq;  -- and, by its foreign key, of `windows`
     RETURN NULL;
 END $$;
 CREATE TRIGGER version_ended AFTER UPDATE OF ended_at ON versions FOR EACH ROW

@@ -1,0 +1,6 @@
+-- What `alcove doctor` compares between memories and what PostgreSQL finds them by; laid out as checks.sql is.
+
+-- name: what is searched by words and meaning belongs to live memories
+SELECT count(*) FROM terms;
+SELECT seq FROM terms t WHERE NOT EXISTS (
+    SELECT 1 FROM versions v WHERE v.seq = t.seq AND v.ns = t.ns AND v.ended_at IS NULL AND v.index_text IS NOT NULL)
