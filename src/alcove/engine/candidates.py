@@ -15,7 +15,7 @@ from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
 
-AT_ONCE = 32
+AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""
 MOST_MISSING = 1000
 """Texts of a subtree that `terms` lacks and that are read as they are; with more of them it is not used."""

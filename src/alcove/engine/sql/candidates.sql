@@ -94,12 +94,12 @@ SELECT seq, distance FROM inside ORDER BY distance LIMIT ?
 WITH asked AS MATERIALIZED (
     SELECT CAST(value ->> 0 AS BIGINT) AS term, CAST(value ->> 1 AS DOUBLE PRECISION) AS weight
     FROM json_array_elements(CAST(?5 AS JSON))),
-some AS MATERIALIZED (
+held AS MATERIALIZED (
     SELECT t.seq, t.terms FROM terms t JOIN versions v ON v.seq = t.seq
     WHERE t.terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
       AND t.ns >= ?1 AND t.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
     LIMIT ?)
-SELECT seq FROM some ORDER BY (SELECT sum(weight) FROM asked WHERE term = ANY (some.terms)) DESC, seq DESC LIMIT ?
+SELECT seq FROM held ORDER BY (SELECT sum(weight) FROM asked WHERE term = ANY (held.terms)) DESC, seq DESC LIMIT ?
 
 -- name: texts_of
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v

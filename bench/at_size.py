@@ -1,0 +1,132 @@
+"""Searching a large pool on PostgreSQL: its first search, the next ones, how many of the best ten it finds.
+
+    python bench/at_size.py postgresql://… [TEXTS]
+
+Vectors are given: texts of some thousand subjects, near one another in as many clusters, so that no model's
+time counts. `ALCOVE_STATE` says where the key lies. The database must be empty.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from alcove import Alcove, MemoryKey, Settings
+from alcove.search.embedders import Matrix, unit
+
+POOL = ("pool",)
+DIMENSIONS, SUBJECTS = 384, 2000
+ROUNDS = 40
+
+
+class Clusters:
+    """Embeds `subject123 word word …` near the middle of its subject."""
+
+    name = "clusters"
+
+    def __init__(self) -> None:
+        chance = np.random.default_rng(1)
+        self._middles = unit(chance.standard_normal((SUBJECTS, DIMENSIONS)).astype(np.float32))
+
+    def windows(self, text: str) -> list[str]:
+        return [text]
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        rows = np.empty((len(texts), DIMENSIONS), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            words = text.split()
+            subject = int(words[0].removeprefix("subject")) if words[0].startswith("subject") else 0
+            chance = np.random.default_rng(zlib.crc32(text.encode()))
+            row[:] = self._middles[subject] + 0.05 * chance.standard_normal(DIMENSIONS)
+        return unit(rows)
+
+
+def text(n: int, chance: np.random.Generator) -> str:
+    """Some words of which a few are in most texts, as words are."""
+    words = " ".join(f"word{each}" for each in chance.zipf(1.3, 12) % 20_000)
+    return f"subject{n % SUBJECTS} {words} number{n}"
+
+
+def filled(store: Alcove, count: int) -> None:
+    chance, begun = np.random.default_rng(2), time.monotonic()
+    for start in range(0, count, 1000):
+        store.batch(
+            [
+                {
+                    "op": "put",
+                    "namespace": POOL,
+                    "key": f"{n}",
+                    "value": {"n": n},
+                    "index": {"text": text(n, chance)},
+                }
+                for n in range(start, min(start + 1000, count))
+            ]
+        )
+    print(f"written: {time.monotonic() - begun:.0f} s", flush=True)
+    while store.admin.index().waiting:
+        time.sleep(0.5)
+    print(f"with vectors: {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def main(address: str, count: int) -> None:
+    os.environ.setdefault("ALCOVE_STATE", tempfile.mkdtemp())
+    keys = MemoryKey()
+
+    def opened(most: int) -> Alcove:
+        settings = Settings(sweep_interval=0, search_memory_texts=most, indexing_batch=512)
+        return Alcove(address, settings=settings, keys=keys, embedder=Clusters())
+
+    with opened(10**9) as store:
+        filled(store, count)
+        begun = time.monotonic()
+        while not candidates_ready(address):
+            time.sleep(1)
+        print(f"and in order by meaning: {time.monotonic() - begun:.0f} s later", flush=True)
+    chance = np.random.default_rng(3)
+    questions = [text(int(n), chance) for n in chance.integers(0, count, ROUNDS)]
+    found: dict[str, list[list[str]]] = {}
+    for name, most in (("candidates", 20_000), ("in memory", 10**9)):
+        with opened(most) as store:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            begun = time.monotonic()
+            store.search(POOL, query=questions[0])
+            first, times = time.monotonic() - begun, []
+            for mode in ("hybrid", "semantic"):
+                for question in questions:
+                    begun = time.monotonic()
+                    best = store.search(POOL, query=question, mode=mode)
+                    times.append(time.monotonic() - begun)
+                    found.setdefault(f"{name} {mode}", []).append([each.key for each in best])
+            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        middle = statistics.median(times) * 1000
+        print(
+            f"{name}: first search {first:.2f} s, then {middle:.1f} ms, memory +{grown:.0f} MiB", flush=True
+        )
+    for mode in ("hybrid", "semantic"):
+        pairs = zip(found[f"candidates {mode}"], found[f"in memory {mode}"], strict=True)
+        print(f"recall@10, {mode}: {statistics.mean(len({*a} & {*b}) / 10 for a, b in pairs):.3f}")
+
+
+def candidates_ready(address: str) -> bool:
+    """Whether the database has taken in every text, and has its index by meaning."""
+    import psycopg  # noqa: PLC0415
+
+    with psycopg.connect(address) as db:
+        ((behind,),) = db.execute(
+            "SELECT (SELECT max(id) FROM vectors) - (SELECT upto FROM searchable)"
+            " + CASE WHEN EXISTS (SELECT 1 FROM pg_index i WHERE i.indisvalid"
+            "   AND i.indexrelid = to_regclass('windows_by_meaning')) THEN 0 ELSE 1 END"
+        )
+    return behind == 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100_000)

@@ -1,0 +1,253 @@
+"""Searching what is too large to hold in memory: PostgreSQL finds candidates, here from the first text on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
+from alcove.core.clock import to_datetime
+from alcove.search.embedders import EmbedderUnavailable
+from alcove.search.subtrees import Subtree
+from tests.support.bag import Bag
+from tests.support.clock import ManualClock
+from tests.support.patience import until
+from tests.support.postgres import new_database
+
+POOL = ("org", "docs")
+TOPICS = ["tea", "rain", "bicycle", "harbour", "violin", "garden", "winter", "bread", "lantern", "river"]
+FEW = 5
+"""Texts above which a subtree is large here."""
+
+
+class Place:
+    """One database, which can be opened to be searched either way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address, self.clock, self._folder, self._keys = (
+            new_database(),
+            ManualClock(),
+            folder,
+            MemoryKey(),
+        )
+        self.opened: list[Alcove] = []
+
+    def open(self, *, in_memory: bool = False, embedder: object = None, **more: object) -> Alcove:
+        most = 10**6 if in_memory else FEW
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("ALCOVE_STATE", str(self._folder))
+            self.opened.append(
+                Alcove(
+                    self.address,
+                    settings=Settings(sweep_interval=0, search_memory_texts=most, **more),  # type: ignore[arg-type]
+                    keys=self._keys,
+                    clock=self.clock,
+                    embedder=embedder or Bag(),  # type: ignore[arg-type]
+                )
+            )
+        return self.opened[-1]
+
+    def rows(self, table: str) -> int:
+        with psycopg.connect(self.address) as db:
+            ((count,),) = db.execute(f"SELECT count(*) FROM {table}")  # type: ignore[arg-type]
+        return int(count)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    for store in place.opened:
+        store.close()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[Subtree]:
+    """The subtrees that were read into memory as a whole."""
+    found: list[Subtree] = []
+    read = Subtree.visible
+
+    def noted(self: Subtree, *args: object, **how: object) -> object:
+        found.append(self)
+        return read(self, *args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Subtree, "visible", noted)
+    return found
+
+
+def reader(store: Alcove, user: str) -> Alcove:
+    return store.as_principal(Principal(user, grants=(Grant(Namespace(POOL[:1])),)))
+
+
+def filled(place: Place, count: int = 40, **more: object) -> Alcove:
+    """A store with a large pool, all of which the database can find."""
+    store, chance = place.open(**more), random.Random(7)
+    writer = reader(store, "bob")
+    writer.batch(
+        [
+            {
+                "op": "put",
+                "namespace": POOL,
+                "key": f"k{n}",
+                "value": {"n": n, "hidden": n % 4},
+                "index": {
+                    "text": " ".join(chance.choices(TOPICS, k=6)) + f" number{n}",
+                    "shelf": "upper" if n % 2 else "lower",
+                },
+            }
+            for n in range(count)
+        ]
+    )
+    until(lambda: place.rows("terms") == count)
+    return store
+
+
+def keys(store: Alcove, query: str, *, user: str = "bob", **how: object) -> list[str]:
+    return [each.key for each in reader(store, user).search(POOL, query=query, **how)]  # type: ignore[arg-type]
+
+
+def test_a_large_pool_is_found_by_words_and_meaning_and_never_read_as_a_whole(
+    place: Place, held: list[Subtree]
+) -> None:
+    store = filled(place)
+    for mode in ("hybrid", "keyword", "semantic"):
+        assert keys(store, "number17", mode=mode)[0] == "k17"
+    assert not held
+
+
+def test_a_small_subtree_stays_in_memory(place: Place, held: list[Subtree]) -> None:
+    store = filled(place, FEW)
+    assert keys(store, "number3")[0] == "k3"
+    assert held
+
+
+def test_what_is_written_updated_or_deleted_is_seen_by_the_next_search(
+    place: Place, held: list[Subtree]
+) -> None:
+    store = filled(place)
+    writer = reader(store, "bob")
+    writer.put(POOL, "new", {}, index={"text": "a zeppelin"})
+    assert keys(store, "zeppelin", mode="keyword") == ["new"]
+    writer.put(POOL, "new", {}, index={"text": "a submarine"}, wait_for_index=True)
+    assert keys(store, "zeppelin", mode="keyword") == []
+    assert keys(store, "submarine")[0] == "new"
+    writer.delete(POOL, "new")
+    assert "new" not in keys(store, "submarine", limit=100)
+    assert not held
+
+
+def test_what_has_expired_is_not_found(place: Place, held: list[Subtree]) -> None:
+    store = filled(place)
+    reader(store, "bob").put(
+        POOL, "brief", {}, index={"text": "a zeppelin"}, ttl_seconds=10, wait_for_index=True
+    )
+    assert keys(store, "zeppelin")[0] == "brief"
+    place.clock.advance(11)
+    assert "brief" not in keys(store, "zeppelin", limit=100)
+    assert not held
+
+
+@pytest.mark.parametrize("filter", [{"shelf": "upper"}, {"n": {"gte": 30}}, {"hidden": 1}])
+def test_a_filter_leaves_out_what_does_not_fit_and_nothing_else(
+    place: Place, filter: Mapping[str, object]
+) -> None:
+    store, other = filled(place), place.open(in_memory=True)
+    found = keys(store, "tea rain", filter=filter, limit=100)
+    assert found
+    assert {*found} == {*keys(other, "tea rain", filter=filter, limit=100)}
+
+
+def test_rooms_of_others_below_the_pool_are_not_found_and_weigh_nothing(place: Place) -> None:
+    store = filled(place)
+    for user in ("alice", "carol"):
+        room = (*POOL, "u", user)
+        operations = [
+            {
+                "op": "put",
+                "namespace": room,
+                "key": f"{user}{n}",
+                "value": {},
+                "index": {"text": f"zeppelin {n}"},
+            }
+            for n in range(2 * FEW)
+        ]
+        reader(store, user).batch(operations)
+    until(lambda: place.rows("terms") == 40 + 4 * FEW)
+    assert keys(store, "zeppelin", mode="keyword", limit=100) == []
+    found = keys(store, "zeppelin", user="alice", mode="keyword", limit=100)
+    assert {*found} == {f"alice{n}" for n in range(2 * FEW)}
+
+
+def test_a_wipe_leaves_no_row_of_what_a_person_owned(place: Place) -> None:
+    store = filled(place, 2)
+    before = place.rows("terms"), place.rows("windows")
+    alice = store.as_user("alice")
+    for n in range(8):
+        alice.put(("user", "alice"), f"a{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
+    until(lambda: place.rows("terms") == 10)
+    assert alice.search(("user", "alice"), query="tea")
+    store.wipe("alice")
+    assert (place.rows("terms"), place.rows("windows")) == before
+    assert alice.search(("user", "alice"), query="tea") == []
+    assert not [each for each in store.doctor() if each.wrong]
+
+
+def test_what_waits_for_its_vectors_is_found_by_words_and_told(place: Place) -> None:
+    filled(place).close()
+    store = place.open(indexing_interval=0)
+    reader(store, "bob").put(POOL, "late", {}, index={"text": "a zeppelin"})
+    found = reader(store, "bob").search(POOL, query="zeppelin")
+    assert found[0].key == "late"
+    assert "1 memory waits for its vectors" in (found.degraded or "")
+
+
+def test_an_embedder_that_fails_leaves_words_and_says_so(place: Place, held: list[Subtree]) -> None:
+    class Failing(Bag):
+        def embed(self, texts: object) -> object:  # type: ignore[override]
+            raise EmbedderUnavailable("it is away")
+
+    filled(place).close()
+    found = reader(place.open(embedder=Failing()), "bob").search(POOL, query="number9")
+    assert (found[0].key, found.degraded) == ("k9", "it is away")
+    assert not held
+
+
+def test_a_new_embedder_is_searched_by_once_it_serves(place: Place) -> None:
+    filled(place).close()
+    store = place.open(embedder=Bag("wider", 64))
+    for _ in store.admin.reindex():
+        pass
+    until(lambda: place.rows("windows") and keys(store, "number5", mode="semantic")[0] == "k5")
+    assert not reader(store, "bob").search(POOL, query="number5").degraded
+
+
+def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Place) -> None:
+    store, same, asked = filled(place, 300), 0, random.Random(3)
+    other = place.open(in_memory=True)
+    questions = [" ".join(asked.sample(TOPICS, 3)) + f" number{asked.randrange(300)}" for _ in range(20)]
+    for question in questions:
+        exact = keys(other, question, mode="semantic")
+        assert len({*exact} & {*keys(store, question, mode="semantic")}) >= 9
+        same += len({*keys(other, question)} & {*keys(store, question)})
+    assert same >= 0.9 * 10 * len(questions)
+
+
+def test_a_moment_of_the_past_is_searched_with_the_vectors_that_are_kept(place: Place) -> None:
+    store = filled(place)
+    place.clock.advance(5)
+    moment = to_datetime(place.clock.now)
+    place.clock.advance(5)
+    reader(store, "bob").delete(POOL, "k3")
+    found = reader(store, "bob").search(POOL, query="number3", as_of=moment)
+    assert found[0].key == "k3"
+
+
+def test_pages_follow_one_another_without_a_gap(place: Place) -> None:
+    store = filled(place)
+    pages = [keys(store, "tea", limit=10, offset=n, mode="semantic") for n in (0, 10, 20, 30)]
+    assert sorted(chain.from_iterable(pages)) == sorted(f"k{n}" for n in range(40))
