@@ -22,7 +22,7 @@ import numpy as np
 from alcove import Alcove, MemoryKey, Settings
 from alcove.search.embedders import Matrix, unit
 
-POOL = ("pool",)
+POOL = ("user", "bench")
 DIMENSIONS, SUBJECTS = 384, 2000
 ROUNDS = 40
 
@@ -31,6 +31,7 @@ class Clusters:
     """Embeds `subject123 word word …` near the middle of its subject."""
 
     name = "clusters"
+    dimensions = DIMENSIONS
 
     def __init__(self) -> None:
         chance = np.random.default_rng(1)
@@ -58,7 +59,7 @@ def text(n: int, chance: np.random.Generator) -> str:
 def filled(store: Alcove, count: int) -> None:
     chance, begun = np.random.default_rng(2), time.monotonic()
     for start in range(0, count, 1000):
-        store.batch(
+        store.as_user("bench").batch(
             [
                 {
                     "op": "put",
@@ -97,12 +98,12 @@ def main(address: str, count: int) -> None:
         with opened(most) as store:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             begun = time.monotonic()
-            store.search(POOL, query=questions[0])
+            store.as_user("bench").search(POOL, query=questions[0])
             first, times = time.monotonic() - begun, []
             for mode in ("hybrid", "semantic"):
                 for question in questions:
                     begun = time.monotonic()
-                    best = store.search(POOL, query=question, mode=mode)
+                    best = store.as_user("bench").search(POOL, query=question, mode=mode)
                     times.append(time.monotonic() - begun)
                     found.setdefault(f"{name} {mode}", []).append([each.key for each in best])
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -125,7 +126,7 @@ def candidates_ready(address: str) -> bool:
             " + CASE WHEN EXISTS (SELECT 1 FROM pg_index i WHERE i.indisvalid"
             "   AND i.indexrelid = to_regclass('windows_by_meaning')) THEN 0 ELSE 1 END"
         )
-    return behind == 0
+    return bool(behind == 0)
 
 
 if __name__ == "__main__":

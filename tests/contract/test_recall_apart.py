@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,8 @@ class Interrupted:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._index.__dict__ = {name: value for name, value in vars(self._index).items() if name[0] == "_"}
+        for name in [name for name, value in vars(self._index).items() if hasattr(value, "__wrapped__")]:
+            delattr(self._index, name)
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
@@ -80,6 +81,7 @@ class Interrupted:
         return bool(self._threads)
 
     def _wrapped(self, call: Callable[..., object]) -> Callable[..., object]:
+        @wraps(call)
         def wrapped(*args: object, **named: object) -> object:
             mine = threading.get_ident() == self._searching
             self._asked += mine

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -54,7 +55,7 @@ class Place:
 
     def rows(self, table: str) -> int:
         with psycopg.connect(self.address) as db:
-            ((count,),) = db.execute(f"SELECT count(*) FROM {table}")  # type: ignore[arg-type]
+            ((count,),) = db.execute(f"SELECT count(*) FROM {table}")
         return int(count)
 
 
@@ -84,9 +85,9 @@ def reader(store: Alcove, user: str) -> Alcove:
     return store.as_principal(Principal(user, grants=(Grant(Namespace(POOL[:1])),)))
 
 
-def filled(place: Place, count: int = 40, **more: object) -> Alcove:
+def filled(place: Place, count: int = 40) -> Alcove:
     """A store with a large pool, all of which the database can find."""
-    store, chance = place.open(**more), random.Random(7)
+    store, chance = place.open(), random.Random(7)
     writer = reader(store, "bob")
     writer.batch(
         [
@@ -251,3 +252,20 @@ def test_pages_follow_one_another_without_a_gap(place: Place) -> None:
     store = filled(place)
     pages = [keys(store, "tea", limit=10, offset=n, mode="semantic") for n in (0, 10, 20, 30)]
     assert sorted(chain.from_iterable(pages)) == sorted(f"k{n}" for n in range(40))
+
+
+def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_so(
+    place: Place, held: list[Subtree]
+) -> None:
+    name = urlsplit(place.address).path[1:]
+    with psycopg.connect(place.address, autocommit=True) as db:  # somebody who may make tables and no more
+        db.execute(f"CREATE ROLE {name}_owner LOGIN")
+        db.execute(f"GRANT ALL ON SCHEMA public TO {name}_owner")
+    place.address += f"{'&' if '?' in place.address else '?'}user={name}_owner"
+    store = place.open()
+    for n in range(2 * FEW):
+        reader(store, "bob").put(POOL, f"k{n}", {}, index={"text": f"tea number{n}"}, wait_for_index=True)
+    assert keys(store, "number7")[0] == "k7"
+    assert held
+    assert any("pgvector" in each for found in store.doctor() for each in found.noticed)
+    assert "pgvector" in str(store.memories.readiness()["engine"]())

@@ -70,6 +70,8 @@ class Database(ABC):
     """What time it is for all who have it open."""
     finds_candidates = False
     """Whether it finds the likeliest texts of a subtree by itself, with the statements of `Candidates`."""
+    candidates_missing: str | None = None
+    """What it lacks for that, where it could otherwise."""
 
     @abstractmethod
     def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:

@@ -37,6 +37,7 @@ class SearchIndex:
     def __init__(self, db: Database) -> None:
         self._db = db
         self.candidates = Candidates(db) if db.finds_candidates else None
+        self.candidates_missing = db.candidates_missing
 
     # The queue
 

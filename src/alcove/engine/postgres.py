@@ -41,6 +41,7 @@ MOST_READERS = 32
 """Connections of a node that read at the same time."""
 CONNECT_SECONDS = 5
 """How long it may take to reach the server."""
+NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
 LEAST_PGVECTOR = (0, 8)
 """The version of the extension from which on it looks further where a filter leaves too little."""
 _HOLDING = ("versions", "vectors", "terms", "pieces", "to_index", "replays", "namespaces", "data_keys")
@@ -118,6 +119,7 @@ class PostgresDatabase(Database):
                 _migrate(self._writer, self._place, on_create)
                 self.clock.measure(self._writer)
                 self.finds_candidates = _has_vectors(self._writer)
+                self.candidates_missing = None if self.finds_candidates else NO_PGVECTOR
             except BaseException:
                 self._writer.close()
                 raise

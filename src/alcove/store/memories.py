@@ -270,7 +270,11 @@ class Memories(Writing, Reading):
 
     def readiness(self) -> dict[str, Callable[[], object]]:
         """What must work for any call to work, by name; each raises if it does not."""
-        return {"engine": self._engine.horizon, "keys": self._vault.check, "policy": self._check_policy}
+        return {"engine": self._check_engine, "keys": self._vault.check, "policy": self._check_policy}
+
+    def _check_engine(self) -> str | None:
+        self._engine.horizon()
+        return self._engine.index.candidates_missing
 
     def _check_policy(self) -> None:
         self._configuration.current().policy.check()

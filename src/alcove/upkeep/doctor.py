@@ -44,6 +44,9 @@ def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examinat
     yield from _values(engine, opener)
     for name, compared, wrong in engine.index.check():
         yield Examination(name, compared, wrong, [], _REINDEX)
+    if missing := engine.index.candidates_missing:
+        advice = "install the extension `vector` on its server, 0.8 or later, and open the store anew"
+        yield Examination("large subtrees are searched by the database", 0, [], [missing], advice)
     yield _ledger(engine, ledger)
     yield _readers(ledger)
     yield _duplicates(engine, opener)
