@@ -13,6 +13,7 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
+from alcove.engine import candidates
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.subtrees import Subtree
 from tests.support.bag import Bag
@@ -269,3 +270,19 @@ def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_s
     assert held
     assert any("pgvector" in each for found in store.doctor() for each in found.noticed)
     assert "pgvector" in str(store.memories.readiness()["engine"]())
+
+
+def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_done_is_made_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "WORTH_ORDERING", 20)
+    whole = "pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
+    store = filled(place)
+    until(lambda: place.rows(whole))
+    with psycopg.connect(place.address) as db:
+        db.execute(
+            "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = to_regclass('windows_by_meaning')"
+        )
+    reader(store, "bob").put(POOL, "more", {}, index={"text": "a zeppelin"}, wait_for_index=True)
+    until(lambda: place.rows(whole))
+    assert keys(store, "zeppelin", mode="semantic")[0] == "more"

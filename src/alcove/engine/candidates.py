@@ -28,6 +28,8 @@ MOST_DIMENSIONS = 4000
 FARTHEST = 1000
 """How many candidates pgvector looks at in one step at most."""
 
+ORDERING = 0x416C6376_0003
+"""The lock of whoever makes the index by meaning."""
 ROOM = "256MB"
 """For building the index by meaning: it takes many times as long where it does not fit."""
 
@@ -83,13 +85,19 @@ class Candidates:
     def put_in_order(self) -> None:
         """Makes the index by meaning, once there is so much that it pays; others go on meanwhile."""
         with self._db.read() as db:
-            if _reached(db)[1] and db.run("windows_to_order", (WORTH_ORDERING,)).get:
-                usual = db.run("setting", ("maintenance_work_mem",)).get
+            if not _reached(db).dimensions or not db.run("windows_to_order", (WORTH_ORDERING,)).get:
+                return
+            if not db.run("begin_to_order", (ORDERING,)).get:
+                return  # another node is at it
+            usual = db.run("setting", ("maintenance_work_mem",)).get
+            try:
                 db.run("set", ("maintenance_work_mem", ROOM))
-                try:
+                if db.run("windows_to_order", (WORTH_ORDERING,)).get:
+                    db.run("forget_order")
                     db.run("order_windows")
-                finally:
-                    db.run("set", ("maintenance_work_mem", usual))
+            finally:
+                db.run("set", ("maintenance_work_mem", usual))
+                db.run("end_to_order", (ORDERING,))
 
     def check(self) -> Findings:
         """Each check of what is kept here against memories."""

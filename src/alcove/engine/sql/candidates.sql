@@ -28,11 +28,24 @@ CREATE INDEX windows_of ON windows (seq)
 CREATE INDEX windows_in ON windows (ns)
 
 -- name: windows_to_order
--- Whether there are so many windows that they are worth an index by meaning, and there is none.
-SELECT count(*) > ?1 AND to_regclass('windows_by_meaning') IS NULL FROM (SELECT 1 FROM windows LIMIT ?1 + 1) few
+-- Whether there are so many windows that they are worth an index by meaning, and there is none that is whole.
+SELECT count(*) > ?1 AND NOT EXISTS (
+    SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('windows_by_meaning') AND indisvalid)
+FROM (SELECT 1 FROM windows LIMIT ?1 + 1) few
+
+-- name: begin_to_order
+-- One node at a time; what it holds goes with its connection.
+SELECT pg_try_advisory_lock(?)
+
+-- name: end_to_order
+SELECT pg_advisory_unlock(?)
+
+-- name: forget_order
+-- What somebody left who did not come to an end.
+DROP INDEX CONCURRENTLY IF EXISTS windows_by_meaning
 
 -- name: order_windows
-CREATE INDEX CONCURRENTLY IF NOT EXISTS windows_by_meaning ON windows USING hnsw (embedding halfvec_cosine_ops)
+CREATE INDEX CONCURRENTLY windows_by_meaning ON windows USING hnsw (embedding halfvec_cosine_ops)
 
 -- name: setting
 SELECT current_setting(?)
