@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -54,6 +55,8 @@ class Watched:
         self._stamp = _stamp(self._path)
         self._contents = _contents(self._path)
         self._catalogue = _load(self._path, self._contents, max_depth)
+        self.version = _version(self._contents)
+        """A digest of the files whose specs are in force."""
         self.troubles: tuple[Trouble, ...] = ()
         """Why the files as they are now do not load; empty when they are in force."""
         self._next = clock() + interval
@@ -86,7 +89,7 @@ class Watched:
             self.troubles = error.troubles
             logger.error("agent specs are broken, the last good ones stay in force: %s", error.message)
         else:
-            self.troubles = ()
+            self.troubles, self.version = (), _version(self._contents)
             logger.info("agent specs reloaded: %d agents", len(self._catalogue.agents))
 
 
@@ -107,6 +110,14 @@ def _contents(path: FilePath) -> dict[FilePath, bytes | str]:
     except OSError as error:
         found[path] = f"a folder that can be read: {error.strerror}"
     return found
+
+
+def _version(contents: dict[FilePath, bytes | str]) -> str:
+    digest = hashlib.sha256()
+    for file, content in contents.items():
+        for each in (file.name.encode(), content if isinstance(content, bytes) else content.encode()):
+            digest.update(b"%d:%b" % (len(each), each))
+    return digest.hexdigest()[:16]
 
 
 def _content(file: FilePath) -> bytes | str:

@@ -162,6 +162,8 @@ class ToolAnswer(Told):
 class HealthAnswer(Struct):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] | UnsetType = UNSET
+    versions: dict[str, str] | UnsetType = UNSET
+    """What this process goes by: policies and settings as they were put, 0 as it was started, and specs."""
 
 
 class ErrorAnswer(Struct):

@@ -201,8 +201,15 @@ class Health:
     A check that raises holds everything up; one that answers with a text has something to say.
     """
 
-    def __init__(self, checks: Mapping[str, Callable[[], object]], threads: ThreadPool) -> None:
+    def __init__(
+        self,
+        checks: Mapping[str, Callable[[], object]],
+        threads: ThreadPool,
+        versions: Callable[[], Mapping[str, object]],
+    ) -> None:
+        """`versions`: of what may differ between nodes for a moment, which this one goes by."""
         self._checks = checks
+        self._versions = versions
         self._threads = threads
         self._checking: asyncio.Task[Struct] | None = None
 
@@ -223,9 +230,10 @@ class Health:
                 checks[name] = said if isinstance(said, str) else "ok"
             except AlcoveError as error:
                 checks[name], ready = error.message, False
+        versions = {name: str(version) for name, version in self._versions().items()}
         if ready:
-            return HealthAnswer("ok", checks)
-        return Page(json.encode(HealthAnswer("unavailable", checks)), status=503)
+            return HealthAnswer("ok", checks, versions)
+        return Page(json.encode(HealthAnswer("unavailable", checks, versions)), status=503)
 
 
 def resources(metrics: Metrics, health: Health) -> list[Resource]:

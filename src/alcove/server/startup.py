@@ -157,7 +157,11 @@ def build(config: ServeConfig) -> ASGIApp:
         if tracing:
             tracing.close()
 
-    health = monitoring.Health({**memories.readiness(), "agents": agents.check}, reads)
+    health = monitoring.Health(
+        {**memories.readiness(), "agents": agents.check},
+        reads,
+        versions=lambda: {**memories.versions(), **({"specs": specs.version} if specs else {})},
+    )
     streams = Streams(memories, agents, reads, changes, tail)
     chat = ChatEdge(agents, chats)
     serve = partial(served, reads=reads, changes=changes, streams=streams)

@@ -15,6 +15,7 @@ from alcove.core.settings import AdjustableSettings, Settings
 from alcove.engine.administration import Administration
 from alcove.policy import Policy
 
+_KINDS = ("policies", "settings")
 ADJUSTABLE = tuple(each.name for each in fields(AdjustableSettings))
 
 
@@ -39,6 +40,8 @@ class Configuration:
         self._started_with = settings
         self.loaded = 0, InForce(policy, settings)
         """A version, and what held then; whoever goes by it compares the version after reading the store."""
+        self.versions = dict.fromkeys(_KINDS, 0)
+        """Of each kind of document, which is loaded; 0 where none was put."""
         self._loading = threading.Lock()
 
     def current(self) -> InForce:
@@ -47,8 +50,11 @@ class Configuration:
         if version != self.loaded[0]:
             with self._loading:
                 policy = self.loaded[1].policy
-                policy.use(self.stored("policies"))
-                self.loaded = version, InForce(policy, self._adjusted(self.stored("settings")))
+                found = {kind: self._rows.document(kind) or (0, "{}") for kind in _KINDS}
+                policy.use(msgspec.json.decode(found["policies"][1]))
+                settings = self._adjusted(msgspec.json.decode(found["settings"][1]))
+                self.loaded = version, InForce(policy, settings)
+                self.versions = {kind: number for kind, (number, _) in found.items()}
         return self.loaded[1]
 
     def is_newest(self, version: int) -> bool:

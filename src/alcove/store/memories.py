@@ -276,6 +276,10 @@ class Memories(Writing, Reading):
         self._engine.horizon()
         return self._engine.index.candidates_missing
 
+    def versions(self) -> dict[str, int]:
+        """Of the policies and the settings that were put, which this process goes by."""
+        return self._configuration.versions
+
     def _check_policy(self) -> None:
         self._configuration.current().policy.check()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 import pytest
 
 from tests.support.embeddings import embeddings
-from tests.support.nodes import HOME, node, two_nodes
+from tests.support.nodes import HOME, node, opened, two_nodes
 from tests.support.patience import until
 from tests.support.postgres import new_database
 from tests.support.service import Service
@@ -18,10 +19,74 @@ from tests.support.service import Service
 SKEW = 30
 
 
+CLOSED = """package memories.authz
+default decision := {"allow": false, "reason": "closed for today"}
+"""
+
+
+class Nodes(NamedTuple):
+    """Two of them, and the key of an operator."""
+
+    one: Service
+    two: Service
+    key: str
+
+    def versions(self) -> list[dict[str, str]]:
+        return [each.call("GET", "/readyz").json()["versions"] for each in (self.one, self.two)]
+
+
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Service]]:
-    with two_nodes(tmp_path_factory.mktemp("nodes"), new_database()) as running:
-        yield running
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    folder, address = tmp_path_factory.mktemp("nodes"), new_database()
+    with opened(folder, address) as memory:
+        key = memory.admin.create_api_key(client="ops", user="root", roles=["admin"])
+    with two_nodes(folder, address, "--auth", "apikey") as (one, two):
+        yield Nodes(one, two, key)
+
+
+def test_a_policy_put_at_one_node_is_what_the_other_goes_by(nodes: Nodes) -> None:
+    one, two, key = nodes
+    home = ["user", "root"]
+    assert two.put(home, "before", {}, key).status_code == 200
+    before = nodes.versions()
+    assert before[0] == before[1]
+    assert one.call("PUT", "/v1/admin/policies", key, json={"authz": CLOSED}).is_success
+    assert two.put(home, "after", {}, key).status_code == 403
+    assert two.get(home, "before", key).status_code == 403
+    after = nodes.versions()
+    assert after[0] == after[1]
+    assert int(after[0]["policies"]) > int(before[0]["policies"])
+    assert two.call("PUT", "/v1/admin/policies", key, json={}).is_success
+    assert one.get(home, "before", key).status_code == 200
+
+
+def test_an_api_key_revoked_at_one_node_opens_nothing_at_the_other(nodes: Nodes) -> None:
+    one, two, key = nodes
+    given = one.call("POST", "/v1/admin/apikeys", key, json={"client": "app", "user": "alice"}).json()["key"]
+    assert two.look(given).status_code == 200
+    (known,) = [
+        each for each in two.call("GET", "/v1/admin/apikeys", key).json()["keys"] if each["client"] == "app"
+    ]
+    assert one.call("DELETE", f"/v1/admin/apikeys/{known['id']}", key).is_success
+    assert two.look(given).status_code == 401
+
+
+def test_what_is_wiped_at_one_node_is_gone_at_the_other_that_had_it_in_mind(nodes: Nodes) -> None:
+    one, two, key = nodes
+    hers = {"client": "hers", "user": "bea"}
+    given = one.call("POST", "/v1/admin/apikeys", key, json=hers).json()["key"]
+    home, asked = ["user", "bea"], {"namespace_prefix": ["user", "bea"], "query": "tea", "mode": "keyword"}
+    body = {"namespace": home, "key": "drink", "value": {"likes": "tea"}, "index": {"text": "tea"}}
+    assert one.call("PUT", "/v1/memories", given, json=body).status_code == 200
+    assert two.get(home, "drink", given).json()["value"] == {"likes": "tea"}
+    assert "drink" in two.call("POST", "/v1/memories/search", given, json=asked).text
+    assert one.call("POST", "/v1/admin/users/bea/wipe", key, json={}).is_success
+    assert two.look(given).status_code == 401, "her keys went with her"
+    given = two.call("POST", "/v1/admin/apikeys", key, json=hers).json()["key"]
+    assert two.get(home, "drink", given).status_code == 404
+    assert "drink" not in two.call("POST", "/v1/memories/search", given, json=asked).text
+    assert two.put(home, "drink", {"likes": "coffee"}, given).status_code == 200, "under a new data key"
+    assert one.get(home, "drink", given).json()["value"] == {"likes": "coffee"}
 
 
 def test_nodes_whose_clocks_differ_go_by_the_clock_of_the_database(tmp_path: Path) -> None:
