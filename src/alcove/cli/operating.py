@@ -252,6 +252,24 @@ def serve(**options: Any) -> None:
     run(configuration.ServeConfig(**options))
 
 
+@click.command()
+@configuration.options
+def worker(**options: Any) -> None:
+    """Index, sweep and keep up for nodes, and serve nothing.
+
+    \b
+    It takes the options of `alcove serve`, as many run as are needed, and each ends at SIGTERM.
+    Nodes with --indexing-interval 0 leave their texts to it.
+    Example:  alcove worker --engine postgresql://db.example.org/alcove
+    """
+    if is_url(str(options["at"])):
+        raise click.BadParameter(f"{options['at']} is a server; give its store", param_hint="'--at'")
+    with needed_by("alcove worker", extra="server"):
+        from alcove.server.startup import work  # noqa: PLC0415
+
+    work(configuration.ServeConfig(**options))
+
+
 @command()
 @configuration.options
 def config(**options: Any) -> None:
@@ -317,4 +335,4 @@ def completion(context: click.Context, shell: str) -> None:
 
 UPKEEP = [stats, doctor, index, reindex, keys, rotate_keys]
 MOVING = [export, import_memories, backup, restore, migrate]
-SERVING = [serve, config, token, version, completion]
+SERVING = [serve, worker, config, token, version, completion]

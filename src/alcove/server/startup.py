@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -37,6 +38,7 @@ from alcove.api.agent_operations import (
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core import heap
+from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
 from alcove.core.waiting import Awaiting, Blocking
@@ -91,6 +93,25 @@ def serve(config: ServeConfig) -> None:
     else:
         with worker_processes.shared_folder() as counts:
             worker_processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
+
+
+def work(config: ServeConfig) -> None:
+    """Does what goes on beside the calls, and takes none, until it is told to stop."""
+    logs.configure(config.log_level, config.log_file)
+    heap.keep_little()
+    stopping = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: stopping.set())
+    store, specs = _store(config), _specs(config)
+    agents = Agents(store.memories, specs, authentication=False, tokenizer=config.tokenizer, llm=config)
+    log.info("at work on %s", without_password(config.at))
+    while not stopping.wait(1):
+        if specs:
+            specs.look()
+            agents.check()  # knowledge follows the specs
+    agents.close()
+    store.close()
+    log.info("stopped")
 
 
 def worker() -> ASGIApp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, node, opened, two_nodes
-from tests.support.patience import until
+from tests.support.patience import PATIENCE, until
 from tests.support.postgres import new_database
-from tests.support.service import Service
+from tests.support.processes import Process
+from tests.support.service import Service, environment
 
 SKEW = 30
 
@@ -124,3 +126,30 @@ def test_a_text_written_by_a_node_that_indexes_nothing_is_indexed_by_one_that_he
                 body = {"namespace": HOME, "key": f"k{n}", "value": {}, "index": {"text": f"tea {n}"}}
                 assert writes.call("PUT", "/v1/memories", json=body).status_code == 200
                 until(lambda done=n + 1: hears.call("GET", "/v1/admin/index").json()["indexed"] == done)  # type: ignore[misc]
+
+
+def test_a_worker_indexes_and_sweeps_for_nodes_that_do_not_and_ends_when_told_to(tmp_path: Path) -> None:
+    address, said = new_database(), tmp_path / "worker"
+    with embeddings() as service:
+        model = ["--embedder", f"{service.url}#bag"]
+        with node(tmp_path, address, *model, "--indexing-interval", 0, "--sweep-interval", 0) as one:
+            words = ["worker", "--engine", address, *model, "--sweep-interval", "0.1"]
+            env = environment(ALCOVE_STATE=str(tmp_path))
+            worker = Process(words, folder=tmp_path, says=said, env=env)
+            try:
+                body = {
+                    "namespace": HOME,
+                    "key": "k",
+                    "value": {},
+                    "index": {"text": "tea"},
+                    "ttl_seconds": 1,
+                }
+                assert one.call("PUT", "/v1/memories", json=body).status_code == 200
+                until(lambda: service.embedded)
+                asked = {"ns": HOME, "kinds": "expired"}
+                until(lambda: one.call("GET", "/v1/memories/events", params=asked).json()["events"])
+                worker.signal(signal.SIGTERM)
+                assert worker.wait(PATIENCE) == 0, said.read_text()
+            finally:
+                worker.end()
+    assert "Traceback" not in said.read_text()
