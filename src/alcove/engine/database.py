@@ -72,6 +72,8 @@ class Database(ABC):
     """Whether it finds the likeliest texts of a subtree by itself, with the statements of `Candidates`."""
     candidates_missing: str | None = None
     """What it lacks for that, where it could otherwise."""
+    far = False
+    """Whether an answer is a journey to a server, so that what will be asked is best asked at once."""
 
     @abstractmethod
     def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:
@@ -125,6 +127,11 @@ class Database(ABC):
     def when_told(self, call: Callable[[], None]) -> bool:
         """Has something called soon after each commit of anybody; False where one has to look for oneself."""
         return False
+
+    def write_together(self) -> AbstractContextManager[Connection]:
+        """A write transaction whose statements may be sent together: each is waited for where its answer is
+        read, or else at the commit. How many rows they changed is not told."""
+        return self.write()
 
     def change(self, name: str, *params: Value) -> int:
         """Runs a statement by its name in a transaction of its own; how many rows it changed."""

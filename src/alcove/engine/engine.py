@@ -68,8 +68,9 @@ class Engine(file_copy.DataKeys):
 
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
-        with self._db.write() as db:
-            transaction, outcomes = Transaction(db, self.clock), list[rows.Outcome | Exception]()
+        with self._db.write_together() as db:
+            ahead = [each for submission in batch for each in submission.operations] if self._db.far else ()
+            transaction, outcomes = Transaction(db, self.clock, ahead), list[rows.Outcome | Exception]()
             for submission in batch:
                 try:
                     if submission.decided_by not in (None, transaction.documents):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,8 @@ class Connection:
 class PostgresDatabase(Database):
     """The connections of one node to a database: a writer, and readers from a pool."""
 
+    far = True
+
     def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self._address = address
         self._place = without_password(address)
@@ -138,20 +140,30 @@ class PostgresDatabase(Database):
         return connection
 
     @contextmanager
-    def write(self, *, undo: bool = False, durable: bool = True) -> Iterator[Connection]:
+    def write(
+        self, *, undo: bool = False, durable: bool = True, together: bool = False
+    ) -> Iterator[Connection]:
         with self._turn, self._explained():
             if self._closed:
                 raise self._no_longer_open()
             writer = self._writer = renewed(self._writer, self._connect)
+            sent = False
             try:
-                writer.execute(_BEGIN[durable])
-                yield Connection(writer)
-                with self._in_doubt(writer):
+                with writer.pipeline() if together else nullcontext():
+                    for statement in _BEGIN[durable].split("; ") if together else [_BEGIN[durable]]:
+                        writer.execute(statement)
+                    yield Connection(writer)
+                    sent = True
                     writer.execute("ROLLBACK" if undo else "COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if not writer.closed and writer.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                     writer.execute("ROLLBACK")
+                if sent and writer.closed and isinstance(error, psycopg.OperationalError):
+                    raise self._in_doubt() from error
                 raise
+
+    def write_together(self) -> AbstractContextManager[Connection]:
+        return self.write(together=True)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -247,16 +259,10 @@ class PostgresDatabase(Database):
         except psycopg.Error as error:
             raise _explain(error, self._place) from error
 
-    @contextmanager
-    def _in_doubt(self, writer: Raw) -> Iterator[None]:
-        """Around a commit, of which nobody knows whether it was done where the server goes away at it."""
-        try:
-            yield
-        except psycopg.OperationalError as error:
-            if not writer.closed:
-                raise
-            doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
-            raise Unavailable(f"{self._place} went away during the commit: {doubt}") from error
+    def _in_doubt(self) -> Unavailable:
+        """Of a commit, of which nobody knows whether it was done where the server goes away at it."""
+        doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
+        return Unavailable(f"{self._place} went away during the commit: {doubt}")
 
 
 class AdvisoryLocks(Locks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from alcove.core.clock import DAY, Clock
@@ -12,7 +12,7 @@ from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import Kind
 from alcove.engine import rows
-from alcove.engine.database import Connection, Value
+from alcove.engine.database import Connection, Found, Value
 from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
 
 NOBODY = Writer(None, None, None)
@@ -55,12 +55,28 @@ class Transaction:
     operation checks everything before it writes, so only several of them need a savepoint.
     """
 
-    __slots__ = ("_db", "at", "documents")
+    __slots__ = ("_ahead", "_db", "_numbers", "at", "documents")
 
-    def __init__(self, db: Connection, clock: Clock) -> None:
-        """At the clock's time, but always later than what is written already."""
+    def __init__(self, db: Connection, clock: Clock, ahead: Iterable[RowOperation] = ()) -> None:
+        """At the clock's time, but always later than what is written already.
+
+        `ahead`: operations to come, where every answer is a journey to a server. What they need to know of
+        their keys, and numbers for their versions, is asked for before the first answer is waited for.
+        """
         self._db = db
-        found: tuple[int, int | None] = db.run("begin").get
+        self._ahead: dict[tuple[bytes, bytes], tuple[int | None, Found]] = {}
+        self._numbers: Iterator[int] = iter(())
+        begun = db.run("begin")
+        if writes := [each for each in ahead if not isinstance(each, GetRow)]:
+            numbers = db.run("numbers", (len(writes),))
+            for each in writes:
+                if not isinstance(each, rows.EvictRow) and (each.ns, each.key) not in self._ahead:
+                    data_key = each.data_key if isinstance(each, rows.PutRow) else None
+                    asked = db.run("newest", (each.ns, each.key, data_key))
+                    self._ahead[each.ns, each.key] = data_key, asked
+            first, last_of_them = numbers.get
+            self._numbers = iter(range(first, last_of_them + 1))
+        found: tuple[int, int | None] = begun.get
         self.documents, last = found
         self.at = clock() if last is None else max(clock(), last + 1)
 
@@ -188,11 +204,16 @@ class Transaction:
             return None
         live = Live._make(found)
         row = self._do(GetRow(live.ns, live.key), 0)
+        self._ahead.pop((live.ns, live.key), None)
         self.end(live, "delete", evict.writer)
         return row
 
     def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
-        found: tuple[Any, ...] = self._db.run("newest", (ns, key, data_key)).get
+        asked = self._ahead.pop((ns, key), None)  # once: from now on it is what this operation makes it
+        if asked and asked[0] == data_key:
+            found: tuple[Any, ...] = asked[1].get
+        else:
+            found = self._db.run("newest", (ns, key, data_key)).get
         namespace_known, data_key_exists = found[-2:]
         if found[0] is None:
             return Newest(None, None, 0, None, namespace_known, data_key_exists)
@@ -207,8 +228,9 @@ class Transaction:
 
     def _append(self, version: tuple[Any, ...], owner: str | None, *, ended_at: int | None) -> Row:
         """Appends a version, which has the fields of a `Row` after its number."""
-        self._db.run("append", (*version, owner, ended_at))
-        return Row(self._db.added(), *version)
+        number = next(self._numbers, None)
+        self._db.run("append", (number, *version, owner, ended_at))
+        return Row(self._db.added() if number is None else number, *version)
 
     def _one(self, name: str, *params: Value) -> tuple[Any, ...] | None:
         return self._db.run(name, params).fetchone()

@@ -1,10 +1,14 @@
 -- What PostgreSQL is asked in other words than SQLite. All else is shared: see `postgres_dialect.py`.
 
 -- name: append
-INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
                       attributes, index_text, original_at, ttl, added_at, owner, ended_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (coalesce(?, nextval('versions_seq_seq')), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
+
+-- name: numbers
+-- The first and the last of so many numbers for versions; only who writes takes any, so none is missing between them.
+SELECT min(number), max(number) FROM (SELECT nextval('versions_seq_seq') AS number FROM generate_series(1, ?)) taken
 
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version

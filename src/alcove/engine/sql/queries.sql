@@ -24,10 +24,10 @@ ROLLBACK TO one
 RELEASE one
 
 -- name: append
--- In the order of rows.Row, without `seq`, which is given here.
-INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+-- In the order of rows.Row; `seq` is given here where it is NULL.
+INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
                       attributes, index_text, original_at, ttl, added_at, owner, ended_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: end
 UPDATE versions SET ended_at = ? WHERE seq = ?
