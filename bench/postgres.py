@@ -1,7 +1,7 @@
 """The speed of puts and gets on PostgreSQL as ratios: `python bench/postgres.py [--quick] [--dir FOLDER]`.
 
 Alcove and the bare driver run in turn against one server, in this one process, each commit on its disk.
-The bare upserts take connections from a pool, one for each client; the bare select holds its connection.
+The bare upserts take connections from the same kind of pool; the bare select holds its connection.
 Raw rows are encoded beforehand; Alcove gets the object and checks, authorises, encodes and seals it, and
 keeps every version.
 
@@ -17,15 +17,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
-from psycopg_pool import ConnectionPool
 
 import report
 import sample
 from alcove import Alcove, Namespace, Put
+from alcove.engine.postgres_pool import Pool
 from report import Figure
 from rounds import Comparison, Crew, compare, timed
 
@@ -41,13 +41,17 @@ class RawRows:
     """One plain table, an upsert a transaction; nothing is encoded, checked or sealed."""
 
     def __init__(self, address: str) -> None:
-        self._pool = ConnectionPool(address, min_size=CLIENTS, kwargs={"autocommit": True}, open=True)
-        self._one = psycopg.connect(address, autocommit=True)
+        def connect() -> psycopg.Connection[tuple[Any, ...]]:
+            return psycopg.connect(address, autocommit=True)
+
+        self._pool = Pool(connect, most=CLIENTS, patience=10)
+        self._one = connect()
         self._one.execute(SCHEMA)
 
     def upsert(self, ns: bytes, key: bytes, value: bytes) -> None:
-        with self._pool.connection() as db:
-            db.execute(UPSERT, (ns, key, value))
+        db = self._pool.take()
+        db.execute(UPSERT, (ns, key, value))
+        self._pool.give(db)
 
     def select(self, ns: bytes, key: bytes) -> bytes:
         ((value,),) = self._one.execute(SELECT, (ns, key), binary=True).fetchall()
