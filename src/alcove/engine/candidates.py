@@ -141,8 +141,8 @@ class Candidates:
         with self._db.snapshot() as db:
             place = (scope.low, scope.high, now)
             if asked.vector and _reached(db)[1] == asked.vector.count(",") + 1:
-                for name in ("nearest", "nearest_of_few"):
-                    db.run("look_far", (min(asked.most, FARTHEST),))
+                for name, sorting in (("nearest", "off"), ("nearest_of_few", "on")):
+                    db.run("look_far", (min(asked.most, FARTHEST), sorting))
                     params: Params = [*place, asked.vector]
                     where = self._db.where(scope, params)
                     nearest = db.run(name, [*params, asked.most], where=where).fetchall()
@@ -150,6 +150,7 @@ class Candidates:
                     if len(nearest) == asked.most:
                         break
             if asked.keys:
+                db.run("look_far", (FARTHEST, "on"))
                 weights = json.dumps([*asked.weights.items()])
                 params = [*place, json.dumps([*asked.keys]), weights]
                 where = self._db.where(scope, params)

@@ -87,8 +87,10 @@ SELECT v.seq FROM to_index q JOIN versions v ON v.seq = q.seq
 WHERE v.ns >= ?1 AND v.ns < ?2 AND {where} ORDER BY v.seq DESC LIMIT ?
 
 -- name: look_far
--- Goes on along the index by meaning until enough was found that may be seen.
-SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE), set_config('hnsw.ef_search', CAST(CAST(? AS BIGINT) AS TEXT), TRUE)
+-- Goes on along the index by meaning until enough was found that may be seen. Left to itself, the planner takes a
+-- policy's filter for one that hardly lets anything pass, and reads everything.
+SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE), set_config('hnsw.ef_search', CAST(CAST(? AS BIGINT) AS TEXT), TRUE),
+       set_config('enable_sort', CAST(? AS TEXT), TRUE)
 
 -- name: nearest
 SELECT w.seq, w.embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows w JOIN versions v ON v.seq = w.seq
@@ -107,10 +109,13 @@ SELECT seq, distance FROM inside ORDER BY distance LIMIT ?
 WITH asked AS MATERIALIZED (
     SELECT CAST(value ->> 0 AS BIGINT) AS term, CAST(value ->> 1 AS DOUBLE PRECISION) AS weight
     FROM json_array_elements(CAST(?5 AS JSON))),
+there AS MATERIALIZED (
+    SELECT seq, terms FROM terms
+    WHERE terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
+      AND ns >= ?1 AND ns < ?2),
 held AS MATERIALIZED (
-    SELECT t.seq, t.terms FROM terms t JOIN versions v ON v.seq = t.seq
-    WHERE t.terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
-      AND t.ns >= ?1 AND t.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+    SELECT t.seq, t.terms FROM there t JOIN versions v ON v.seq = t.seq
+    WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
     LIMIT ?)
 SELECT seq FROM held ORDER BY (SELECT sum(weight) FROM asked WHERE term = ANY (held.terms)) DESC, seq DESC LIMIT ?
 
