@@ -164,8 +164,9 @@ CREATE FUNCTION version_to_index() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO to_index (seq, due, writer, size, turn)
     SELECT NEW.seq, 0, NEW."user", octet_length(NEW.index_text), greatest(value, coalesce((
-        SELECT turn + size FROM to_index WHERE writer IS NOT DISTINCT FROM NEW."user" AND due IS NOT NULL
-        ORDER BY turn DESC LIMIT 1), 0))
+        SELECT turn + size FROM to_index WHERE writer = NEW."user" AND due IS NOT NULL ORDER BY turn DESC LIMIT 1), (
+        SELECT turn + size FROM to_index WHERE NEW."user" IS NULL AND writer IS NULL AND due IS NOT NULL
+        ORDER BY turn DESC LIMIT 1), 0))  -- two looks: `IS NOT DISTINCT FROM` would go along no index
     FROM marks WHERE name = 'turn';
     RETURN NULL;
 END $$;
