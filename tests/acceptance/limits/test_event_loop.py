@@ -50,10 +50,10 @@ def written_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     write = SqliteDatabase.write
 
     @contextmanager
-    def noted(database: SqliteDatabase) -> Iterator[apsw.Connection]:
+    def noted(database: SqliteDatabase, **how: bool) -> Iterator[apsw.Connection]:
         if on_a_loop():
             found.append("".join(traceback.format_stack(limit=12)))
-        with write(database) as db:
+        with write(database, **how) as db:
             yield db
 
     monkeypatch.setattr(SqliteDatabase, "write", noted)
