@@ -89,11 +89,8 @@ def _policy(conditions: Filter, params: Params) -> str:
 
 
 def _tests(conditions: Filter, params: Params, *, other: bool) -> str:
-    fields: dict[str, list[FieldTest]] = {}
-    for name, test in conditions.on_fields:
-        fields.setdefault(name, []).append(test)
     cases = []
-    for name, tests in fields.items():
+    for name, tests in conditions.by_field().items():
         params.append(name)
         cases.append(f"WHEN ? THEN {' AND '.join(_test(test, params) for test in tests)}")
     return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"

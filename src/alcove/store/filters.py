@@ -205,14 +205,18 @@ class Filter:
 
     def _tests(self, params: Params, *, other: int = 1) -> str:
         """What each field of a row must fulfil, so that a row is read once for all conditions."""
-        fields: dict[str, list[FieldTest]] = {}
-        for name, test in self.on_fields:
-            fields.setdefault(name, []).append(test)
         cases = []
-        for name, tests in fields.items():
+        for name, tests in self.by_field().items():
             params.append(name)
             cases.append(f"WHEN ? THEN {' AND '.join(test.sql(params) for test in tests)}")
         return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
+
+    def by_field(self) -> dict[str, list[FieldTest]]:
+        """What each field must fulfil."""
+        fields: dict[str, list[FieldTest]] = {}
+        for name, test in self.on_fields:
+            fields.setdefault(name, []).append(test)
+        return fields
 
     @property
     def on_fields(self) -> list[tuple[str, FieldTest]]:
