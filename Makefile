@@ -6,17 +6,24 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --edi
 SERVER := $(VENV)/.server
 READY  := $(VENV)/.ready
 
-.PHONY: serve test test-all lint format bench eval clean
+.PHONY: serve test test-postgres test-all browser lint format bench eval clean
 
 serve: $(SERVER)          ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
 	$(BIN)/alcove serve
 
-# Files are spread over two processes, which a machine with two cores has work for.
-test: $(READY)            ## every test, fault and property tests in their short form
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# Files are spread over two processes, which a machine with two cores has work for: those with the longest tests
+# first, and in the end those of `unit`, so that neither has to wait for the other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-all: $(READY)        ## the same with the long forms: more kills, more random operations
-	ALCOVE_LONG=1 $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 3000
+test: $(READY) browser    ## every test, fault and property tests in their short form
+	$(PYTEST)
+	ALCOVE_TEST_ENGINE=postgres $(BIN)/python -m pytest tests/acceptance/rest/test_memories.py
+
+test-postgres: $(READY) browser ## the acceptance tests with a PostgreSQL database under every path
+	ALCOVE_TEST_ENGINE=postgres $(PYTEST) tests/acceptance
+
+test-all: test-postgres   ## all, with the long forms: more kills, more random operations
+	ALCOVE_LONG=1 $(PYTEST) --timeout 3000
 
 lint: $(READY)            ## style, types and SQL kept honest
 	$(BIN)/ruff check .
@@ -35,6 +42,10 @@ bench: $(VENV)/.bench     ## ratios against the raw driver and other stores, int
 eval: $(READY)            ## how well search finds things, over REST, in one table: make eval DATA="FILE.json …"
 	@test -n "$(DATA)" || { echo 'make eval DATA="FILE.json …" (layouts: bench/evaluate.py)' >&2; exit 2; }
 	$(BIN)/python bench/evaluate.py $(DATA)
+
+browser:                  ## Debian's Chromium, for tests of the panel; where it cannot be had they are skipped
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 \
+		|| echo 'no Chromium, and it cannot be installed here: tests of the panel are skipped' >&2
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, MemoryKey, Settings
-from tests.support.postgres import new_database
+from tests.support.postgres import new_database, template
 
 Open = Callable[..., Alcove]
 
@@ -24,7 +24,7 @@ def _sqlite(folder: Path) -> Open:
 
 
 def _postgres(folder: Path) -> Open:
-    keys, address = MemoryKey(), new_database()
+    keys, address = MemoryKey(), new_database(template=template())
 
     def open_store(**options: object) -> Alcove:
         settings = options.pop("settings", Settings(sweep_interval=0))

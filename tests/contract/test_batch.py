@@ -23,6 +23,7 @@ from alcove import (
     Settings,
     Touch,
 )
+from alcove.core.records import Evict
 from alcove.store import validation
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
@@ -60,6 +61,24 @@ def test_a_batch_answers_in_order_and_reads_its_own_writes(alice: Alcove) -> Non
     assert isinstance(deleted, Deletion)
     assert deleted.revision == 2
     assert gone is None
+
+
+def test_what_made_room_is_added_anew_by_a_put_that_comes_with_it(alice: Alcove) -> None:
+    for key in ("first", "second"):
+        alice.put(NOTES, key, {})
+    evicted, _, again = alice.memories.batch(
+        Principal("alice"),
+        [
+            Evict(namespace=NOTES, key="third", most=2),
+            Put(namespace=NOTES, key="third", value={}),
+            Put(namespace=NOTES, key="first", value={"n": 2}),
+        ],
+    )
+    assert isinstance(evicted, Memory)
+    assert isinstance(again, Entry)
+    assert (evicted.key, evicted.revision, again.revision) == ("first", 1, 3)
+    told = [event.kind for event in alice.events(NOTES).events if event.key == "first"]
+    assert told == ["add", "delete", "add"]
 
 
 def test_a_batch_is_one_moment(alice: Alcove) -> None:

@@ -112,3 +112,9 @@ def test_a_bad_expression_names_its_field(alice: Alcove, expression: object, fie
     with pytest.raises(InvalidRequest) as refused:
         alice.search(NOTES, filter=expression)  # type: ignore[arg-type]
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\\u0000", "\uf8f0", "\uf8f02", "naïve 😀"])
+def test_every_text_is_found_by_a_filter_that_names_it(alice: Alcove, text: str) -> None:
+    alice.put(NOTES, "k", {}, index={"text": text})
+    assert [each.key for each in alice.search(NOTES, filter={"text": text})] == ["k"]

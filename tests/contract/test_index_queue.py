@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from alcove import Alcove, Namespace, Settings
+from alcove.core.clock import SECOND
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
 from alcove.search.embedders import Matrix
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept
@@ -19,7 +20,7 @@ from alcove.search.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from tests.contract.conftest import Open
 from tests.support.bag import WINDOW, Bag, Counted
 from tests.support.clock import ManualClock
-from tests.support.patience import LONG
+from tests.support.patience import LONG, until
 
 HOME = ("user", "noop")
 BY_HAND = Settings(sweep_interval=0, indexing_interval=0)
@@ -222,6 +223,25 @@ def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
         slow.step()
         assert len(queue.kept("alice")) == done
     assert [rows.shape for rows in matrices(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3
+
+
+def test_a_claim_holds_for_as_long_as_its_texts_are_embedded(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("alcove.search.indexer.RENEW_SECONDS", 0.01)
+    queue.put("alice", "k", {"text": "tea"})
+    embed = queue.embedder.embed
+
+    def long(texts: list[str]) -> Matrix:
+        for _ in range(3):
+            queue.clock.advance(LEASE_SECONDS - 1)
+            until(lambda: (queue.index.next_due() or 0) == queue.clock() + LEASE_SECONDS * SECOND)
+        assert queue.indexer().step() == 0, "nobody else takes it"
+        return embed(texts)
+
+    monkeypatch.setattr(queue.embedder, "embed", long)
+    assert queue.indexer().step() == 1
+    assert len(queue.kept("alice")) == 1
 
 
 def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:

@@ -49,7 +49,7 @@ FILTERS: list[dict[str, object] | None] = [
 ]  # fmt: skip
 MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
 BULK = 80
-OPERATIONS, EXAMPLES = (1000, 40) if LONG else (150, 5)
+OPERATIONS, EXAMPLES = (1000, 40) if LONG else (150, 3)
 
 
 def fits(version: Version, filter: Mapping[str, object] | None) -> bool:

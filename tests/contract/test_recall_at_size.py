@@ -1,4 +1,4 @@
-"""Searching what is too large to hold in memory: PostgreSQL finds candidates, here from the first text on."""
+"""Searching what is too large to hold in memory: candidates are found first, here from the first text on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import candidates
+from alcove.engine import digests, meanings
+from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.subtrees import Subtree
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock
+from tests.support.inspection import query
 from tests.support.patience import until
 from tests.support.postgres import new_database
 
@@ -30,13 +32,10 @@ FEW = 5
 class Place:
     """One database, which can be opened to be searched either way."""
 
-    def __init__(self, folder: Path) -> None:
-        self.address, self.clock, self._folder, self._keys = (
-            new_database(),
-            ManualClock(),
-            folder,
-            MemoryKey(),
-        )
+    def __init__(self, folder: Path, address: str = "") -> None:
+        """`address`: a file, or else there is a new database."""
+        self.clock, self._folder, self._keys = ManualClock(), folder, MemoryKey()
+        self.address = address or new_database()
         self.opened: list[Alcove] = []
 
     def open(self, *, in_memory: bool = False, embedder: object = None, **more: object) -> Alcove:
@@ -54,18 +53,38 @@ class Place:
             )
         return self.opened[-1]
 
+    def without_pgvector(self) -> None:
+        """From now on it is opened by somebody who may make tables and no more."""
+        name = urlsplit(self.address).path[1:]
+        with psycopg.connect(self.address, autocommit=True) as db:
+            db.execute(f"CREATE ROLE {name}_owner LOGIN")
+            db.execute(f"GRANT ALL ON SCHEMA public TO {name}_owner")
+        self.address += f"{'&' if '?' in self.address else '?'}user={name}_owner"
+
     def rows(self, table: str) -> int:
+        if "://" not in self.address:
+            ((count,),) = query(Path(self.address), f"SELECT count(*) FROM {table}")
+            return int(str(count))
         with psycopg.connect(self.address) as db:
-            ((count,),) = db.execute(f"SELECT count(*) FROM {table}")
-        return int(count)
+            ((found,),) = db.execute(f"SELECT count(*) FROM {table}")
+        return int(found)
+
+    @property
+    def vectors(self) -> str:
+        """Where those lie that are searched."""
+        return "windows" if "://" in self.address else "terms"
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(digests, "WORTH_KEEPING", 0)
+    place = Place(tmp_path, str(tmp_path / "store.db") if request.param == "sqlite" else "")
     yield place
     for store in place.opened:
         store.close()
+
+
+on_postgresql = pytest.mark.parametrize("place", ["postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -187,14 +206,14 @@ def test_rooms_of_others_below_the_pool_are_not_found_and_weigh_nothing(place: P
 
 def test_a_wipe_leaves_no_row_of_what_a_person_owned(place: Place) -> None:
     store = filled(place, 2)
-    before = place.rows("terms"), place.rows("windows")
+    before = place.rows("terms"), place.rows(place.vectors)
     alice = store.as_user("alice")
     for n in range(8):
         alice.put(("user", "alice"), f"a{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
     until(lambda: place.rows("terms") == 10)
     assert alice.search(("user", "alice"), query="tea")
     store.wipe("alice")
-    assert (place.rows("terms"), place.rows("windows")) == before
+    assert (place.rows("terms"), place.rows(place.vectors)) == before
     assert alice.search(("user", "alice"), query="tea") == []
     assert not [each for each in store.doctor() if each.wrong]
 
@@ -224,7 +243,7 @@ def test_a_new_embedder_is_searched_by_once_it_serves(place: Place) -> None:
     store = place.open(embedder=Bag("wider", 64))
     for _ in store.admin.reindex():
         pass
-    until(lambda: place.rows("windows") and keys(store, "number5", mode="semantic")[0] == "k5")
+    until(lambda: place.rows(place.vectors) and keys(store, "number5", mode="semantic")[0] == "k5")
     assert not reader(store, "bob").search(POOL, query="number5").degraded
 
 
@@ -237,6 +256,27 @@ def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Place) -> 
         assert len({*exact} & {*keys(store, question, mode="semantic")}) >= 9
         same += len({*keys(other, question)} & {*keys(store, question)})
     assert same >= 0.9 * 10 * len(questions)
+
+
+def test_what_is_said_right_after_the_words_of_a_question_is_found_too(
+    place: Place, held: list[Subtree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_subtrees, "FEWEST", 4)
+    store = place.open()
+    turns = [
+        turn
+        for n in range(40)
+        for turn in (f"we went to place{n}", f"what did you like at place{n}", f"the colours {n * n}")
+    ]
+    reader(store, "bob").batch(
+        [
+            {"op": "put", "namespace": POOL, "key": f"t{n}", "value": {}, "index": {"text": text}}
+            for n, text in enumerate(turns)
+        ]
+    )
+    until(lambda: place.rows("terms") == len(turns))
+    assert {*keys(store, "place17", limit=3)} == {"t51", "t52", "t53"}
+    assert not held
 
 
 def test_a_moment_of_the_past_is_searched_with_the_vectors_that_are_kept(place: Place) -> None:
@@ -255,14 +295,11 @@ def test_pages_follow_one_another_without_a_gap(place: Place) -> None:
     assert sorted(chain.from_iterable(pages)) == sorted(f"k{n}" for n in range(40))
 
 
+@on_postgresql
 def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_so(
     place: Place, held: list[Subtree]
 ) -> None:
-    name = urlsplit(place.address).path[1:]
-    with psycopg.connect(place.address, autocommit=True) as db:  # somebody who may make tables and no more
-        db.execute(f"CREATE ROLE {name}_owner LOGIN")
-        db.execute(f"GRANT ALL ON SCHEMA public TO {name}_owner")
-    place.address += f"{'&' if '?' in place.address else '?'}user={name}_owner"
+    place.without_pgvector()
     store = place.open()
     for n in range(2 * FEW):
         reader(store, "bob").put(POOL, f"k{n}", {}, index={"text": f"tea number{n}"}, wait_for_index=True)
@@ -272,10 +309,11 @@ def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_s
     assert "pgvector" in str(store.memories.readiness()["engine"]())
 
 
+@on_postgresql
 def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_done_is_made_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "WORTH_ORDERING", 20)
+    monkeypatch.setattr(meanings, "WORTH_ORDERING", 20)
     whole = "pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
     store = filled(place)
     until(lambda: place.rows(whole))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
+import psycopg
 
 from alcove import Alcove, Event
+from alcove.engine.postgres import WRITING
+from tests.support.under_a_path import address
 
 
 def assert_sound(memory: Alcove) -> None:
@@ -35,8 +40,13 @@ def follow(memory: Alcove, prefix: Sequence[str], cursor: str | None, *, limit: 
 @contextmanager
 def locked(at: Path) -> Iterator[Callable[[], None]]:
     """Nobody else can commit, until the end of the `with` or until what it gives is called."""
-    db = apsw.Connection(str(at))
-    db.execute("BEGIN IMMEDIATE")
+    db: apsw.Connection | psycopg.Connection[Any]
+    if there := address(at):
+        db = psycopg.connect(there, autocommit=True)
+        db.execute(f"SELECT pg_advisory_lock({WRITING})")
+    else:
+        db = apsw.Connection(str(at))
+        db.execute("BEGIN IMMEDIATE")
     try:
         yield db.close
     finally:
@@ -44,13 +54,28 @@ def locked(at: Path) -> Iterator[Callable[[], None]]:
 
 
 def raw_bytes(path: Path) -> bytes:
-    """All that lies on the disk for a store: the file, its log and index, the ledger of wipes."""
+    """All that lies on the disk for a store: the file, its log and index, the ledger of wipes.
+
+    Of a database it is what its rows hold; docs/promises.md says which bytes stay beside them.
+    """
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", ".wipes")]
-    return b"\n".join(file.read_bytes() for file in files if file.exists())
+    held = [file.read_bytes() for file in files if file.exists()]
+    if there := address(path):
+        with psycopg.connect(there) as db:
+            tables = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            for (name,) in tables:
+                with db.cursor().copy(f"COPY {name} TO STDOUT (FORMAT BINARY)") as rows:
+                    held += map(bytes, rows)
+    return b"\n".join(held)
 
 
 def query(path: Path, sql: str) -> list[tuple[apsw.SQLiteValue, ...]]:
     """What a statement answers, past every layer of Alcove."""
+    if there := address(path):
+        with psycopg.connect(there) as asked:
+            sql = re.sub(r"zeroblob\((\d+)\)", r"decode(repeat('00', \1), 'hex')", sql)
+            found = asked.execute(re.sub(r"\buser =", '"user" =', sql))
+            return found.fetchall() if found.description else []
     db = apsw.Connection(str(path))
     try:
         return db.execute(sql).fetchall()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -15,20 +14,15 @@ import pytest
 from alcove import Alcove, Settings
 from tests.support.patience import PATIENCE
 from tests.support.postgres import Server
+from tests.support.processes import in_own_folder
 from tests.support.service import Service, serving
 
 HOME = ["user", "noop"]
 
 
-@contextmanager
-def own_server() -> Iterator[Server]:
-    """A PostgreSQL that a test may stop, in a folder that its user can enter."""
-    with TemporaryDirectory() as folder:
-        server = Server(Path(folder))
-        try:
-            yield server
-        finally:
-            server.end()
+def own_server() -> AbstractContextManager[Server]:
+    """A PostgreSQL that a test may stop."""
+    return in_own_folder(Server)
 
 
 @contextmanager
@@ -60,7 +54,8 @@ def opened(folder: Path, address: str, **options: object) -> Alcove:
     """The same store in this process, swept only when told to."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("ALCOVE_STATE", str(folder))
-        return Alcove(address, settings=Settings(sweep_interval=0), **{"embedder": None, **options})  # type: ignore[arg-type]
+        usual = {"settings": Settings(sweep_interval=0), "embedder": None}
+        return Alcove(address, **{**usual, **options})  # type: ignore[arg-type]
 
 
 class Load:

@@ -11,15 +11,37 @@ import resource
 import runpy
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Protocol, TypeVar
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["pytest", "alcove.cli", "alcove.server.startup", "tests.support.crowd"])
+
+
+class Ending(Protocol):
+    """Something that runs until it is ended."""
+
+    def end(self) -> None: ...
+
+
+E = TypeVar("E", bound=Ending)
+
+
+@contextmanager
+def in_own_folder(start: Callable[[Path], E]) -> Iterator[E]:
+    """A server for the length of a `with`, in a throw-away folder that its user can enter."""
+    with TemporaryDirectory() as folder:
+        server = start(Path(folder))
+        try:
+            yield server
+        finally:
+            server.end()
 
 
 class Process:

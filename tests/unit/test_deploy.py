@@ -91,6 +91,10 @@ def test_a_pod_has_its_secrets_from_files_and_as_long_to_stop_as_it_may_need(sec
     assert set(example["stringData"]) < {each.name for each in secrets.iterdir()}
 
 
+def test_postgresql_in_compose_comes_with_pgvector() -> None:
+    assert compose()["services"]["postgres"]["image"].startswith("pgvector/pgvector:pg")
+
+
 def test_postgresql_in_compose_takes_every_connection_of_its_nodes() -> None:
     services = compose()["services"]
     nodes = [name for name in services if name.startswith("node-")]

@@ -57,6 +57,11 @@ def test_a_span_of_time_may_be_whole_or_not(name: str, value: float) -> None:
     assert getattr(settings, name) == value
 
 
+@pytest.mark.parametrize("value", ["localhost:6379", "http://host", "redis://", "unix:///socket", 6379])
+def test_a_session_store_is_an_address_of_valkey_or_redis(value: object) -> None:
+    assert _refused("session_store", value).field == "session_store"
+
+
 def test_a_sweep_interval_of_zero_runs_no_sweep() -> None:
     assert Settings(sweep_interval=0).sweep_interval == 0
     assert Settings(sweep_interval=0.0).sweep_interval == 0

@@ -24,7 +24,10 @@ HEAVY = {
 OWN_EXTRA = {
     "engine/postgres.py": "postgres",
     "engine/postgres_listening.py": "postgres",
+    "engine/postgres_connection.py": "postgres",
     "engine/postgres_pool.py": "postgres",
+    "engine/qdrant.py": "qdrant",
+    "engine/valkey.py": "valkey",
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",
     "core/waiting.py": "client",

@@ -25,6 +25,7 @@ from alcove.core.principal import Grant, Principal
 from alcove.core.records import Deferred, Delete, Memory, Operation, Put, Touch
 from alcove.store import validation
 from alcove.store.memories import Memories
+from alcove.store.session_store import Places, Reads
 
 T = TypeVar("T")
 Bound = tuple[int | None, int]
@@ -40,7 +41,8 @@ _LAST = 10**12
 _LOOKED_AT = 20
 """Keys among which the newest message is looked for: users may have written others."""
 _ATTEMPTS = 100
-STATE = "state"
+STATE, ROLLING = "state", "rolling"
+"""The keys of what is known of a session, and of the summary of all that have ended."""
 
 
 class Said(NamedTuple):
@@ -96,11 +98,14 @@ class Log:
 
     def __init__(self, memories: Memories, rooms: Rooms, who: Principal, count: Callable[[str], int]) -> None:
         """`rooms`: whose session it is. `who`: as whom to read and write. `count`: the tokens of a text."""
+        self.reads: Reads = memories
         self._memories, self.who, self._count = memories, who, count
         self.agent, self.session = rooms.agent, rooms.session()
         self.actor = f"{rooms.agent.name}:u:{rooms.user}" if rooms.authentication else rooms.agent.name
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
         self._summary = summary_room(rooms.agent.name, rooms.user, self.session)
+        across = summary_room(rooms.agent.name, rooms.user)
+        self.places = Places(self.turns, (self._summary, STATE), (across, ROLLING))
 
     def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[Said]:
         """Every message, the last one first; what is no message, as a user may write here, is passed over.
@@ -108,7 +113,7 @@ class Log:
         `before`: only those before this number. `originals`: with what frameworks had in their place.
         """
         after = None if before is None else _key(before)
-        kept = self._memories.everything(self.who, self.turns, exact=True, after=after)
+        kept = self.reads.everything(self.who, self.turns, exact=True, after=after)
         return filter(None, (said_in(each, originals=originals) for each in kept))
 
     def last(self) -> int:
@@ -118,7 +123,7 @@ class Log:
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
-        found = self._memories.get(self.who, self._summary, STATE)
+        found = self.reads.get(self.who, self._summary, STATE)
         return (
             (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
         )
@@ -165,7 +170,7 @@ class Log:
                 operations += [] if changed is state else [self.put_state(changed, revision, bound)]
             if newest:
                 operations.append(Touch(self.turns, _key(newest)))  # it is still there, or all begins anew
-            self._memories.batch(self.who, [*operations, *beside()])
+            self._memories.batch_in_session(self.who, [*operations, *beside()], self.places)
 
         undisturbed(added)
 
@@ -231,7 +236,7 @@ class Log:
 
     def count(self) -> int:
         """How many messages there are."""
-        return self._memories.count(self.who, self.turns, exact=True)
+        return self.reads.count(self.who, self.turns, exact=True)
 
     def clear(self) -> int:
         """Takes the session away and leaves no trace of it; how many messages it had."""

@@ -33,6 +33,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import Memory
 from alcove.llm.model import Model
 from alcove.store import validation
+from alcove.store.session_store import Reads
 
 if TYPE_CHECKING:
     from alcove.agents.knowledge import Knowledge
@@ -105,9 +106,12 @@ class Prompts:
         budget += sum(size(each, count) for each in before or ())
         assembly = Assembly([spec.instructions, *instructions], new, budget, count, recalls=recalls)
         message = next((each.content for each in reversed(new) if each.role == "user" and each.content), "")
+        recent: Reads | None = None
         with assembly.stage("conversation"):
             if before is None:
-                begun = self._conversation(self._log(turn), assembly)
+                log = self._log(turn)
+                recent = log.reads = self._memories.recent(log.who, log.places)
+                begun = self._conversation(log, assembly)
             else:
                 begun = bool(before)
                 told = [Said(n, f"message {n}", each) for n, each in enumerate(before, 1)]
@@ -116,7 +120,7 @@ class Prompts:
             if spec.memory.session_memory.enabled:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
-                rolling = self._summaries.of(principal, spec.name)
+                rolling = self._summaries.of(principal, spec.name, recent if begun else None)
                 _offer_summary(assembly, "summary", rolling.points, rolling, trouble=self._writes)
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:

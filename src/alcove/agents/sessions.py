@@ -221,6 +221,10 @@ class Sessions(Prompts):
         if not self._summaries.forget(principal, self._agents.agent(principal, agent).name):
             raise NotFound("there is no summary")
 
+    def keep_up(self) -> None:
+        """Has conversations summarised that went on at other nodes; for who takes no calls."""
+        self._summaries.keep_up(self._agents.catalogue.find)
+
     def close(self) -> None:
         """Waits for what is under way beside the calls."""
         self._summaries.close()

@@ -195,9 +195,13 @@ class Catalogue:
     unspecified: bool = False
     """Whether there is an agent of any name, because nothing was specified."""
 
+    def find(self, name: str) -> Agent | None:
+        """The agent, whoever may use it; None where there is none."""
+        return unspecified(name) if self.unspecified else self.agents.get(name)
+
     def agent_for(self, principal: Principal, name: str) -> Agent:
         """The agent; one that this caller may not use is as one that does not exist."""
-        agent = unspecified(name) if self.unspecified else self.agents.get(name)
+        agent = self.find(name)
         if agent is None or not may_use(agent, principal):
             raise NotFound(f"there is no agent {short(name)}")
         return agent

@@ -12,24 +12,37 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import takewhile
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import Bound, Log, decoded, keeper, summary_room, turns_room, undisturbed
+from alcove.agents.conversations import (
+    ROLLING,
+    Bound,
+    Log,
+    decoded,
+    keeper,
+    summary_room,
+    turns_room,
+    undisturbed,
+)
 from alcove.agents.rooms import Rooms
+from alcove.agents.runs import OVERSEER
 from alcove.agents.specs import Agent
 from alcove.agents.summariser import extended
-from alcove.agents.summary_writer import ROLLING, ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
+from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import Deferred, Delete, Memory, Put
 from alcove.store.memories import Memories
+from alcove.store.session_store import Reads
 
 log = logging.getLogger("alcove")
 MOST_EXPECTED = 100_000
 _LONGEST_PAUSE = 60.0
+MARK_DEPTH = len(("turns", "agent", "u", "user"))
 
 
 class Mark(Struct, frozen=True):
@@ -46,12 +59,15 @@ class Summaries:
         self._memories, self._count, self.writer = memories, count, writer
         self._due: dict[tuple[str, str], tuple[float, Agent]] = {}
         """When to look at a user's conversations with an agent."""
+        self._followed: str | None = None
+        """Up to where `keep_up` has looked."""
         self._mutex = threading.Lock()
         self._worker = Worker("summaries", self._merge_due, _LONGEST_PAUSE)
 
-    def of(self, caller: Principal, agent: str) -> Rolling:
-        """The summary as it is; empty where nothing was merged yet."""
-        found = self._memories.get(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
+    def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> Rolling:
+        """The summary as it is, or as `reads` has it; empty where nothing was merged yet."""
+        reads = reads or self._memories
+        found = reads.get(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
         return (decoded(found, Rolling) if found else None) or Rolling()
 
     def forget(self, caller: Principal, agent: str) -> bool:
@@ -75,6 +91,25 @@ class Summaries:
                 rooms.agent, rooms.user, 0.0 if ended else rooms.agent.memory.session_memory.idle_seconds
             )
             self._worker.wake()
+
+    def keep_up(self, agent_of: Callable[[str], Agent | None]) -> None:
+        """Expects what was added to conversations on any node, since the day before it is first called.
+
+        That is for who takes no calls and merges for all: of a conversation it has the mark to go by.
+        """
+        page, since = None, None if self._followed else self._memories.now() - timedelta(days=1)
+        while page is None or page.more:
+            page = self._memories.events(
+                OVERSEER, ("turns",), kinds=("add", "update"), after=since,
+                after_cursor=self._followed, limit=200,
+            )  # fmt: skip
+            self._followed = page.after_cursor
+            for event in page.events:
+                agent = agent_of(event.namespace[1]) if len(event.namespace) == MARK_DEPTH else None
+                if agent and (spec := agent.memory.session_memory).enabled:
+                    ended = (event.value or {}).get("ended")
+                    self._look(agent, event.namespace[3], 0 if ended else spec.idle_seconds)
+        self._worker.wake()
 
     def _look(self, agent: Agent, user: str, after: float) -> None:
         """Has somebody's conversations looked at after some seconds, or sooner if that was to be."""
@@ -112,14 +147,15 @@ class Summaries:
         Gives the number of the message after which it was new.
         """
         rooms, who = Rooms(agent, user, session), keeper(Principal(user), agent.name)
-        after = Log(self._memories, rooms, who, self._count).state()[0].merged
+        log = Log(self._memories, rooms, who, self._count)
+        after = log.state()[0].merged
 
         def merged() -> None:
             bound = self._memories.bound(user)
             mark = self._memories.get(who, turns_room(agent.name, user), session)
             if mark is not None:
                 done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
-                self._memories.batch(who, [*self._merged(rooms, who, bound), done])
+                self._memories.batch_in_session(who, [*self._merged(rooms, who, bound), done], log.places)
 
         undisturbed(merged)
         return after

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from alcove.agents.conversations import (
+    ROLLING,
     RUNNING_TOKENS,
     STATE,
     Bound,
@@ -45,10 +46,8 @@ from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
 NoteUse = Callable[[str, str, TokenUse, Bound], None]
-ROLLING = "rolling"
-"""The key of the summary of a user's conversations."""
 ROLLING_TOKENS = 600
-"""What that may have."""
+"""What the summary of a user's conversations may have."""
 MOST_WAITING = 10_000
 AT_ONCE = 4
 _LONGEST_PAUSE = 60.0

@@ -118,6 +118,20 @@ class MemoryOperations:
         "List the namespaces that hold something",
         within="namespaces",
     )
+    tree = Operation(
+        Memories.tree,
+        f"GET {_AT}/tree",
+        "What lies right below a namespace, with counts",
+        names=_NS,
+        within="branches",
+    )
+    newest = Operation(
+        Memories.newest, f"GET {_AT}/newest", "What was written last", names=_NS, within="items"
+    )
+    activity = Operation(
+        Memories.activity, f"GET {_AT}/activity", "What happened, by day and room and type", names=_NS
+    )
+    map = Operation(Memories.map, f"GET {_AT}/map", "Memories laid out by meaning", names=_NS)
     events = Operation(Memories.events, f"GET {_AT}/events", "Read the timeline", names=_NS, sends=_KINDS)
     history = Operation(
         Memories.history,

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from alcove import __version__
-from alcove.cli import admin, agents, chat, context, demo, mcp, memories, operating
+from alcove.cli import admin, agents, chat, context, demo, mcp, memories, operating, overview
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable, UpstreamFailed
 
@@ -51,6 +51,7 @@ def exit_code(error: AlcoveError) -> int:
 
 GROUPS = {
     "Memories": memories.COMMANDS,
+    "Looking": overview.COMMANDS,
     "Agents": [*chat.COMMANDS, *agents.COMMANDS, mcp.mcp, demo.demo],
     "What reaches a prompt": context.COMMANDS,
     "What was": memories.TIMELINE,

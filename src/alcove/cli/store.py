@@ -88,7 +88,11 @@ def _on_store(
         _check_file(at, make=make)
         embedder, reranker = _embedder(), _reranker()
     who: dict[str, Any] = {"user": as_user, "token": token, "api_key": api_key}
-    with connect(at, **who, settings=OPERATOR, embedder=embedder, reranker=reranker) as store:
+    settings = replace(OPERATOR, session_store=variable("ALCOVE_SESSION_STORE") if local else None)
+    vectors = variable("ALCOVE_VECTORS") if is_database(at) else None
+    with connect(
+        at, **who, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors
+    ) as store:
         try:
             llm = {name: arguments.pop(name) for name in _LLM_NAMES if name in arguments}
             of_agents = "specs" in arguments

@@ -25,13 +25,14 @@ def connect(
     settings: Settings | None = None,
     embedder: str | Embedder | None = "minilm",
     reranker: str | Reranker | None = None,
+    vectors: str | None = None,
 ) -> Store:
     """The store in a file or behind a URL, as this user.
 
     `at`: the path of a file, or a URL. `user`: who asks.
     `token`, `api_key`, `timeout`, `retries`: for a URL: credentials, seconds that an answer may take, and how
     often what was lost on its way is sent again.
-    `settings`, `embedder`, `reranker`: for a file.
+    `settings`, `embedder`, `reranker`: for a file or a database; `vectors`: for a database.
     """
     if isinstance(at, str) and at.lower().startswith(SCHEMES):
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
@@ -39,5 +40,5 @@ def connect(
         return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
     from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
-    store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker)
+    store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
     return store if user is None else store.as_user(user)

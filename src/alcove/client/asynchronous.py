@@ -115,6 +115,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         settings: Settings | None = None,
         embedder: str | Embedder | None = "minilm",
         reranker: str | Reranker | None = None,
+        vectors: str | None = None,
     ) -> None:
         """Opens the store; the arguments are those of `alcove.connect`."""
         if isinstance(at, str) and at.lower().startswith(SCHEMES):
@@ -122,7 +123,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
             client = server.httpx.AsyncClient(**server.options)
             self.transport = AsyncHttpTransport(server, client, Awaiting(), named(user))
         else:
-            store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker)
+            store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
             store = store if user is None else store.as_user(user)
             self.transport = ThreadTransport(store.transport.services, store.principal)
 

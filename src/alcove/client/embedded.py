@@ -13,23 +13,26 @@ from typing import Any, Self
 from alcove.api.operation import Operation
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
-from alcove.core.addresses import is_database, placed
+from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.core.settings import Settings
+from alcove.core.settings import Settings, variable
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
+from alcove.engine.meanings import MakeMeanings
+from alcove.engine.valkey import Valkey
 from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
-from alcove.search.indexer import Indexer
+from alcove.search.indexer import Indexer, meanings_for
 from alcove.search.reranker import Reranker, reranker_for
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration
 from alcove.store.field_values import FieldValues
 from alcove.store.memories import Memories
+from alcove.store.session_store import SessionStore
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
@@ -91,8 +94,14 @@ class Alcove(Store):
         observer: Observer | None = None,
         embedder: str | Embedder | None = "minilm",
         reranker: str | Reranker | None = None,
+        vectors: str | MakeMeanings | None = None,
     ) -> None:
         place, path = _checked_place(at)
+        if vectors and isinstance(place, Path):
+            raise InvalidRequest("vectors", "to be left out: they are where the store is, in its file")
+        beside = (
+            meanings_for(vectors, key=variable("ALCOVE_QDRANT_KEY")) if isinstance(vectors, str) else vectors
+        )
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
         again = reranker_for(reranker) if isinstance(reranker, str) else reranker
         settings = settings or Settings()
@@ -104,9 +113,14 @@ class Alcove(Store):
             busy_timeout=settings.busy_timeout,
             on_create=provider.create,
             observer=observer,
+            meanings=beside,
         )
         try:
             vault = Vault(engine, provider)
+            if engine.admin.is_half_a_copy():
+                shown = without_password(str(place))
+                raise StoreError(f"{shown} is a copy that was broken off: run `alcove migrate` again")
+            valkey = Valkey(settings.session_store) if settings.session_store else None
         except BaseException:
             engine.close()
             raise
@@ -116,13 +130,17 @@ class Alcove(Store):
         if model and settings.indexing_interval:
             interval, batch = settings.indexing_interval, settings.indexing_batch
             indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
+            if engine.index.meanings:
+                engine.index.meanings.start(interval)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
                 engine.when_told(indexer.look)
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
+        sessions = SessionStore(valkey, engine, vault, observer or Observer()) if valkey else None
         parts = Parts(
-            engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues()
-        )
+            engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues(),
+            sessions,
+        )  # fmt: skip
         store = OpenStore(parts, settings, again)
         services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
         self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)

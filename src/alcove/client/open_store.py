@@ -62,7 +62,6 @@ class OpenStore:
         templates = engine.admin.private_rooms
         admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
         self._settings = settings
-        self._clock = clock
         self._agents: dict[tuple[Path | bytes | None, LLM | None], Agents] = {}
         self._opening = threading.Lock()
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
@@ -105,7 +104,7 @@ class OpenStore:
 
         With `wait_for_index` it returns when they can be found by meaning, too.
         """
-        importer = Importer(self.memories, lambda: principal, self._clock)
+        importer = Importer(self.memories, lambda: principal)
         for bundle in importer.lines.all_of(lines):
             importer.take(bundle)
             for pause in importer.index_pauses() if wait_for_index else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _DATABASES = ("postgresql://", "postgres://")
 
@@ -16,8 +16,8 @@ def is_database(at: object) -> bool:
 
 
 def without_password(address: str) -> str:
-    """An address that can be shown; a place without one stays as it is."""
-    return re.sub(r"(?<=//)[^@/]*@", "", address.partition("?")[0]) if is_database(address) else address
+    """An address that can be shown; the path of a file stays as it is."""
+    return re.sub(r"(?<=//)[^/]*@", "", address.partition("?")[0]) if "://" in address else address
 
 
 def placed(at: str | Path) -> tuple[Path | str, Path]:
@@ -30,4 +30,13 @@ def placed(at: str | Path) -> tuple[Path | str, Path]:
 def state_of(address: str, folder: Path) -> Path:
     """Beside which path of a folder the key and the ledger of a database lie."""
     parts = urlsplit(address)
-    return folder / f"{parts.hostname or 'localhost'}-{parts.path.strip('/') or 'postgres'}"
+    name = parts.path.strip("/") or "postgres"
+    schema = re.search(r"search_path=\"?(\w+)", unquote(parts.query))  # several stores in one database
+    own = f"-{schema[1]}" if schema and schema[1] != "public" else ""
+    return folder / f"{server_of(address).replace(':', '-')}-{name}{own}"
+
+
+def server_of(address: str) -> str:
+    """The host of a database, with its port where that is not the usual one; there may be several of them."""
+    hosts = urlsplit(address).netloc.rpartition("@")[2].lower()
+    return re.sub(r":5432(?=,|$)", "", hosts) or "localhost"

@@ -96,9 +96,20 @@ class Settings(AdjustableSettings):
     )
     search_memory_texts: int = setting(
         20_000,
-        "Texts of a subtree up to which it is searched in memory; above, PostgreSQL finds candidates.",
+        "Texts of a subtree up to which all of it is searched in memory; above, candidates are found first.",
         most=10**9,
     )
+
+    session_store: str | None = setting(
+        None,
+        "redis://, rediss:// or valkey://HOST:PORT, with ?cluster=true for a cluster: a fast copy of recent "
+        "conversations, and rate limits for all nodes together.",
+    )
+
+    def __post_init__(self) -> None:
+        AdjustableSettings.__post_init__(self)
+        if not re.match("(redis|rediss|valkey)://.", str(self.session_store or "redis://-")):
+            raise InvalidRequest("session_store", "redis://HOST:PORT, rediss:// or valkey://")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.engine.database import Connection, Database, Value
+from alcove.engine.meanings import Meanings
 from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.admin_records import ApiKey, Root
@@ -27,6 +28,11 @@ class Administration:
         self._clock = clock
         self.version: Callable[[], int] = partial(db.mark, "documents")
         """The version of the newest document; asked before every decision, so it must be quick."""
+
+    def is_half_a_copy(self) -> bool:
+        """Whether a copy into it has begun and not ended: `upkeep/migration.py`."""
+        ((_, copied_as),) = self._db.fetch("copy_marks")
+        return bool(copied_as == 0)
 
     # The audit log
 
@@ -110,9 +116,10 @@ class Erasure:
     `until` is a position, so that a restored backup keeps what came after a wipe.
     """
 
-    def __init__(self, db: Database, clock: Clock) -> None:
+    def __init__(self, db: Database, clock: Clock, meanings: Meanings | None) -> None:
         self._db = db
         self._clock = clock
+        self._meanings = meanings
         self._scrubbing = threading.Lock()
 
     def wipe(
@@ -178,6 +185,8 @@ class Erasure:
             wanted = self.wipes()
             if self.scrubbed() >= (wanted if generation is None else generation):
                 return True
+            if self._meanings and not self._meanings.removed():
+                return False
             if not self._db.rebuild():
                 return False
             self._db.change("set_mark", wanted, "scrubbed")

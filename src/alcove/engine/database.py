@@ -72,15 +72,22 @@ class Database(ABC):
     """Whether it finds the likeliest texts of a subtree by itself, with the statements of `Candidates`."""
     candidates_missing: str | None = None
     """What it lacks for that, where it could otherwise."""
+    keeps_digests = False
+    """Whether it keeps what a subtree is searched by that is too large to hold: see `Digests`."""
     far = False
     """Whether an answer is a journey to a server, so that what will be asked is best asked at once."""
 
     @abstractmethod
-    def write(self, *, undo: bool = False, durable: bool = True) -> AbstractContextManager[Connection]:
+    def write(
+        self, *, undo: bool = False, durable: bool = True, in_turn: bool = True
+    ) -> AbstractContextManager[Connection]:
         """One write transaction, when its turn comes; with `undo` it is as if it had never been.
 
+        Its statements may be sent together: an answer is waited for where it is read, or else at the commit.
         One that is not `durable` does not wait for the disk: a power failure may undo it, as a whole, until
         the next durable one is committed. That is for what can be made again, and it orders nothing anew.
+        One that is not `in_turn` goes on beside others, where the database can: it numbers nothing, and locks
+        the rows that it takes.
         """
 
     @abstractmethod
@@ -127,11 +134,6 @@ class Database(ABC):
     def when_told(self, call: Callable[[], None]) -> bool:
         """Has something called soon after each commit of anybody; False where one has to look for oneself."""
         return False
-
-    def write_together(self) -> AbstractContextManager[Connection]:
-        """A write transaction whose statements may be sent together: each is waited for where its answer is
-        read, or else at the commit. How many rows they changed is not told."""
-        return self.write()
 
     def change(self, name: str, *params: Value) -> int:
         """Runs a statement by its name in a transaction of its own; how many rows it changed."""

@@ -22,6 +22,7 @@ from alcove.engine.commit import CommitQueue, Observer, Submission
 from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
+from alcove.engine.meanings import MakeMeanings
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.version_log import Live, Transaction
@@ -42,18 +43,22 @@ class Engine(file_copy.DataKeys):
         busy_timeout: float,
         on_create: Callable[[], None],
         observer: Observer | None = None,
+        meanings: MakeMeanings | None = None,
     ) -> None:
-        """`at`: the path of a file, or the address of a PostgreSQL database."""
+        """`at`: the path of a file, or the address of a PostgreSQL database.
+
+        `meanings`: makes what finds texts by meaning, if it is not the database's own way.
+        """
         self._db, self.locks = _opened(at, busy_timeout, on_create)
         self.clock = clock = self._db.clock if clock is system_clock else clock
         """The one given, or the one that all who have the store open share."""
-        self.when_told = self._db.when_told
+        self.when_told, self.far = self._db.when_told, self._db.far
         self._fetch = self._db.fetch
-        self.index = SearchIndex(self._db)
+        self.index = SearchIndex(self._db, meanings(self._db, self.locks) if meanings else None)
         self.admin = Administration(self._db, clock)
-        self.erasure = Erasure(self._db, clock)
+        self.erasure = Erasure(self._db, clock, self.index.meanings)
         self._observer = observer or Observer()
-        self.submit = CommitQueue(self._commit, self._observer).submit
+        self.submit = CommitQueue(self._commit, self._observer, far=self.far).submit
 
     @property
     def database(self) -> Database:
@@ -61,6 +66,8 @@ class Engine(file_copy.DataKeys):
         return self._db
 
     def close(self) -> None:
+        if self.index.meanings:
+            self.index.meanings.close()
         self.locks.close()
         self._db.close()
 
@@ -68,8 +75,8 @@ class Engine(file_copy.DataKeys):
 
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
-        with self._db.write_together() as db:
-            ahead = [each for submission in batch for each in submission.operations] if self._db.far else ()
+        with self._db.write() as db:
+            ahead = [each for submission in batch for each in submission.operations] if self.far else ()
             transaction, outcomes = Transaction(db, self.clock, ahead), list[rows.Outcome | Exception]()
             for submission in batch:
                 try:
@@ -92,6 +99,11 @@ class Engine(file_copy.DataKeys):
         """The version of the newest document, and what is at a key."""
         (found,) = self._fetch("read", ns, key, now)
         return found[0], None if found[1] is None else Row._make(found[1:])
+
+    def fingerprint(self, ns: bytes, *others: bytes, now: int) -> rows.Fingerprint:
+        """By what a copy is known to be as new: of a namespace, and of two `others`, each two arguments."""
+        (found,) = self._fetch("fingerprint", ns, now, *others)
+        return rows.Fingerprint._make(found)
 
     def scan(
         self, scope: Scope, *, now: int, at: int | None = None, ruled_out: RuledOut | None = None
@@ -155,6 +167,31 @@ class Engine(file_copy.DataKeys):
         where = self._db.where(scope, params)
         ((found,),) = self._db.stream("count", params, where=where)
         return int(found)
+
+    def counts(self, scope: Scope, *, now: int) -> Iterator[tuple[bytes, int]]:
+        """How much is in each namespace of a scope, in order."""
+        params: Params = [scope.low, scope.high, now]
+        where = self._db.where(scope, params)
+        return ((ns, count) for ns, count in self._db.stream("counts", params, where=where))
+
+    def newest(
+        self, scope: Scope, *, now: int, before: int = FOR_EVER, embedder: str = ""
+    ) -> Iterator[tuple[Row, bytes | None]]:
+        """What was written last comes first, each with its vectors by an embedder."""
+        params: Params = [embedder, scope.low, scope.high, now, before]
+        where = self._db.where(scope, params)
+        every = self._db.stream("scan_newest", params, where=where)
+        return ((Row._make(each[:-1]), each[-1]) for each in every)
+
+    def activity(
+        self, scope: Scope, *, since: int, rooms: int
+    ) -> tuple[list[tuple[int, Kind, int]], list[tuple[bytes, int, int]]]:
+        """How often what happened on each day; and by how much the rooms grew in which most did."""
+        params: Params = [scope.low, scope.high, since]
+        where = self._db.where(scope, params)
+        events = [(day, kind, n) for day, kind, n in self._db.stream("activity", params, where=where)]
+        grown = self._db.stream("growth", [*params, rooms], where=where)
+        return events, [(ns, day, by) for ns, day, by in grown]
 
     def last_seq(self) -> int:
         ((last,),) = self._fetch("last_seq")

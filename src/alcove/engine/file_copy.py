@@ -58,6 +58,16 @@ def _finish(target: apsw.Connection, summary: Summary) -> None:
         target.execute(SQL["set_mark"], (summary.wipes, "scrubbed"))
 
 
+def without_log(path: Path) -> None:
+    """Makes a file that nobody has open one without a log beside it, whoever reads it."""
+    with explained(path):
+        db = apsw.Connection(os.fspath(path))
+        try:
+            _set(db, "PRAGMA journal_mode = DELETE")
+        finally:
+            db.close()
+
+
 def _set(db: apsw.Connection, script: str) -> None:
     """Runs all of a script; `execute` alone stops at the first statement that answers with a row."""
     db.execute(script).fetchall()

@@ -13,6 +13,8 @@ from alcove.core.namespace import Namespace
 from alcove.engine import rows
 from alcove.engine.candidates import Candidates
 from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.digests import Digests
+from alcove.engine.meanings import Meanings, Windows
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
 from alcove.store.admin_records import ParkedItem
 from alcove.store.filters import Filter, Params
@@ -34,10 +36,15 @@ class SearchIndex:
     that keeps its vectors, so that one whose vectors are lost is in the queue again.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, meanings: Meanings | None = None) -> None:
+        """`meanings`: what finds texts by meaning, if it is not the database's own way."""
         self._db = db
-        self.candidates = Candidates(db) if db.finds_candidates else None
-        self.candidates_missing = db.candidates_missing
+        could = db.finds_candidates or db.candidates_missing
+        self.meanings = meanings or (Windows(db) if could else None)
+        self.candidates: Candidates | None = Digests(db) if db.keeps_digests else None
+        if self.meanings and (db.finds_candidates or self.meanings.beside):
+            self.candidates = Candidates(db, self.meanings)
+        self.candidates_missing = None if self.candidates else db.candidates_missing
 
     # The queue
 
@@ -46,11 +53,16 @@ class SearchIndex:
 
         At most `limit`, and of `size` bytes in all unless the first is larger.
         """
-        with self._db.write(durable=False) as db:
+        with self._db.write(durable=False, in_turn=False) as db:
             db.run("reach")
             texts = _texts(db.run("next_in_line", (now, limit, size)).get)
             db.run("claim", (until, json.dumps([text.seq for text in texts])))
             return texts
+
+    def renew(self, seqs: Sequence[int], until: int, later: int) -> None:
+        """Claims texts for longer that were claimed until a moment, and that nobody has claimed since."""
+        with self._db.write(durable=False, in_turn=False) as db:
+            db.run("renew", (later, until, json.dumps(seqs)))
 
     def next_due(self) -> int | None:
         """When the next text may be claimed."""

@@ -37,14 +37,15 @@ STATEMENTS = {
     for name, statement in dialect(
         "postgres.sql",
         "candidates.sql",
-        reached="(SELECT last_value FROM versions_seq_seq)",
+        "vector_store.sql",
+        reached="(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM versions_seq_seq)",
         numbers="SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(? AS JSON))",
     ).items()
 }
 
 
 @lru_cache(1024)
-def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+def numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
     """A statement with `$1`, `$2`, … for its parameters, and their names if they have any."""
     names: list[str] = []
     highest = 0
@@ -59,7 +60,7 @@ def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
         highest = max(highest, place)
         return f"${place}"
 
-    return _PLACEHOLDER.sub(number, statement), tuple(names)
+    return _PLACEHOLDER.sub(number, statement).encode(), tuple(names)
 
 
 def where(scope: Scope, params: Params) -> str:
@@ -103,7 +104,7 @@ def _test(test: FieldTest, params: Params) -> str:
         case Exists(wanted):
             return str(wanted)
         case OneOf(choices):
-            known = json.dumps(choices)
+            known = json.dumps(choices, ensure_ascii=False)  # spelled as the texts that are kept
             params += [known, known]
             among = "IN (SELECT value FROM jsonb_array_elements(CAST(? AS JSONB)))"
             member = f"EXISTS (SELECT 1 FROM jsonb_array_elements(f.value) e WHERE e.value {among})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -17,21 +17,22 @@ from psycopg.pq import TransactionStatus
 from alcove.core.errors import Unavailable
 
 Raw = psycopg.Connection[tuple[Any, ...]]
+C = TypeVar("C", bound=Raw)
 
 
-class Pool:
+class Pool(Generic[C]):
     """Connections that one user at a time has, the one given back last first; at most so many at once."""
 
-    def __init__(self, connect: Callable[[], Raw], *, most: int, patience: float) -> None:
+    def __init__(self, connect: Callable[[], C], *, most: int, patience: float) -> None:
         """`patience`: the seconds that somebody waits for one where all are in use."""
         self._connect = connect
         self._places = threading.BoundedSemaphore(most)
         self._patience = patience
-        self._idle: list[Raw] = []
+        self._idle: list[C] = []
         self._mutex = threading.Lock()
         self._closed = False
 
-    def take(self) -> Raw:
+    def take(self) -> C:
         """One that is alive, as far as can be told without asking the server."""
         if not self._places.acquire(timeout=self._patience):
             raise Unavailable("the database is busy: every connection to it has been in use for too long")
@@ -45,9 +46,9 @@ class Pool:
             self._places.release()
             raise
 
-    def give(self, connection: Raw) -> None:
+    def give(self, connection: C) -> None:
         """Takes one back; one that broke, or whose user stopped half-way, is closed."""
-        sound = connection.info.transaction_status == TransactionStatus.IDLE
+        sound = connection.pgconn.transaction_status == TransactionStatus.IDLE
         with self._mutex:
             kept = sound and not self._closed
             if kept:
@@ -63,7 +64,7 @@ class Pool:
         while found := self._pop():
             found.close()
 
-    def _pop(self) -> Raw | None:
+    def _pop(self) -> C | None:
         with self._mutex:
             return self._idle.pop() if self._idle else None
 
@@ -77,7 +78,7 @@ def alive(connection: Raw) -> bool:
     return not look.poll(0)
 
 
-def renewed(connection: Raw | None, connect: Callable[[], Raw]) -> Raw:
+def renewed(connection: C | None, connect: Callable[[], C]) -> C:
     """The same connection if it is alive, or another instead."""
     if connection is not None:
         if alive(connection):

@@ -155,6 +155,27 @@ class DataKey(NamedTuple):
     wrapped_by: str
 
 
+class Fingerprint(NamedTuple):
+    """What only the same live rows have: of one namespace, and of two keys elsewhere.
+
+    Versions are numbered as they come, and none comes back. So of two sets of live ones that are as many, the
+    later one has the greater sum, unless they are the same.
+    """
+
+    version: int
+    """Of the newest document."""
+    position: int
+    """Of the last version there is."""
+    state: bytes | None
+    rolling: bytes | None
+    """The ids of what is live at the two keys."""
+    live: int
+    total: int
+    """How many are live in the namespace, and the sum of their numbers."""
+    newest_at: int
+    """When the last of them was written: a restored store numbers again what it lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Which rows a read may touch: a subtree, narrowed by the policy and by the caller's filter."""

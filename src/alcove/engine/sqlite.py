@@ -77,6 +77,8 @@ class Connection(apsw.Connection):
 class SqliteDatabase(Database):
     """The connections to one file."""
 
+    keeps_digests = True
+
     def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self.path = path
         self._turn = threading.Lock()
@@ -96,7 +98,9 @@ class SqliteDatabase(Database):
                 raise
 
     @contextmanager
-    def write(self, *, undo: bool = False, durable: bool = True) -> Iterator[Connection]:
+    def write(
+        self, *, undo: bool = False, durable: bool = True, in_turn: bool = True
+    ) -> Iterator[Connection]:
         with self._turn:
             if self._closed:
                 raise self._no_longer_open()

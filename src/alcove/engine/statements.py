@@ -26,7 +26,7 @@ def load(file: str, **parts: str) -> dict[str, str]:
     return statements
 
 
-_FILES = ("queries", "administration", "people", "erasure", "index", "copying")
+_FILES = ("queries", "administration", "people", "erasure", "index", "searchable", "copying")
 
 
 def dialect(*own: str, **parts: str) -> dict[str, str]:
@@ -42,6 +42,7 @@ def dialect(*own: str, **parts: str) -> dict[str, str]:
 
 
 SQL = dialect(
+    "digests.sql",
     reached="(SELECT seq FROM sqlite_sequence WHERE name = 'versions')",
     numbers="SELECT value FROM json_each(?)",
 )

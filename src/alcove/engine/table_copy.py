@@ -17,6 +17,7 @@ import msgspec
 
 from alcove.core.errors import StoreError
 from alcove.engine.database import Connection, Database
+from alcove.engine.file_copy import without_log
 from alcove.engine.rows import FOR_EVER, Copied, Summary
 from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.tables import TABLES, Key, Table
@@ -92,6 +93,7 @@ def into_file(source: Connection, to: Path) -> Iterator[Copied]:
         with target.write() as db:  # a new file has no byte of who was wiped before
             db.run("set_mark", (db.mark("wipes"), "scrubbed"))
             summary = Summary._make(db.run("summary").fetchall()[0])
+    without_log(to)
     yield Copied(1, 1, summary)
 
 
@@ -157,9 +159,7 @@ def _rows(db: Connection, table: Table, after: Key | None, upto: Key | None, mos
     parts, params = table.between(after, upto)
     found = db.run("rows_of", [*params, most], **parts, fields=table.fields, order=table.order)
     rows = [tuple(row) for row in found.fetchall()]
-    if (
-        "trusted" in table.columns
-    ):  # the one column that is a truth value in one database, and a number in another
+    if "trusted" in table.columns:  # a truth value in one database, and a number in another
         place = table.columns.split().index("trusted")
         rows = [(*row[:place], bool(row[place]), *row[place + 1 :]) for row in rows]
     return rows if table.key else sorted(rows, key=_encoded)

@@ -66,18 +66,17 @@ class Transaction:
         self._db = db
         self._ahead: dict[tuple[bytes, bytes], tuple[int | None, Found]] = {}
         self._numbers: Iterator[int] = iter(())
-        begun = db.run("begin")
         if writes := [each for each in ahead if not isinstance(each, GetRow)]:
-            numbers = db.run("numbers", (len(writes),))
+            begun = db.run("begin_ahead", (len(writes),))
             for each in writes:
                 if not isinstance(each, rows.EvictRow) and (each.ns, each.key) not in self._ahead:
                     data_key = each.data_key if isinstance(each, rows.PutRow) else None
                     asked = db.run("newest", (each.ns, each.key, data_key))
                     self._ahead[each.ns, each.key] = data_key, asked
-            first, last_of_them = numbers.get
-            self._numbers = iter(range(first, last_of_them + 1))
-        found: tuple[int, int | None] = begun.get
-        self.documents, last = found
+            self.documents, last, number = begun.get
+            self._numbers = iter(range(number - len(writes) + 1, number + 1))
+        else:
+            self.documents, last = db.run("begin").get
         self.at = clock() if last is None else max(clock(), last + 1)
 
     def run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:

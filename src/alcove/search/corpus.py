@@ -56,7 +56,7 @@ class Columns(NamedTuple):
     """How telling each turn of a conversation is: a few words more, and no question back; other texts are."""
     sequence: NDArray[np.int64]
     namespace: Rows
-    """A number for each namespace."""
+    """A number for each namespace, or run of it."""
 
     @classmethod
     def of(cls, items: Sequence[Item], lengths: Matrix, numbers: dict[Hashable, int]) -> Columns:
@@ -72,7 +72,9 @@ class Columns(NamedTuple):
             np.array([*moments(items)], dtype=np.float64),
             np.where(turns, telling, np.log1p(LONG)).astype(np.float32),
             np.fromiter((item.sequence for item in items), dtype=np.int64, count=count),
-            _numbered((item.namespace for item in items), numbers),
+            _numbered(
+                ((item.namespace, item.run) if item.run else item.namespace for item in items), numbers
+            ),
         )
 
     @classmethod

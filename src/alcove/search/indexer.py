@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, repeat
 
 import msgspec
@@ -15,8 +15,9 @@ import msgspec
 from alcove.core import heap
 from alcove.core.background import Worker
 from alcove.core.clock import SECOND, Clock
-from alcove.core.errors import AlcoveError
+from alcove.core.errors import AlcoveError, needed_by
 from alcove.engine.index import SearchIndex
+from alcove.engine.meanings import MakeMeanings, Windows
 from alcove.engine.rows import Embedded, TextToIndex
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
@@ -41,8 +42,10 @@ _kept = msgspec.msgpack.Decoder(KeptVectors | tuple[KeptVectors, KeptTokens]).de
 
 MANY = 1000
 """Texts after which it is worth looking for memory that is free."""
-LEASE_SECONDS = 120
+LEASE_SECONDS = 15
 """How long a claim holds; a process that dies with it delays its texts by that much."""
+RENEW_SECONDS = 5.0
+"""After which a claim is renewed, while its texts are embedded."""
 MOST_TRIES = 5
 """Failures of a text's own, while the embedder takes others, after which it is parked."""
 STEP_BYTES = 8 * 1024
@@ -137,19 +140,42 @@ class Indexer(Worker):
         until = now + LEASE_SECONDS * SECOND
         texts = self._index.claim(now=now, until=until, limit=self._batch, size=STEP_BYTES)
         if texts:
-            load_numpy()
-            self._take(texts)
+            with self._renewed([text.seq for text in texts], until):
+                load_numpy()
+                self._take(texts)
         return len(texts)
+
+    @contextmanager
+    def _renewed(self, seqs: Sequence[int], until: int) -> Iterator[None]:
+        """Keeps texts claimed, however long it takes, by a thread that renews the claim."""
+        done = threading.Event()
+
+        def renew() -> None:
+            held = until
+            while not done.wait(RENEW_SECONDS):
+                later = self._clock() + LEASE_SECONDS * SECOND
+                with suppress(AlcoveError):  # until the database is back
+                    self._index.renew(seqs, held, later)
+                    held = later
+
+        renewing = threading.Thread(target=renew, name="alcove-renewing", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            done.set()
+            renewing.join()
 
     def _taken_in(self) -> int:
         """Has the database take in some texts that have vectors, if it finds texts by itself; how many."""
         if (candidates := self._index.candidates) is None:
             return 0
+        if not candidates.behind():
+            candidates.tidy()
+            return 0
         from alcove.search.large_subtrees import made  # noqa: PLC0415  numpy, which a store can do without
 
-        if not (taken := candidates.take_in(made)):
-            candidates.put_in_order()
-        return taken
+        return candidates.take_in(made)
 
     def _take(self, texts: Sequence[TextToIndex], *, probed: bool = False) -> None:
         """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""
@@ -201,6 +227,22 @@ class Indexer(Worker):
         if words != self._told:
             log.warning("indexing: %s", words)
             self._told = words
+
+
+def meanings_for(spec: str | None, *, key: str | None = None) -> MakeMeanings | None:
+    """What an operator named to find texts by meaning in a database: `pgvector`, or `qdrant://HOST:PORT`.
+
+    None where they named nothing: then it stays as it is. Nothing is called before the store is open.
+    """
+    if spec is None:
+        return None
+    if spec == "pgvector":
+        return lambda db, _: Windows(db, chosen=True)
+    with needed_by("qdrant://", extra="qdrant"):
+        from alcove.engine.qdrant import Qdrant  # noqa: PLC0415  for who has one
+        from alcove.engine.vector_store import VectorStore  # noqa: PLC0415
+    points = Qdrant(spec, key)
+    return lambda db, locks: VectorStore(db, locks, points, windows)
 
 
 def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
@@ -306,6 +348,11 @@ def kept(body: bytes) -> tuple[KeptVectors, KeptTokens]:
     """Vectors as they were kept, and what was kept of the tokens."""
     found = _kept(body)
     return found if isinstance(found, tuple) else (found, {})
+
+
+def windows(body: bytes) -> list[bytes]:
+    """The vectors of a text's windows, of all its fields."""
+    return [row for rows in kept(body)[0].values() for row in rows]
 
 
 def joined(bodies: Iterable[bytes]) -> bytes:

@@ -1,16 +1,18 @@
 """Subtrees too large to hold in memory: the database finds candidates, and the same ranking orders them.
 
-Words are weighed, and vectors centred, by a sample of the subtree that is held. Neighbours in the order of
-writing do not count here: most of them are not among the candidates.
+Words are weighed, and vectors centred, by a sample of the subtree that is held. Where the order of writing
+means something, the neighbours of the best candidates are candidates, too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,24 +20,30 @@ import numpy as np
 
 from alcove.core.records import Mode
 from alcove.engine.candidates import Asked, Candidates, Made
+from alcove.engine.meanings import Nearest
 from alcove.engine.rows import IndexState, Scope, Text
-from alcove.search.corpus import Corpus, Mask
-from alcove.search.embedders import Matrix
-from alcove.search.indexer import kept
+from alcove.search.corpus import FARTHEST, Corpus, Mask
+from alcove.search.indexer import windows
 from alcove.search.matching import RELATED
-from alcove.search.ranking import DEFAULT
-from alcove.search.terms import Item, Question
+from alcove.search.ranking import DEFAULT, TURN, rank
+from alcove.search.terms import Item, Question, documents
 from alcove.search.words import STOP_WORDS, term_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAMPLE = 2000
+SAMPLE = 1000
 """Texts by which words are weighed."""
-FEWEST, MOST = 200, 2000
+FEWEST, MOST = 64, 2000
 """Candidates that meaning, and that words, bring."""
-MOST_KEYED = 5000
+MOST_KEYED = 1000
 """Texts, by the sample, that the words by which candidates are looked for are in, all together."""
+CENTRES = 40
+"""The best candidates, whose neighbours are candidates too."""
+LONG = 3 * TURN
+"""Terms of a text that hardly needs its neighbours to be understood."""
+MOST_NUMBERED, NUMBERED_BYTES = 5000, 500
+"""Candidates whose terms are kept for the next search, and about what those of one take."""
 REMEMBERED = 20_000
 """Terms whose numbers are kept."""
 _fields = msgspec.json.Decoder(dict[str, str]).decode
@@ -51,6 +59,14 @@ class Wanted(NamedTuple):
     seqs: Sequence[int] | None = None
 
 
+class Part(NamedTuple):
+    """Some of what is searched, and its rows that may be found; `degraded` says why some may be missing."""
+
+    corpus: Corpus
+    mask: Mask
+    degraded: str | None = None
+
+
 class LargeSubtree:
     """A part of the store of which only a sample is held, for all who see the same of it.
 
@@ -62,17 +78,23 @@ class LargeSubtree:
         self.scope = scope
         self._candidates = candidates
         self._embedder = embedder
-        self._sample = Corpus.of(())
+        self._taken: tuple[Corpus, dict[int, array[int]]] = (Corpus.of(()), {})
+        """The sample, and the terms of candidates of late, by version: they go with it."""
         self._texts = 0
         self._state: IndexState | None = None
+        self._sampling = threading.Lock()
 
     @property
     def bytes(self) -> int:
-        return self._sample.bytes
+        return self._sample.bytes + NUMBERED_BYTES * len(self._taken[1])
+
+    @property
+    def _sample(self) -> Corpus:
+        return self._taken[0]
 
     def visible(
         self, wanted: Wanted, state: IndexState, item: Callable[[Text], Item], asked: Scope, *, now: int
-    ) -> tuple[Corpus, Mask] | None:
+    ) -> Part | None:
         """Candidates of a scope, `asked`, that lies in this one, and their rows; others are of the sample.
 
         None where the database cannot find them yet, or not as many as are wanted.
@@ -80,30 +102,79 @@ class LargeSubtree:
         missing = self._candidates.missing(asked, self._embedder)
         if missing is None or wanted.most > MOST:
             return None
-        self._sampled(state, item)
+        with self._sampling:  # who comes meanwhile waits, and has it then
+            self._sampled(state, item)
         seqs = {*missing} if wanted.seqs is None else {*wanted.seqs}
-        if wanted.question:
-            seqs |= self._candidates.find(asked, self._asked(wanted.question, wanted), now=now)
-        found = [*map(item, self._candidates.texts(asked, self._embedder, [*seqs], now=now))]
-        corpus = self._sample.changed(add=found) or Corpus.of(found)
-        mask = np.isin(corpus.columns.sequence, [each.sequence for each in found]) & corpus.columns.live
-        return replace(corpus, order_matters=False), mask
+        degraded = None
+        if question := wanted.question:
+            how = self._asked(question, wanted.mode, wanted.most)
+            found, degraded = self._find(asked, how, now=now)
+            if degraded and wanted.mode == "semantic":  # what words find is ranked by meaning all the same
+                how = self._asked(question, "keyword", wanted.most)
+                found |= self._find(asked, how, now=now).seqs
+            seqs |= found
+
+        def read(these: Iterable[int]) -> list[Item]:
+            return [*map(item, self._candidates.texts(asked, self._embedder, [*these], now=now))]
+
+        items = read(seqs)
+        corpus, mask = self._with(items, {})
+        if question and wanted.mode != "semantic" and self._in_order:
+            cheap = replace(question, tokens=None)
+            best = rank(corpus, cheap, limit=CENTRES, mask=mask, mode=wanted.mode)
+            around = self._candidates.around([hit.id for hit in best if isinstance(hit.id, int)], FARTHEST)
+            items += read({*chain.from_iterable(around.values())} - {each.sequence for each in items})
+            corpus, mask = self._with(items, _runs(around, items))
+        return Part(corpus, mask, degraded)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether neighbours count, by the sample."""
+        return self._sample.order_matters and self._sample.postings.average < LONG
+
+    def _with(self, items: Sequence[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
+        """The sample with candidates, of which some lie beside each other, and which rows those are."""
+        sample, numbers = self._taken
+        known = {each.sequence: its for each in items if (its := numbers.get(each.sequence)) is not None}
+        new = [each for each in items if each.sequence not in known]
+        for each, found in zip(new, documents(new, sample.groups), strict=True):
+            known[each.sequence] = array("q", found)
+        if len(numbers) + len(new) > MOST_NUMBERED:
+            numbers.clear()
+        numbers.update(known)
+        apart = [
+            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=known[each.sequence])
+            for each in items
+        ]
+        corpus = sample.changed(add=apart) or Corpus.of(items)
+        mask = np.isin(corpus.columns.sequence, [each.sequence for each in items]) & corpus.columns.live
+        return corpus, mask
 
     def _sampled(self, state: IndexState, item: Callable[[Text], Item]) -> None:
         """Takes the sample anew, if it is of another time."""
         known = self._state
         if known and known[3:] == state[3:] and state.seq - known.seq < max(self._texts // 4, 1):
             return
-        texts, self._texts = self._candidates.sample(self.scope, self._embedder, SAMPLE)
+        runs, self._texts = self._some()
+        texts = self._candidates.texts(self.scope, self._embedder, [*runs], now=0)
+        found = Corpus.of(item(text)._replace(run=runs[text.seq]) for text in texts)
         # Candidates are added to it without it ever being built anew.
-        self._sample = replace(Corpus.of(map(item, texts)), built=2**62)
+        self._taken = replace(found, built=2**62), {}
         self._state = state
 
-    def _asked(self, question: Question, wanted: Wanted) -> Asked:
+    def _some(self) -> tuple[dict[int, int], int]:
+        """A sample, each text with its run, and how many texts there are."""
+        return self._candidates.sample(self.scope, SAMPLE)
+
+    def _find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
+        """The likeliest texts of a scope."""
+        return self._candidates.find(scope, asked, now=now)
+
+    def _asked(self, question: Question, mode: Mode, most: int) -> Asked:
         """A question as the database is asked it."""
-        vector = None if wanted.mode == "keyword" or question.vector is None else spelled(question.vector)
-        most = min(max(2 * wanted.most, FEWEST), MOST)
-        if wanted.mode == "semantic":
+        vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
+        most = min(max(2 * most, FEWEST), MOST)
+        if mode == "semantic":
             return Asked(most, vector, (), {})
         postings, weights, counts = self._sample.postings, dict[int, float](), dict[int, int]()
         share = max(self._texts, 1) / max(len(self._sample), 1)
@@ -122,6 +193,19 @@ class LargeSubtree:
         return Asked(most, vector, keys, weights)
 
 
+def _runs(around: Mapping[int, Sequence[int]], items: Sequence[Item]) -> dict[int, int]:
+    """The run of each text that lies beside others: stretches around several are one where they meet."""
+    places = {each.sequence: each.namespace for each in items}
+    stretches = sorted((str(places[seq]), sorted([seq, *near])) for seq, near in around.items())
+    found: dict[int, int] = {}
+    last, end = "", 0
+    for place, stretch in stretches:
+        run = found[end] if place == last and stretch[0] <= end else -stretch[0]
+        found.update(dict.fromkeys(stretch, run))
+        last, end = place, max(stretch[-1], end if place == last else 0)
+    return found
+
+
 def _terms(question: Question) -> Iterator[tuple[str, float]]:
     """A question's terms in every language, and those of words like its own, with what each counts."""
     forms = question.forms(STOP_WORDS)
@@ -136,13 +220,7 @@ def term_number(term: str) -> int:
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), signed=True)
 
 
-def spelled(vector: Matrix) -> str:
-    """A vector as pgvector reads it, as precisely as half precision is."""
-    return f"[{','.join(map('{:.5g}'.format, vector.tolist()))}]"
-
-
 def made(index_text: str, body: bytes) -> Made:
     """What a database finds a text by."""
     terms = {term_number(term) for text in _fields(index_text).values() for term in term_counts(text)}
-    rows = (row for its in kept(body)[0].values() for row in its)
-    return [*terms], [spelled(np.frombuffer(row, dtype=np.float32)) for row in rows]
+    return [*terms], [np.frombuffer(row, dtype=np.float32).tolist() for row in windows(body)]

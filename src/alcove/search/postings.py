@@ -98,11 +98,15 @@ class Postings:
         for document in documents:
             every += document
             ends.append(len(every))
-        terms = np.array(every, dtype=np.int64)
         rows = np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends))
+        return cls.of_pairs(np.array(every, dtype=np.int64), rows, len(ends) - 1)
+
+    @classmethod
+    def of_pairs(cls, terms: NDArray[np.int64], rows: Rows, count: int) -> Postings:
+        """The same, from the numbers and the row of each, of so many; those of a term in the rows' order."""
         some = terms != 0
         terms, rows = terms[some], rows[some]
-        lengths = np.bincount(rows, terms & 1 == 0, len(ends) - 1).astype(np.float32)
+        lengths = np.bincount(rows, terms & 1 == 0, count).astype(np.float32)
         return cls([_Block.of(terms, rows, np.ones(len(terms), dtype=np.float32))], lengths)
 
     @classmethod
@@ -140,7 +144,10 @@ class Postings:
 
     def held(self, term: Term) -> PostingList:
         """The rows that hold a term, and how often each does."""
-        its = number(term)
+        return self.numbered(number(term))
+
+    def numbered(self, its: int) -> PostingList:
+        """The same for a term by its number."""
         lists = [found for block in self._blocks if (found := block.held(its))]
         if not lists:
             return _NONE

@@ -115,11 +115,13 @@ class Searcher:
         for _ in range(MOST_ATTEMPTS):
             parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=wanted)
             corpus: AnyCorpus
-            corpus, mask = parts[0]
+            corpus, mask, _ = parts[0]
             if len(parts) > 1:
-                corpus = JoinedCorpus([each for each, _ in parts])
-                mask = np.concatenate([each for _, each in parts])
-            result = self._answer(scope, corpus, mask, question, how)
+                corpus = JoinedCorpus([part.corpus for part in parts])
+                mask = np.concatenate([part.mask for part in parts])
+            told = next((part.degraded for part in parts if part.degraded), None)
+            asked = replace(question, degraded=told) if told and not question.degraded else question
+            result = self._answer(scope, corpus, mask, asked, how)
             if result.complete:
                 break
         return result
@@ -139,7 +141,7 @@ class Searcher:
         now, these = self._clock(), Wanted(seqs=[*texts])
         live = self._subtrees.of(everything, self._name, lambda _: True, now=now, wanted=these)
         items = {seq: item(text) for seq, text in texts.items()}
-        for corpus, _ in live:
+        for corpus, *_ in live:
             for seq in items.keys() & corpus.rows.keys():
                 if len(known := corpus.vectors.at(corpus.rows[seq])):
                     items[seq] = items[seq]._replace(vectors={"": known})
@@ -235,7 +237,7 @@ class Searcher:
     def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
         """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
         parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=Wanted())
-        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask in parts)
+        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask, _ in parts)
         return [int(seq) for seqs in bare for seq in seqs]
 
     def _calibration(self, question: Question) -> Calibration | None:

@@ -20,8 +20,9 @@ from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
 from alcove.search.corpus import Corpus, Mask
+from alcove.search.digested_subtrees import of_size
 from alcove.search.indexer import kept
-from alcove.search.large_subtrees import LargeSubtree, Wanted
+from alcove.search.large_subtrees import LargeSubtree, Part, Wanted
 from alcove.search.terms import NO_TOKENS, NO_VECTORS, Item
 from alcove.store.filters import Filter
 
@@ -176,9 +177,7 @@ class Subtrees:
         """What is held, by the user whose it is; None for what is nobody's."""
         self._mutex = threading.Lock()
 
-    def of(
-        self, scope: Scope, embedder: str, fits: Fits, *, now: int, wanted: Wanted
-    ) -> list[tuple[Corpus, Mask]]:
+    def of(self, scope: Scope, embedder: str, fits: Fits, *, now: int, wanted: Wanted) -> list[Part]:
         """The subtrees that make up a scope, as they are now, and the rows that the scope's filter lets pass.
 
         Those that are empty are left out, unless all are. Of one that is too large to hold, there is what
@@ -188,7 +187,7 @@ class Subtrees:
         for subtree in map(self._subtree, self._parts(scope)):
             try:
                 part = self._of_large(subtree, scope.filter, embedder, fits, wanted, now=now)
-                found.append(part or subtree.visible(embedder, scope.filter, fits, now=now, most=most))
+                found.append(part or Part(*subtree.visible(embedder, scope.filter, fits, now=now, most=most)))
                 if self._weigh(subtree) > self._most_bytes:
                     raise SubtreeTooLarge
             except SubtreeTooLarge:
@@ -196,11 +195,11 @@ class Subtrees:
                 megabytes = self._most_bytes >> 20
                 told = f"less to search at once: it takes more than the {megabytes} MB of `search_memory_mb`"
                 raise InvalidRequest("namespace_prefix", told) from None
-        return [part for part in found if len(part[0])] or found[:1]
+        return [part for part in found if len(part.corpus)] or found[:1]
 
     def _of_large(
         self, subtree: Subtree, filter: Filter, embedder: str, fits: Fits, wanted: Wanted, *, now: int
-    ) -> tuple[Corpus, Mask] | None:
+    ) -> Part | None:
         """What is wanted of a subtree that is too large to hold; None where it is to be held after all.
 
         That is where the database cannot find candidates, or where hardly any of them fit a filter on which
@@ -212,7 +211,7 @@ class Subtrees:
         state, before = self._index.state(), subtree.measured
         if before is None or state[3:] != before[3:] or state.seq - before.seq > self._most_texts // 4:
             count = candidates.count(subtree.scope, self._most_texts + 1)
-            large = subtree.large or LargeSubtree(subtree.scope, candidates, embedder)
+            large = subtree.large or of_size(subtree.scope, candidates, embedder)
             subtree.large = large if count > self._most_texts else None
             subtree.measured = state
         if subtree.large is None:
@@ -221,15 +220,15 @@ class Subtrees:
         part = subtree.large.visible(wanted, state, item, asked, now=now)
         if part is None:
             return None
-        corpus, mask = part
+        corpus, mask, _ = part
         if filter.conditions:
             seqs = corpus.columns.sequence[mask].tolist()
             fitting = [row.seq for row in self._index.found(asked, seqs, now=now) if fits(row)]
             if len(fitting) < min(len(seqs), wanted.most):
                 return None
-            mask = mask & np.isin(corpus.columns.sequence, fitting)
+            part = part._replace(mask=mask & np.isin(corpus.columns.sequence, fitting))
         subtree.let_go()
-        return corpus, mask
+        return part
 
     def _parts(self, scope: Scope) -> list[Scope]:
         """A scope as subtrees that others can share."""

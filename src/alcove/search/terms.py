@@ -71,6 +71,10 @@ class Item(NamedTuple):
     """When it was written, in seconds since 1970."""
     tokens: Mapping[str, bytes] = NO_TOKENS
     """By field, what is kept of a short text's tokens."""
+    numbers: Sequence[int] | None = None
+    """Those of its terms, where they are known: see `documents`."""
+    run: int = 0
+    """Where some of a namespace are missing: those of one run lie beside each other, others do not."""
 
     @property
     def dimensions(self) -> int:
@@ -79,6 +83,11 @@ class Item(NamedTuple):
             for row in rows:
                 return memoryview(row).nbytes // 4
         return 0
+
+    @property
+    def place(self) -> Hashable:
+        """Where its neighbours are."""
+        return (self.namespace, self.run) if self.run else self.namespace
 
     @property
     def longest(self) -> str:
@@ -110,7 +119,7 @@ def term_numbers(text: str) -> tuple[list[int], str]:
     return numbers, its  # type: ignore[return-value]  # no None is left
 
 
-def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[list[int]]:
+def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[Sequence[int]]:
     """The numbers of each item's terms, as often as it holds them; 0 stands for none.
 
     Labels, and who says it, are told from the rest.
@@ -121,6 +130,9 @@ def documents(items: Iterable[Item], labels: Collection[str]) -> Iterator[list[i
         return [number((LABEL, each)) for each, n in term_counts(text).items() for _ in range(n)]
 
     for item in items:
+        if item.numbers is not None:
+            yield item.numbers
+            continue
         found: list[int] = []
         for name, text in item.fields.items():
             if name in labels:

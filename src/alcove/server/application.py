@@ -23,7 +23,16 @@ from alcove.core import errors
 from alcove.core.errors import STATUS, AlcoveError
 from alcove.server.auth import Authenticator, on_this_machine
 from alcove.server.config import ServeConfig
-from alcove.server.limits import RateLimiter, Reservations, Shares, ThreadPool, TimeLimit, current_user
+from alcove.server.limits import (
+    RateLimiter,
+    Reservations,
+    Shares,
+    TakeRequest,
+    ThreadPool,
+    TimeLimit,
+    current_user,
+)
+from alcove.server.panel import admit
 from alcove.server.protocol import send_whole
 from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
@@ -58,13 +67,14 @@ class Application:
         lifespan: Any = None,
         watchers: Sequence[Watcher] = (),
         denied: Watcher | None = None,
+        take_request: TakeRequest | None = None,
     ) -> None:
         """An application that serves these resources.
 
         `authenticate` says who calls, and `log` is told of each request that has ended. `threads` parse large
         bodies. `lifespan` is what goes on around the serving, as Starlette takes it. `watchers` are told of
         each request when its answer is ready or will never be, `denied` of those only that were refused for
-        want of permission.
+        want of permission. `take_request` counts requests for all nodes together, where they share that.
         """
         methods: dict[str, dict[str, Resource]] = {}
         for each in resources:
@@ -78,7 +88,7 @@ class Application:
         self._seconds = config.request_seconds
         self._in_time = TimeLimit(config.request_seconds)
         self._most_body_bytes = config.max_body_bytes
-        self._rate = RateLimiter(config.rate_limit) if config.rate_limit else None
+        self._rate = RateLimiter(config.rate_limit, take_request) if config.rate_limit else None
         self._requests = Shares(config.most_in_flight)
         self._lasting = Shares(config.most_in_flight)
         self._bodies = Shares(max(_BODIES * config.max_body_bytes, _LEAST_BODIES_BYTES))
@@ -183,11 +193,12 @@ class Application:
         here = resource.local and scope["client"] and on_this_machine(scope["client"][0], headers)
         if not (resource.open or here):
             held.take(self._requests, None)
+            admit(request)
             principal = request.principal = await self._authenticate(headers)
             held.give_back()
             request.user = principal.user_id
             if self._rate:
-                self._rate.take(principal)
+                await self._rate.take(principal)
             if resource.role:
                 principal.require(resource.role)
             current_user.set(request.user)

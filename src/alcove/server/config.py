@@ -72,6 +72,12 @@ class ServeConfig(Settings, LLMSettings):
         None, "http(s)://HOST/v1/rerank#MODEL, which has the last word on the first 50 hits of a search."
     )
     reranker_key: str | None = setting(None, "Key of the reranker.")
+    vectors: str | None = setting(
+        None,
+        "What finds texts of PostgreSQL by meaning: pgvector, qdrant://HOST:PORT, or qdrants://HOST:PORT "
+        "for TLS; without it what did before, at first pgvector.",
+    )
+    qdrant_key: str | None = setting(None, "API key of Qdrant.")
     model_dir: str | None = setting(None, "Folder with other weights for minilm.")
     tracing: bool = setting(False, "Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "How much is logged.")
@@ -98,7 +104,7 @@ ALIASES = {
 }
 """Other names of options: an older one of ours, and in a file those of other programs."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
-SECRETS = ("jwt_secret", "embedder_key", "reranker_key", "llm_key")
+SECRETS = ("jwt_secret", "embedder_key", "reranker_key", "llm_key", "qdrant_key", "session_store")
 _OPTIONS = {
     each.name: each
     for each in sorted(fields(ServeConfig), key=lambda each: each.name in Settings.__dataclass_fields__)

@@ -18,9 +18,11 @@ from alcove.engine.commit import Submission
 from alcove.store.common import Work
 
 _MOST_BUCKETS = 100_000
+_ASKING_AT_ONCE = 4
 _TIMES_WHAT_IS_FREE = 4
 
 T = TypeVar("T")
+TakeRequest = Callable[[Principal, float], bool | None]
 Step = Submission | float | Work
 """What is to be waited for, a commit or so many seconds; or that much work follows."""
 current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
@@ -71,23 +73,37 @@ class Reservations(list[tuple[Shares, str | None, int]]):
 
 
 class RateLimiter:
-    """A bucket of requests for each principal, filled at the rate; one for each worker process."""
+    """A bucket of requests for each principal, filled at the rate.
 
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
+    All workers and nodes share it where there is a session store; while that is away, each has its own.
+    """
+
+    def __init__(self, per_second: float, shared: TakeRequest | None) -> None:
+        """`shared`: takes one from what is shared; None where that is not to be had now."""
+        self._per_second, self._shared = per_second, shared
+        self._asking = ThreadPoolExecutor(_ASKING_AT_ONCE, thread_name_prefix="alcove-rate")
         self._buckets: dict[tuple[str, str | None], tuple[float, float]] = {}
 
-    def take(self, principal: Principal) -> None:
+    async def take(self, principal: Principal) -> None:
         """Takes one request out of the principal's bucket, or refuses it."""
+        allowed = None
+        if self._shared:
+            asked = partial(self._shared, principal, self._per_second)
+            allowed = await asyncio.get_running_loop().run_in_executor(self._asking, asked)
+        if not (self._take_own(principal) if allowed is None else allowed):
+            raise RateLimited(f"more than {self._per_second:g} requests a second")
+
+    def _take_own(self, principal: Principal) -> bool:
         now, most = time.monotonic(), max(1.0, self._per_second)
         who = principal.user_id, principal.client_id
         left, since = self._buckets.get(who, (most, now))
         left = min(most, left + (now - since) * self._per_second)
         if left < 1:
-            raise RateLimited(f"more than {self._per_second:g} requests a second")
+            return False
         if len(self._buckets) >= _MOST_BUCKETS:
             self._buckets.clear()
         self._buckets[who] = left - 1, now
+        return True
 
 
 class TimeLimit:

@@ -113,6 +113,12 @@ class Metrics(Observer):
         self._writes = histogram("alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES)
         self._failures = counter("alcove_commit_failures", "Commits that the disk refused.")
         self._expirations = counter("alcove_expirations", "Memories whose end a sweep recorded.", ["which"])
+        self._session_store = counter(
+            "alcove_session_store",
+            "Contexts whose beginning the session store had, or the engine had to be read; and what went "
+            "without it because it was away.",
+            ["outcome"],
+        )
         self._in_flight = summed(
             "alcove_requests_in_flight", "Requests that are being answered, this one included."
         )
@@ -129,6 +135,8 @@ class Metrics(Observer):
         """Asked at each scrape for both, since it is the store that knows."""
         for which in ("due", "aged"):  # there from the start: a rate needs a zero to begin at
             self._expirations.labels(which)
+        for outcome in ("hit", "miss", "away"):
+            self._session_store.labels(outcome)
         self._shared = os.environ.get(FOLDER)
         if not self._shared:  # of several processes, it would tell only of the one that is asked
             prometheus.ProcessCollector(registry=own)
@@ -164,6 +172,9 @@ class Metrics(Observer):
 
     def expired(self, memories: int, *, which: str) -> None:
         self._expirations.labels(which).inc(memories)
+
+    def session_store(self, outcome: str) -> None:
+        self._session_store.labels(outcome).inc()
 
     # Of all workers
 

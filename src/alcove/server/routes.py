@@ -30,6 +30,7 @@ CONNECTION = "alcove.connection"
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before it was answered."""
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_FLAGS = {"true": True, "false": False}
 _PREFERS_TO_BE_TOLD = b"return=representation"
 
 
@@ -148,8 +149,8 @@ class Resource:
         """Whether nothing need be sent, because nothing in the body is required."""
         self._decode = msgspec.json.Decoder(self.body or NoQuery).decode
         hints = get_type_hints(self.query)
-        self._lists, self._numbers = (
-            {name for name, hint in hints.items() if _has(kind, hint)} for kind in (list, int)
+        self._lists, self._numbers, self._flags = (
+            {name for name, hint in hints.items() if _has(kind, hint)} for kind in (list, int, bool)
         )
 
     def parse_query(self, raw: bytes) -> Struct:
@@ -171,13 +172,15 @@ class Resource:
         except msgspec.ValidationError as error:
             raise _named(error, "query", self.query) from None
 
-    def _once(self, given: dict[str, Any], name: str, value: str) -> str | int:
+    def _once(self, given: dict[str, Any], name: str, value: str) -> str | int | bool:
         """The value of a parameter that may be given once, and is not among those that were."""
         if name not in self.query.__struct_fields__:
             names = ", ".join(self.query.__struct_fields__)
             raise InvalidRequest(name, f"one of the parameters {names}" if names else "no parameters")
         if name in given:
             raise InvalidRequest(name, "to be given once")
+        if name in self._flags and value in _FLAGS:
+            return _FLAGS[value]
         if name not in self._numbers:
             return value
         if not re.fullmatch(r"-?[0-9]{1,19}", value):

@@ -38,7 +38,7 @@ from alcove.api.agent_operations import (
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core import heap
-from alcove.core.addresses import without_password
+from alcove.core.addresses import placed, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
 from alcove.core.waiting import Awaiting, Blocking
@@ -46,6 +46,7 @@ from alcove.engine.commit import Observer
 from alcove.llm import provider_of
 from alcove.llm.model import Model
 from alcove.search.embedders import embedder_for
+from alcove.search.indexer import meanings_for
 from alcove.search.reranker import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
@@ -55,6 +56,7 @@ from alcove.server.config import ServeConfig
 from alcove.server.limits import Queue, ThreadPool
 from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
+from alcove.server.panel import Panel
 from alcove.server.protocol import Protocol
 from alcove.server.routes import Request, served
 from alcove.server.streams import Streams, Tail
@@ -87,12 +89,22 @@ def serve(config: ServeConfig) -> None:
         ws="none",
     )
     _try(config)
+    if sys.stderr.isatty():
+        sys.stderr.write(_welcome(config))
     os.environ.pop(worker_processes.FOLDER, None)  # another service's counts are not ours
     if config.workers == 1:
         worker_processes.SingleProcess(server).run(worker_processes.listening(server))
     else:
         with worker_processes.shared_folder() as counts:
             worker_processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
+
+
+def _welcome(config: ServeConfig) -> str:
+    """Where everything is, for who looks at a terminal."""
+    base = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}"
+    file = os.environ.get("ALCOVE_KEY_FILE") or f"{placed(config.at)[1]}.key"
+    key = "ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else file
+    return f"panel  {base}/\ndocs   {base}/docs\nstore  {without_password(config.at)}, its key in {key}\n"
 
 
 def work(config: ServeConfig) -> None:
@@ -109,6 +121,8 @@ def work(config: ServeConfig) -> None:
         if specs:
             specs.look()
             agents.check()  # knowledge follows the specs
+        with suppress(AlcoveError):  # a database that is away is asked again
+            agents.sessions.keep_up()
     agents.close()
     store.close()
     log.info("stopped")
@@ -200,6 +214,7 @@ def build(config: ServeConfig) -> ASGIApp:
     resources += [
         *pages(resources, __version__),
         *McpEdge(memories, agents, reads, changes, tail).resources(),
+        *Panel(authenticate, config.auth).resources(),
     ]
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
@@ -213,6 +228,7 @@ def build(config: ServeConfig) -> ASGIApp:
         lifespan=lifespan,
         watchers=[metrics, tracing] if tracing else [metrics],
         denied=denied,
+        take_request=memories.take_request if config.session_store else None,
     )
     metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
     if config.cors_origins is None:
@@ -273,6 +289,7 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
         observer=observer,
         embedder=embedder_for(config.embedder, folder=folder, key=config.embedder_key),
         reranker=reranker_for(config.reranker, key=config.reranker_key),
+        vectors=meanings_for(config.vectors, key=config.qdrant_key),
     )
 
 

@@ -18,7 +18,6 @@ from alcove.agents.service import Agents
 from alcove.api import wire
 from alcove.api.operations import EVENTS, NDJSON
 from alcove.core import cursor
-from alcove.core.clock import system_clock
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -69,6 +68,7 @@ class Tail:
         self._last = last
         self._end = 0
         self._asked = 0.0
+        self._waiting = 0
         self._holds = _UNHEARD_SECONDS if when_told(self._told) else _POLL_SECONDS
         self.stopping = False
 
@@ -81,20 +81,27 @@ class Tail:
         now = time.monotonic()
         if now - self._asked >= self._holds:
             self._asked = now  # first: what is told of meanwhile is asked for again
-            self._end = self._last()
+            self._end = max(self._end, self._last())
         return self._end
 
     def _told(self) -> None:
+        """On the thread that listens, for those who wait: an event loop has no time to ask."""
         self._asked = 0.0
+        if self._waiting:
+            self._end, self._asked = max(self._end, self._last()), time.monotonic()
 
     async def beyond(self, position: int, seconds: float) -> bool:
         """Waits until the log goes beyond a position; False where it did not within that time."""
         deadline = time.monotonic() + seconds
-        while not self.stopping and time.monotonic() < deadline:
-            if self.end() > position:
-                return True
-            await asyncio.sleep(_POLL_SECONDS)
-        return False
+        self._waiting += 1
+        try:
+            while not self.stopping and time.monotonic() < deadline:
+                if self.end() > position:
+                    return True
+                await asyncio.sleep(_POLL_SECONDS)
+            return False
+        finally:
+            self._waiting -= 1
 
 
 class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -220,7 +227,7 @@ class Streams:
         return Stream(pieces(), NDJSON.encode(), b"%s\n")
 
     async def import_memories(self, request: Request) -> Struct:
-        importer = Importer(self.memories, lambda: request.principal, system_clock)
+        importer = Importer(self.memories, lambda: request.principal)
         lines, room = importer.lines, MOST_BYTES
         request.hold(room)
         try:

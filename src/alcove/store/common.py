@@ -17,6 +17,7 @@ from alcove.store.audit import Audit
 from alcove.store.effective_configuration import Configuration
 from alcove.store.field_values import FieldValues
 from alcove.store.row_decoding import Opener
+from alcove.store.session_store import SessionStore
 from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import Vault
 
@@ -36,6 +37,7 @@ class Parts(NamedTuple):
     indexer: Indexer | None
     clock: Clock
     fields: FieldValues
+    sessions: SessionStore | None
 
 
 class Service:
@@ -43,8 +45,14 @@ class Service:
 
     def __init__(self, parts: Parts) -> None:
         (self._engine, self._vault, self._configuration, self._ledger, self._audit,
-         self._embedder, self._indexer, self._clock, self._fields) = parts  # fmt: skip
+         self._embedder, self._indexer, self._clock, self._fields, self._sessions) = parts  # fmt: skip
         self._opener = Opener(parts.vault)
+
+    def _erased(self, owner: str | None) -> None:
+        """Has what remembers rows forget them: some were erased that were this user's, or nobody's."""
+        self._fields.clear()
+        if self._sessions and owner is not None:
+            self._sessions.forget(owner)
 
 
 # A thread that calls a method which waits in between blocks; an event loop takes its steps one by one.

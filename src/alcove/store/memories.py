@@ -45,7 +45,8 @@ from alcove.core.records import (
 from alcove.store import row_decoding, validation
 from alcove.store.admin import Admin
 from alcove.store.common import Parts, Steps, Work, stepwise
-from alcove.store.reading import Reading
+from alcove.store.overview import Overview
+from alcove.store.session_store import Places
 from alcove.store.writing import Writing
 from alcove.vault import user_subject
 
@@ -56,7 +57,7 @@ log = logging.getLogger("alcove")
 _SWEEP_BATCH = 500
 
 
-class Memories(Writing, Reading):
+class Memories(Writing, Overview):
     """Memories of every principal; each call says who asks."""
 
     def __init__(self, parts: Parts, admin: Admin, make_searcher: Callable[[], Searcher]) -> None:
@@ -189,6 +190,14 @@ class Memories(Writing, Reading):
                     results[n] = structs.replace(entry, indexed=bool(indexed))
         return results
 
+    @stepwise
+    def batch_in_session(
+        self, principal: Principal, operations: Sequence[Operation], places: Places
+    ) -> Steps[Portion[Result]]:
+        """The same, and what it puts at a session's places goes into the session store, if there is one."""
+        yield Work.LARGE
+        return (yield from self._write(principal, operations, places=places))
+
     def present(self, principal: Principal, put: Imported) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
@@ -233,7 +242,7 @@ class Memories(Writing, Reading):
         place = validation.location(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
         removed = self._engine.erasure.clear(place.ns)
-        self._fields.clear()
+        self._erased(place.namespace.owner)
         return removed
 
     def erase(self, principal: Principal, namespace: Address, key: str) -> bool:
@@ -270,11 +279,19 @@ class Memories(Writing, Reading):
 
     def readiness(self) -> dict[str, Callable[[], object]]:
         """What must work for any call to work, by name; each raises if it does not."""
-        return {"engine": self._check_engine, "keys": self._vault.check, "policy": self._check_policy}
+        checks: dict[str, Callable[[], object]] = {
+            "engine": self._check_engine, "keys": self._vault.check, "policy": self._check_policy
+        }  # fmt: skip
+        return checks | ({"session_store": self._sessions.check} if self._sessions else {})
+
+    def take_request(self, principal: Principal, per_second: float) -> bool | None:
+        """Takes one request of a principal from what all nodes share; None where nothing is shared now."""
+        return self._sessions.take_request(principal, per_second) if self._sessions else None
 
     def _check_engine(self) -> str | None:
         self._engine.horizon()
-        return self._engine.index.candidates_missing
+        index = self._engine.index
+        return index.candidates_missing or (index.meanings.trouble if index.meanings else None)
 
     def versions(self) -> dict[str, int]:
         """Of the policies and the settings that were put, which this process goes by."""
@@ -289,6 +306,8 @@ class Memories(Writing, Reading):
             self._indexer.stop()
         with contextlib.suppress(AlcoveError):
             self._audit.close()
+        if self._sessions:
+            self._sessions.close()
         self._engine.close()
 
 

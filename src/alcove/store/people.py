@@ -119,7 +119,7 @@ class People(Service):
         removed = self._engine.erasure.clean(
             row.ns, row.key, until=row.seq, attributes=attributes.decode(), note=note
         )
-        self._fields.clear()
+        self._erased(Namespace.decode(row.ns).owner)
         self.wake()
         return removed
 
@@ -156,7 +156,7 @@ class People(Service):
         if dry_run:
             return msgspec.structs.replace(receipt, wiped_at=None)
         self._vault.forget(person.subject)
-        self._fields.clear()
+        self._erased(user)
         actor = None if principal.user_id == user else principal
         self._audit.record(actor, "user.wipe", user=user, removed=receipt.removed, shared=shared)
         scrubbed = self.scrub(wiped.generation) if wait else False

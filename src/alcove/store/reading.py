@@ -27,9 +27,12 @@ from alcove.core.records import (
 )
 from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
+from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work
+from alcove.store.filters import Filter
 from alcove.store.finding import MOST_OFFSET, Finding
+from alcove.store.session_store import Places, Reads, Recent
 
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ class Reading(Finding):
     def _get_steps(
         self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
     ) -> Steps[Memory | None]:
+        if self._engine.far:
+            yield Work.LARGE  # a journey to a server, for which no event loop waits
         row = self._row(principal, namespace, key, as_of)
         if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
             yield Work.LARGE
@@ -233,7 +238,29 @@ class Reading(Finding):
             yield from self._opener.still_there(page, self._opener.memory)
             after, limit = (page[-1].ns, page[-1].key), _EXPORT_PAGE
 
+    def recent(self, principal: Principal, places: Places) -> Reads:
+        """What to read the beginning of a context with: the session store's copy, if it has a say in it.
+
+        It has none where the policy shows some of the messages only.
+        """
+        if self._sessions is None:
+            return self
+        version, (policy, _) = self._configuration.loaded
+        try:
+            narrowed = policy.narrow(principal, places.messages)
+        except AlcoveError:
+            return self  # which decides by the newest rules, and says why
+        if narrowed not in _unnarrowed(places.messages):
+            return self
+        copies = self._sessions.look(places, version)
+        return self if copies is None else Recent(self, self._opener, policy, places, copies)
+
     def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:
         """How many memories below a prefix the caller may see."""
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
         return self._engine.count(scope, now=self._clock())
+
+
+def _unnarrowed(namespace: Namespace) -> List[Narrowed]:
+    """What a policy says of who sees all of somebody's own namespace."""
+    return [Narrowed(namespace, Filter(), owner) for owner in (namespace.owner, None)]

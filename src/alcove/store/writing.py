@@ -22,6 +22,7 @@ from alcove.engine.version_log import new_id
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
 from alcove.store.effective_configuration import InForce
+from alcove.store.session_store import Places
 from alcove.vault import SubjectKey, subject_of, user_subject
 
 R = TypeVar("R")
@@ -96,6 +97,7 @@ class Writing(Service):
         operations: Sequence[Operation],
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
+        places: Places | None = None,
     ) -> Steps[Portion[Result]]:
         """A write; no part of it waits for the write lock but in what it yields, or after `Work.WAITS`."""
         done = 0 if after_cursor is None else _position(after_cursor, operations)
@@ -137,16 +139,28 @@ class Writing(Service):
             if isinstance(outcome, rows.KeptAnswer):
                 assert token is not None
                 outcome = self._earlier(operations, token, outcome)
-            self._tell_others(principal, operations)
+            self._tell_others(principal, operations, outcome, places)
             results = Portion(map(self._result, operations, outcome))
             if len(outcome) < len(operations):
                 results.after_cursor = cursor.encode(done + len(outcome))
             return results
         raise Unavailable("this user is being wiped, or rules are put, again and again; try later")
 
-    def _tell_others(self, principal: Principal, operations: Sequence[Operation]) -> None:
-        """Wakes the indexer if there is a text to index, and notes in the audit log what was imported."""
+    def _tell_others(
+        self,
+        principal: Principal,
+        operations: Sequence[Operation],
+        outcome: Sequence[Row | None],
+        places: Places | None,
+    ) -> None:
+        """Wakes the indexer if there is a text to index, and notes in the audit log what was imported.
+
+        What was put into a session goes to the session store as well.
+        """
         owners, texts = [], False
+        if self._sessions and places:
+            done = zip(operations, outcome, strict=True)
+            self._sessions.wrote(places, [row for each, row in done if row and isinstance(each, Put)])
         for operation in operations:
             texts = texts or (isinstance(operation, Put) and bool(operation.index))
             if isinstance(operation, records.Imported):

@@ -23,6 +23,8 @@ from alcove.upkeep.wipe_ledger import Ledger
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
 
+_VECTORS = "nodes that are told of it by `--vectors` hand over, remove and repair while they run"
+
 
 class Examination(Struct, frozen=True):
     """One thing the doctor checked, over how many, what was found, and what to do about it."""
@@ -47,6 +49,8 @@ def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examinat
     if missing := engine.index.candidates_missing:
         advice = "install the extension `vector` on its server, 0.8 or later, and open the store anew"
         yield Examination("large subtrees are searched by the database", 0, [], [missing], advice)
+    for name, compared, noticed in engine.index.meanings.check() if engine.index.meanings else ():
+        yield Examination(name, compared, [], noticed, _VECTORS)
     yield _ledger(engine, ledger)
     yield _readers(ledger)
     yield _duplicates(engine, opener)

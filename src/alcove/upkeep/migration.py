@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from alcove.core.addresses import placed, without_password
+from alcove.core.addresses import placed, server_of, without_password
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.database import Connection
@@ -86,8 +86,7 @@ def migrate(source: str | Path, target: str | Path) -> Iterator[Progress[Migrate
         if not theirs.locks.take(_LOCK):
             raise Unavailable(f"{shown} is being filled by another process")
         identity = _number(_identity(at))
-        _refuse_another(theirs, identity, shown)
-        replaced, rounds = False, 0
+        replaced, rounds = _refuse_another(theirs, identity, shown), 0
         while True:
             rounds += 1
             with ours.database.snapshot() as db:
@@ -137,8 +136,11 @@ def _round(db: Connection, theirs: Engine, shown: str) -> Generator[Progress[Mig
     return _Copied(condition, poured.sums, poured.replaced)
 
 
-def _refuse_another(theirs: Engine, identity: int, shown: str) -> None:
-    """Raises unless it is new, or a copy of this store that nobody has written to; marks it as not whole."""
+def _refuse_another(theirs: Engine, identity: int, shown: str) -> bool:
+    """Raises unless it is new, or a copy of this store that nobody has written to; marks it as not whole.
+
+    Whether it was that before: then who was left half-way may have deleted what bytes are left of.
+    """
     with theirs.database.snapshot() as db:
         copied_from, copied_as = db.run("copy_marks").fetchall()[0]
         found = _Condition.of(db)
@@ -149,6 +151,7 @@ def _refuse_another(theirs: Engine, identity: int, shown: str) -> None:
     if copied_as and copied_as != found.number:
         raise StoreError(f"{shown} has been written to since it was copied; nothing is written over it")
     _mark(theirs, identity, 0)
+    return bool(copied_as == 0)
 
 
 def _mark(theirs: Engine, identity: int, condition: int) -> None:
@@ -194,7 +197,7 @@ def _identity(at: Path | str) -> str:
     if isinstance(at, Path):
         return str(at.resolve())
     parts = urlsplit(at)
-    return f"{parts.hostname}:{parts.port or 5432}{parts.path}?{parts.query}"
+    return f"{server_of(at)}{parts.path}?{parts.query}"
 
 
 def _number(*parts: object) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from alcove.core.clock import Clock, checked_moment
+from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.principal import Principal, checked_user
 from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
@@ -134,10 +134,9 @@ class Lines:
 class Importer:
     """Takes bundles of lines; a line that cannot be taken is told of and holds up no other."""
 
-    def __init__(self, memories: Memories, who: Callable[[], Principal], clock: Clock) -> None:
+    def __init__(self, memories: Memories, who: Callable[[], Principal]) -> None:
         self._memories = memories
         self._who = who
-        self._clock = clock
         self._number = 0
         self._written: list[Entry] = []
         self.lines = Lines(longest_line(memories.settings))
@@ -193,7 +192,7 @@ class Importer:
     def _differs(self, put: Imported, now: Memory | None, ahead: Container[tuple[str, ...]]) -> bool:
         """Whether it is to be written: what has expired is gone, and stays so."""
         until = checked_moment(put.expires_at, "expires_at")
-        if until is not None and until <= self._clock():
+        if until is not None and to_datetime(until) <= self._memories.now():
             return False
         if now is None or (*put.namespace, put.key) in ahead:
             return True

@@ -269,7 +269,7 @@ def test_a_client_that_leaves_stops_the_model(parlour: Parlour, stream: bool) ->
 
 def test_a_turn_has_an_end_though_a_call_has_none(llm: LLMServer, tmp_path: Path) -> None:  # noqa: F811
     llm.reset()
-    flags = ("--llm-provider", "anthropic", "--llm-url", llm.url, "--turn-seconds", 1)  # with its /v1, too
+    flags = ("--llm-provider", "anthropic", "--llm-url", llm.url, "--turn-seconds", 3)  # with its /v1, too
     with chatting(tmp_path, llm, *flags) as parlour:
         alice = parlour.chatter("alice")
         assert alice.chat("talk", "s", "Hello")["text"] == "Hello."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,16 @@ def once_before_the_next_batch(
     memory: Alcove, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 ) -> None:
     """Has something happen between what the next write reads and what it writes."""
-    batch, done = memory.memories.batch, list[bool]()
+    done = list[bool]()
 
-    def between(*args: Any, **more: Any) -> Any:
+    def between(write: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if not done:
             done.append(True)
             happens()
-        return batch(*args, **more)
+        return write(*args, **more)
 
-    monkeypatch.setattr(memory.memories, "batch", between)
+    for name in ("batch", "batch_in_session"):
+        monkeypatch.setattr(memory.memories, name, partial(between, getattr(memory.memories, name)))
 
 
 def texts(alice: AgentsHandle, session: str) -> str:

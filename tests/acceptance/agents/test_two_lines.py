@@ -11,6 +11,7 @@ import pytest
 import alcove
 from alcove.client.agent import AgentHandle
 from alcove.core.errors import InvalidRequest, NotFound
+from tests.support.inspection import raw_bytes
 from tests.support.llm_server import llm_server, text
 from tests.support.service import serving
 from tests.support.tokens import FLAGS, token
@@ -105,8 +106,7 @@ def test_messages_stay_sealed_unless_they_are_to_be_found(tmp_path: Path) -> Non
         specs = {"agents": [{"name": "helper", "memory": {"conversation": {"recall": recall}}}]}
         with alcove.connect(path) as memory:
             memory.agent("helper", specs=specs).remember(ALLERGY)
-        held = b"".join(file.read_bytes() for file in tmp_path.glob(f"{recall}.db*"))
-        assert (b"allergic" in held) is plain
+        assert (b"allergic" in raw_bytes(path)) is plain
 
 
 def test_event_loops_have_the_same_two_lines(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
 from click.testing import CliRunner
 
 from alcove import Alcove
 from alcove.cli import main
+from tests.support.inspection import query
 
 
 def write(path: Path) -> None:
@@ -27,10 +27,8 @@ def test_doctor_says_what_it_checked_and_that_all_is_well(path: Path) -> None:
 
 def test_doctor_finds_what_is_wrong(path: Path) -> None:
     write(path)
-    db = apsw.Connection(str(path))
-    db.execute("UPDATE versions SET sealed = zeroblob(40) WHERE seq = 3")
-    db.execute("UPDATE versions SET ended_at = ended_at + 1 WHERE seq = 1")
-    db.close()
+    query(path, "UPDATE versions SET sealed = zeroblob(40) WHERE seq = 3")
+    query(path, "UPDATE versions SET ended_at = ended_at + 1 WHERE seq = 1")
     done = CliRunner().invoke(main, ["doctor", "--at", str(path)])
     assert done.exit_code == 1
     assert done.stdout.count("WRONG") == 2

@@ -9,13 +9,12 @@ import subprocess
 import uuid
 from pathlib import Path
 
-import apsw
 import pytest
 
 from alcove import Alcove, connect
 from tests.support.command import Command
 from tests.support.crowd import QUIET
-from tests.support.inspection import raw_bytes
+from tests.support.inspection import query, raw_bytes
 from tests.support.patience import PATIENCE
 from tests.support.service import COMMAND, environment, serving
 
@@ -147,9 +146,7 @@ def test_doctor_shows_what_it_noticed_with_advice_and_is_0_unless_strict(command
 def test_doctor_is_1_where_something_is_wrong(tmp_path: Path, path: Path, *, served: bool) -> None:
     with Alcove(path, settings=QUIET) as store:
         store.put("user:noop", "k", {"n": 1})
-    db = apsw.Connection(str(path))
-    db.execute("UPDATE versions SET sealed = zeroblob(40)")
-    db.close()
+    query(path, "UPDATE versions SET sealed = zeroblob(40)")
     if served:
         with serving(tmp_path) as service:
             told = Command(service.url).run("doctor", code=1)

@@ -21,6 +21,8 @@ from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
 from tests.support.children import limit_files, say, started, unlimit_files
 from tests.support.inspection import assert_sound, timeline
 
+pytestmark = pytest.mark.of_the_file("what its disk refuses")
+
 QUIET = Settings(sweep_interval=0)
 NOBODY = 65534
 AL = ("user", "al")

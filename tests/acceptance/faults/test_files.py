@@ -12,6 +12,8 @@ import pytest
 from alcove import Alcove, AlcoveError, KeyUnavailable, Settings, StoreError
 from tests.support.inspection import assert_sound, query
 
+pytestmark = pytest.mark.of_the_file("what lies beside it, and who may read it")
+
 QUIET = Settings(sweep_interval=0)
 AL = ("user", "al")
 

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import apsw
 import pytest
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
@@ -19,6 +19,7 @@ from tests.support.bag import Bag
 from tests.support.children import say, started
 from tests.support.clock import ManualClock
 from tests.support.embeddings import POISON, Embeddings, embeddings
+from tests.support.inspection import query
 from tests.support.patience import LONG, until
 
 BUSY = Settings(sweep_interval=0, indexing_interval=0.05, indexing_batch=20)
@@ -174,12 +175,8 @@ def test_a_faulty_embedder_stops_no_write_and_no_search_and_the_index_catches_up
 def test_vectors_go_with_their_version_and_none_of_their_bytes_outlives_a_wipe(path: Path) -> None:
     with opened(path, Bag()) as memory:
 
-        def bodies() -> list[bytes]:
-            db = apsw.Connection(str(path))  # another SQLite in this process would undo the locks of ours
-            try:
-                return [body for (body,) in db.execute("SELECT body FROM vectors ORDER BY seq")]
-            finally:
-                db.close()
+        def bodies() -> list[Any]:
+            return [body for (body,) in query(path, "SELECT body FROM vectors ORDER BY seq")]
 
         for n in range(4):
             memory.put(HOME, f"k{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
@@ -267,10 +264,8 @@ def test_the_doctor_compares_vectors_with_memories(path: Path) -> None:
         for n in range(3):
             memory.put(HOME, f"k{n}", {}, index={"text": "tea"}, wait_for_index=True)
         sound(memory)
-        db = apsw.Connection(str(path))
-        db.execute("DELETE FROM vectors WHERE seq = 1")
-        db.execute("UPDATE vectors SET seq = 77 WHERE seq = 2")
-        db.close()
+        query(path, "DELETE FROM vectors WHERE seq = 1")
+        query(path, "UPDATE vectors SET seq = 77 WHERE seq = 2")
         wrong = {each.name: each.wrong for each in memory.doctor() if each.wrong}
         assert wrong == {
             "vectors belong to live memories": ["77"],

@@ -165,6 +165,7 @@ def test_a_store_killed_while_it_is_made_opens_afterwards(tmp_path: Path) -> Non
 
 
 @many_times
+@pytest.mark.of_the_file("a copy of it for every kill")
 def test_a_killed_wipe_is_whole_or_not_at_all_and_is_finished_later(tmp_path: Path) -> None:
     original, each = tmp_path / "original.db", 2000
     with Alcove(original, settings=QUIET) as memory:

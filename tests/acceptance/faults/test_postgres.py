@@ -12,11 +12,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
+from alcove.engine.postgres import WRITING
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
-from tests.support.patience import LONG, until
+from tests.support.patience import LONG, PATIENCE, until
 from tests.support.postgres import Server
 from tests.support.service import Service, assert_error, refused
 
@@ -109,6 +111,20 @@ def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
             server.start()
 
 
+def test_a_lock_that_a_restart_of_postgresql_freed_is_taken_again_by_who_had_it(
+    tmp_path: Path, server: Server, address: str
+) -> None:
+    with opened(tmp_path, address) as one, opened(tmp_path, address) as two:
+        mine, theirs = one.memories._engine.locks, two.memories._engine.locks
+        assert mine.take(b"turn")
+        server.stop(mode="fast")
+        server.start()
+        assert mine.take(b"another")
+        assert not theirs.take(b"turn")
+        mine.give(b"turn")
+        assert theirs.take(b"turn")
+
+
 def test_a_node_killed_amid_requests_loses_no_acknowledged_write_and_holds_no_other_up(
     tmp_path: Path, address: str
 ) -> None:
@@ -148,6 +164,25 @@ def test_what_a_killed_node_had_claimed_to_index_is_indexed_by_another_once_the_
             assert len(memory.search(HOME, query="tea", mode="semantic")) == 3
 
 
+def test_texts_are_claimed_beside_who_writes_and_beside_who_claims_others(
+    tmp_path: Path, address: str
+) -> None:
+    with opened(tmp_path, address) as memory, psycopg.connect(address) as other:
+        for n in range(3):
+            memory.put(("user", "noop"), f"k{n}", {}, index={"text": f"tea {n}"})
+        other.execute(f"SELECT pg_advisory_xact_lock({WRITING})")
+        ((taken,),) = other.execute("SELECT seq FROM to_index ORDER BY turn LIMIT 1 FOR UPDATE")
+        now, index = system_clock(), memory.memories._engine.index
+        with ThreadPoolExecutor(1) as thread:
+            claim = thread.submit(index.claim, now=now, until=now + SECOND, limit=10, size=1000)
+            try:
+                claimed = [text.seq for text in claim.result(PATIENCE)]
+            finally:
+                other.rollback()
+        assert len(claimed) == 2
+        assert taken not in claimed
+
+
 def later() -> int:
     """A clock by which every claim has run out."""
     return system_clock() + 1000 * SECOND
@@ -178,6 +213,21 @@ def test_a_node_refuses_a_database_of_a_newer_alcove_and_says_so(tmp_path: Path,
         db.execute("INSERT INTO alcove_schema VALUES (99)")
     said = refused(tmp_path, "--engine", address, env={"ALCOVE_STATE": str(tmp_path)})
     assert "made by a newer Alcove (schema 99); upgrade first" in said
+
+
+def test_a_write_that_another_node_holds_up_for_too_long_is_refused_and_the_next_one_kept(
+    tmp_path: Path, address: str
+) -> None:
+    with (
+        opened(tmp_path, address, settings=Settings(sweep_interval=0, busy_timeout=0.2)) as memory,
+        psycopg.connect(address, autocommit=True) as other,
+    ):
+        memory.put(HOME, "k", {"n": 1})
+        other.execute(f"SELECT pg_advisory_lock({WRITING})")
+        with pytest.raises(Unavailable, match="somebody wrote for too long"):
+            memory.put(HOME, "k", {"n": 2})
+        other.execute("SELECT pg_advisory_unlock_all()")
+        assert memory.put(HOME, "k", {"n": 3}).revision == 2
 
 
 def test_of_two_nodes_that_expect_the_same_revision_one_wins_and_one_version_is_current(

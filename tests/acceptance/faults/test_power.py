@@ -15,6 +15,8 @@ from tests.support.bag import Bag, Counted
 from tests.support.inspection import assert_sound, raw_bytes
 from tests.support.power import Disk, forgetful_disk
 
+pytestmark = pytest.mark.of_the_file("what of it a power failure leaves")
+
 HOME = ("user", "noop")
 BY_HAND = Settings(sweep_interval=0, indexing_interval=0)
 """No thread indexes: the test makes every step itself."""

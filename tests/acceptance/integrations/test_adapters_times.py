@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from alcove import Alcove
 from alcove.core.records import Memory, Touch
 from alcove.integrations.langgraph import AlcoveStore
@@ -68,6 +70,7 @@ def test_a_backup_keeps_how_long_a_memory_lives_and_since_when(memory: Alcove, p
         assert got(restored, "k").expires_at > before.expires_at  # type: ignore[operator]
 
 
+@pytest.mark.of_the_file("of an older schema")
 def test_a_store_of_the_schema_before_opens_with_what_it_knew(memory: Alcove, path: Path) -> None:
     memory.put(ROOM, "once", {"n": 1}, ttl_seconds=500)
     memory.put(ROOM, "twice", {"n": 1})

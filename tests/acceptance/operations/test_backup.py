@@ -103,6 +103,7 @@ def test_a_backup_does_not_follow_what_others_write_meanwhile(path: Path) -> Non
         assert_sound(again)
 
 
+@pytest.mark.of_the_file("bytes that wait for a scrub")
 def test_a_backup_between_a_wipe_and_its_scrub_has_no_byte_of_the_user(memory: Alcove, path: Path) -> None:
     fill(memory, "al-marker", "bob")
     memory.wipe("al-marker", wait=False)

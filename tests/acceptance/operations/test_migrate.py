@@ -6,9 +6,10 @@ This file is also the child program that is killed half-way:
 
 from __future__ import annotations
 
+import base64
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import apsw
 import psycopg
 import pytest
 
-from alcove import Alcove, StoreError
+from alcove import Alcove, Event, StoreError
 from alcove.core.errors import KeyUnavailable
 from alcove.engine import table_copy
 from alcove.engine.tables import TABLES
@@ -31,7 +32,11 @@ from tests.support.inspection import assert_sound, query, raw_bytes, timeline
 from tests.support.postgres import new_database
 from tests.support.restoring import AL, BOB, ROOM, bring_back, in_room
 
+pytestmark = pytest.mark.of_the_file("it is migrated by its name")
+
 ODD = "tea \0 and \uf8f0 and \\u0000 \uf8f02"
+MADE_ANEW = {"terms", "searchable"}
+"""Tables of what an indexer makes of the others."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +66,12 @@ def fill(memory: Alcove, user: str, rows: int) -> None:
         memory.as_user(user).batch([{**put, "key": f"{user}-{i}", "value": {"n": i}} for i in numbers])
 
 
+def assert_sound_and_holds(at: str | Path, events: list[Event]) -> None:
+    with opened(at) as memory:
+        assert timeline(memory) == events
+        assert_sound(memory)
+
+
 def value(al: Alcove, key: str, **options: datetime) -> object:
     found = al.get(AL, key, **options)
     return found and found.value
@@ -88,7 +99,8 @@ def live_in(memory: Alcove) -> None:
 
 def everything(path: Path) -> dict[str, list[Any]]:
     """All rows of a file, past every layer of Alcove, and how far its tables have counted."""
-    names = [str(name) for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    names = {str(name) for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    names -= MADE_ANEW
     found = {name: sorted(map(repr, query(path, f"SELECT * FROM {name}"))) for name in names}
     found["marks"] = [row for row in found["marks"] if "copied_" not in row]
     found["sqlite_sequence"] = [row for row in found["sqlite_sequence"] if "pieces" not in row]
@@ -102,7 +114,7 @@ def test_every_table_and_column_of_both_schemas_is_copied(path: Path, database: 
     found = {
         str(name): {str(row[1]) for row in query(path, f"PRAGMA table_info({name})")}
         for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")
-        if not str(name).startswith("sqlite_")
+        if not str(name).startswith("sqlite_") and name not in MADE_ANEW
     }
     assert described == found
     columns = "SELECT column_name FROM information_schema.columns WHERE table_name = %s"
@@ -173,9 +185,7 @@ def test_what_came_meanwhile_is_brought_by_a_further_round(path: Path, database:
             wanted = timeline(memory)
         if isinstance(target, Path):
             assert b"marker" not in raw_bytes(target)
-        with opened(target) as memory:
-            assert timeline(memory) == wanted
-            assert_sound(memory)
+        assert_sound_and_holds(target, wanted)
 
 
 def test_where_writers_never_rest_it_says_how_much_is_missing(path: Path, database: str) -> None:
@@ -209,18 +219,16 @@ def test_killed_half_way_it_goes_on_where_it_was(path: Path, database: str, back
         opened(target)
     pages = list(_replaced(migrate(source, target)))
     assert 0 < len(pages) < 1800 / table_copy.PAGE
-    with opened(target) as memory:
-        assert timeline(memory) == events
-        assert_sound(memory)
+    assert_sound_and_holds(target, events)
 
 
 def _replaced(steps: Iterator[Progress[Migrated]]) -> Iterator[str]:
     """The pages of versions that a copy writes."""
-    from alcove.engine import postgres, sqlite  # noqa: PLC0415
+    from alcove.engine import postgres_connection, sqlite  # noqa: PLC0415
 
     loaded: list[str] = []
     with pytest.MonkeyPatch.context() as patched:
-        for each in (postgres.Connection, sqlite.Connection):
+        for each in (postgres_connection.Connection, sqlite.Connection):
 
             def load(self: Any, table: str, *rest: Any, really: Any = each.load) -> None:
                 loaded.append(table)
@@ -229,6 +237,46 @@ def _replaced(steps: Iterator[Progress[Migrated]]) -> Iterator[str]:
             patched.setattr(each, "load", load)
         list(steps)
     return (table for table in loaded if table == "versions")
+
+
+def broken_off(steps: Iterator[Progress[Migrated]], rounds: int) -> None:
+    """Ends a copy when so many rounds have been written, before the last of them was read back."""
+    before, written = "", 0
+    for step in steps:
+        written += before == "copying" != step.step
+        before = step.step
+        if written == rounds:
+            assert isinstance(steps, Generator)
+            steps.close()
+            return
+
+
+def test_half_a_copy_is_not_opened_even_where_its_key_is_in_the_environment(
+    path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALCOVE_KEY", base64.b64encode(bytes(range(32))).decode())
+    with opened(path) as memory:
+        fill(memory, "bob", 3)
+        events = timeline(memory)
+    broken_off(migrate(path, database), rounds=1)
+    with pytest.raises(StoreError, match="broken off"):
+        opened(database)
+    migrated(path, database)
+    assert_sound_and_holds(database, events)
+
+
+def test_of_whom_a_round_deleted_that_was_broken_off_the_next_leaves_no_byte(path: Path) -> None:
+    target = path.with_name("copy.db")
+    with opened(path) as memory:
+        fill(memory, "marker", 600)
+        steps = migrate(path, target)
+        for step in steps:
+            if step.step == "verifying":
+                break
+        memory.wipe("marker")
+        broken_off(steps, rounds=1)
+    migrated(path, target)
+    assert b"marker" not in raw_bytes(target)
 
 
 def test_a_target_that_holds_something_else_is_refused_and_left_as_it_was(path: Path, database: str) -> None:
@@ -294,11 +342,10 @@ def test_a_backup_of_a_store_in_postgresql_is_a_file_that_is_restored_as_any_oth
         memory.wipe("bob")
         events = timeline(memory)
     assert last.result.versions == done.versions
+    assert query(path.with_name("backup.db"), "PRAGMA journal_mode") == [("delete",)], "one file, as others"
     assert done.ledger is not None
     bring_back(path.with_name("backup.db"), again, ledger=done.ledger)
-    with opened(again) as memory:
-        assert timeline(memory) == events
-        assert_sound(memory)
+    assert_sound_and_holds(again, events)
 
 
 def test_the_command_tells_what_it_did_and_where_the_key_is(path: Path, database: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
 import pytest
 
+from alcove.engine.postgres import WRITING
+from tests.support.conversing import written as written_specs
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, node, opened, two_nodes
 from tests.support.patience import PATIENCE, until
@@ -19,6 +24,7 @@ from tests.support.processes import Process
 from tests.support.service import Service, environment
 
 SKEW = 30
+NDJSON = {"content-type": "application/x-ndjson"}
 
 
 CLOSED = """package memories.authz
@@ -110,6 +116,9 @@ def test_nodes_whose_clocks_differ_go_by_the_clock_of_the_database(tmp_path: Pat
                 written.append(datetime.fromisoformat(told))
                 assert before < written[-1] < after
         assert written == sorted(written)
+        soon = (datetime.now(UTC) + timedelta(seconds=SKEW - 5)).isoformat()
+        line = json.dumps({"namespace": HOME, "key": "brought", "value": {}, "expires_at": soon})
+        assert ahead.call("POST", "/v1/memories/import", content=line, headers=NDJSON).json()["imported"] == 1
 
 
 def test_a_text_written_by_a_node_that_indexes_nothing_is_indexed_by_one_that_hears_of_it(
@@ -128,28 +137,81 @@ def test_a_text_written_by_a_node_that_indexes_nothing_is_indexed_by_one_that_he
                 until(lambda done=n + 1: hears.call("GET", "/v1/admin/index").json()["indexed"] == done)  # type: ignore[misc]
 
 
+@contextmanager
+def worker(folder: Path, address: str, *flags: object) -> Iterator[Process]:
+    """`alcove worker` for the length of a `with`; no stack may be in what it says."""
+    words, said = ["worker", "--engine", address, *map(str, flags)], folder / "worker"
+    started = Process(words, folder=folder, says=said, env=environment(ALCOVE_STATE=str(folder)))
+    try:
+        yield started
+    finally:
+        started.end()
+    assert "Traceback" not in said.read_text()
+
+
 def test_a_worker_indexes_and_sweeps_for_nodes_that_do_not_and_ends_when_told_to(tmp_path: Path) -> None:
-    address, said = new_database(), tmp_path / "worker"
+    address = new_database()
     with embeddings() as service:
         model = ["--embedder", f"{service.url}#bag"]
-        with node(tmp_path, address, *model, "--indexing-interval", 0, "--sweep-interval", 0) as one:
-            words = ["worker", "--engine", address, *model, "--sweep-interval", "0.1"]
-            env = environment(ALCOVE_STATE=str(tmp_path))
-            worker = Process(words, folder=tmp_path, says=said, env=env)
-            try:
-                body = {
-                    "namespace": HOME,
-                    "key": "k",
-                    "value": {},
-                    "index": {"text": "tea"},
-                    "ttl_seconds": 1,
-                }
-                assert one.call("PUT", "/v1/memories", json=body).status_code == 200
-                until(lambda: service.embedded)
-                asked = {"ns": HOME, "kinds": "expired"}
-                until(lambda: one.call("GET", "/v1/memories/events", params=asked).json()["events"])
-                worker.signal(signal.SIGTERM)
-                assert worker.wait(PATIENCE) == 0, said.read_text()
-            finally:
-                worker.end()
-    assert "Traceback" not in said.read_text()
+        with (
+            node(tmp_path, address, *model, "--indexing-interval", 0, "--sweep-interval", 0) as one,
+            worker(tmp_path, address, *model, "--sweep-interval", "0.1") as working,
+        ):
+            body = {"namespace": HOME, "key": "k", "value": {}, "index": {"text": "tea"}, "ttl_seconds": 1}
+            assert one.call("PUT", "/v1/memories", json=body).status_code == 200
+            until(lambda: service.embedded)
+            asked = {"ns": HOME, "kinds": "expired"}
+            until(lambda: one.call("GET", "/v1/memories/events", params=asked).json()["events"])
+            working.signal(signal.SIGTERM)
+            assert working.wait(PATIENCE) == 0
+
+
+def test_a_worker_keeps_knowledge_in_step_with_its_files(tmp_path: Path) -> None:
+    address, specs = new_database(), written_specs(tmp_path)
+    with opened(tmp_path, address) as memory:
+        agents = memory.agents(specs)
+        assert not agents.documents("manuals")
+        with worker(tmp_path, address, "--agents", specs, "--embedder", "none"):
+            until(lambda: [each.name for each in agents.documents("manuals")] == ["espresso.md"])
+
+
+def test_a_worker_summarises_the_conversations_of_a_node_that_was_killed(tmp_path: Path) -> None:
+    address, specs = new_database(), tmp_path / "agents.yaml"
+    specs.write_text("agents: [{name: helper, memory: {session_memory: {idle_seconds: 2}}}]")
+    with node(tmp_path, address, "--agents", specs, "--embedder", "none") as one:
+        said = [
+            {"role": "user", "content": "My sister lives in Rome."},
+            {"role": "assistant", "content": "Ah."},
+        ]
+        path = "/v1/agents/helper/sessions/monday/turns"
+        assert one.call("POST", path, json={"messages": said}).is_success
+        one.signal(signal.SIGKILL)
+        one.wait()
+    with opened(tmp_path, address) as memory:
+        agents = memory.agents(specs).as_user("noop")
+        assert not agents.summary("helper").points
+        with worker(tmp_path, address, "--agents", specs, "--embedder", "none"):
+            until(lambda: agents.summary("helper").points)
+        summary = agents.summary("helper")
+        assert [point.text for point in summary.points] == ["My sister lives in Rome."]
+        assert (summary.conversations, summary.pending) == (1, [])
+
+
+def test_stores_in_schemas_of_one_database_are_apart_and_do_not_wait_for_one_another(tmp_path: Path) -> None:
+    address = new_database()
+    with psycopg.connect(address, autocommit=True) as database:
+        database.execute("CREATE SCHEMA one; CREATE SCHEMA two")
+    one, two = (f"{address}&options=-csearch_path%3D{name}%2Cpublic" for name in ("one", "two"))
+    with opened(tmp_path, one) as first, opened(tmp_path, two) as second:
+        for memory, said in ((first, "green tea"), (second, "black coffee")):
+            memory.put(HOME, "drink", {"text": said}, index=["text"], wait_for_index=True)
+        assert [found.value["text"] for found in second.search(query="a hot drink")] == ["black coffee"]
+        assert len(first.events().events) == 1
+        assert len([*tmp_path.glob("*.key")]) == 2
+        with psycopg.connect(one) as busy, ThreadPoolExecutor() as beside:
+            busy.execute(f"SELECT pg_advisory_xact_lock({WRITING})")
+            waiting = beside.submit(first.put, HOME, "later", {})
+            second.put(HOME, "now", {})
+            assert not waiting.done()
+            busy.rollback()
+            waiting.result(PATIENCE)

@@ -67,6 +67,7 @@ def test_a_cursor_from_the_time_that_was_lost_misses_nothing(memory: Alcove, pat
 
 
 @pytest.mark.parametrize("version", range(1, len(sqlite.migrations()) + 1))
+@pytest.mark.of_the_file("of an older schema")
 def test_a_backup_of_an_older_schema_is_brought_forward_and_forgets(
     memory: Alcove, path: Path, to: Path, version: int
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_backup_of_a_newer_alcove_is_refused(memory: Alcove, path: Path, to: P
     assert_refused(to, path, StoreError, "newer")
 
 
+@pytest.mark.of_the_file("copied while it is in use")
 def test_a_store_in_use_is_no_backup(memory: Alcove, path: Path) -> None:
     memory.as_user("al").put(AL, "key", {"n": 1})
     copy = path.with_name("copy.db")

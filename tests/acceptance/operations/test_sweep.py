@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import pytest
 
 from alcove import Alcove, InvalidRequest, Settings, Swept
 from alcove.core.clock import DAY, to_datetime
 from tests.support.clock import ManualClock
 from tests.support.crowd import Crowd, join
-from tests.support.inspection import assert_sound, follow, timeline
+from tests.support.inspection import assert_sound, follow, locked, timeline
 from tests.support.patience import until
 
 AL = ("user", "al")
@@ -243,12 +242,10 @@ def test_a_sweep_that_fails_is_tried_again(
 ) -> None:
     with opened(busy_timeout=0.01, sweep_interval=0.02) as memory:
         memory.as_user("al").put(AL, "key", {"n": 1}, ttl_seconds=60)
-        other = apsw.Connection(str(path))
-        other.execute("BEGIN IMMEDIATE")
-        clock.advance(61)
-        until(lambda: "is busy" in caplog.text)
-        assert [event.kind for event in timeline(memory)] == ["add"]
-        other.close()
+        with locked(path):
+            clock.advance(61)
+            until(lambda: "is busy" in caplog.text)
+            assert [event.kind for event in timeline(memory)] == ["add"]
         until(lambda: [event.kind for event in timeline(memory)] == ["add", "expired"])
 
 

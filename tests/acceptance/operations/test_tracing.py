@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import apsw
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -17,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from alcove.core.errors import MissingExtra
 from alcove.server import startup
 from alcove.server.config import ServeConfig
+from tests.support.inspection import locked
 from tests.support.patience import until
 from tests.support.service import free_port, serving
 
@@ -158,10 +158,8 @@ def test_no_content_and_no_query_leaves_in_a_span(tmp_path: Path, collector: Col
 
 def test_an_error_of_ours_is_an_error_in_the_trace(tmp_path: Path, collector: Collector) -> None:
     with serving(tmp_path, "--tracing", "--busy-timeout", 0.05, env=collector.env()) as service:
-        db = apsw.Connection(str(service.at))
-        db.execute("BEGIN IMMEDIATE")
-        assert service.put(MINE, "key", {"n": 1}).status_code == 503
-        db.close()
+        with locked(service.at):
+            assert service.put(MINE, "key", {"n": 1}).status_code == 503
         (span,) = collector.wait_for(1)
     assert span.status.code == Status.STATUS_CODE_ERROR
     assert attributes(span)["error.type"] == "503"

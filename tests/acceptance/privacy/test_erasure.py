@@ -137,6 +137,7 @@ def test_cursors_from_before_stay_valid_and_no_sequence_number_is_reused(memory:
     assert {event.cursor for event in new[1:]}.isdisjoint(event.cursor for event in events)
 
 
+@pytest.mark.of_the_file("bytes that wait for a scrub")
 def test_without_waiting_the_next_sweep_scrubs(memory: Alcove, path: Path, al: Markers) -> None:
     fill(memory, al, rows=300)
     receipt = memory.wipe(al.user, wait=False)
@@ -154,6 +155,7 @@ def test_without_waiting_the_background_scrubs_at_once(path: Path, policy: Path,
         until(lambda: not al.found_in(raw_bytes(path)))
 
 
+@pytest.mark.of_the_file("bytes that wait for a scrub")
 def test_a_scrub_that_a_crash_prevented_is_done_by_the_next_sweep(
     path: Path, policy: Path, al: Markers
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_scrub_that_a_crash_prevented_is_done_by_the_next_sweep(
         assert al.found_in(raw_bytes(path)) == set()
 
 
+@pytest.mark.of_the_file("a reader keeps its log")
 def test_a_reader_elsewhere_delays_the_scrub_and_the_receipt_says_so(
     path: Path, policy: Path, al: Markers
 ) -> None:

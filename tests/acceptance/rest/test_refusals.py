@@ -126,7 +126,7 @@ def test_a_value_over_one_mebibyte_is_too_large(client: httpx.Client) -> None:
 
 
 def test_a_path_that_leads_nowhere_is_not_found(client: httpx.Client) -> None:
-    for path in ("/", "/v1", f"{AT}/", "/v1/memories/nope", "/%ff"):
+    for path in ("/v", "/v1", f"{AT}/", "/v1/memories/nope", "/%ff"):
         assert_error(client.get(path), 404, "not_found")
 
 

@@ -1,17 +1,5 @@
 -- How PostgreSQL with pgvector finds candidates for a search by itself: see `engine/candidates.py`.
 
--- name: searchable
-SELECT embedder, dimensions, upto FROM searchable
-
--- name: next_searchable
--- Vectors of an embedder that came after a position, with their texts.
-SELECT x.id, x.seq, v.index_text, x.body FROM vectors x JOIN versions v ON v.seq = x.seq
-WHERE x.id > ? AND x.embedder = ? AND v.ended_at IS NULL ORDER BY x.id LIMIT ?
-
--- name: reach_searchable
-INSERT INTO searchable ("only", embedder, dimensions, upto) VALUES (1, ?, ?, ?)
-ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder, dimensions = excluded.dimensions, upto = excluded.upto
-
 -- name: drop_windows
 DROP TABLE IF EXISTS windows
 
@@ -65,32 +53,26 @@ FROM versions WHERE seq = ?1 AND ended_at IS NULL
 INSERT INTO windows (seq, ns, embedding)
 SELECT seq, ns, CAST(CAST(?2 AS TEXT) AS HALFVEC) FROM terms WHERE seq = ?1
 
--- name: searchable_up_to
--- How many texts of a subtree can be found, counted up to a number and off the index alone.
-SELECT count(*) FROM (SELECT 1 FROM terms WHERE ns >= ? AND ns < ? LIMIT ?) few
-
 -- name: sampled
--- About so many texts of a subtree, evenly from its order; with how many there are.
-SELECT seq, every FROM (
+-- About so many texts of a subtree, in runs of eight evenly from its order; each with its run, and how many there are.
+SELECT seq, place / 8, every FROM (
     SELECT seq, row_number() OVER (ORDER BY ns, seq) AS place, count(*) OVER () AS every
     FROM terms WHERE ns >= ?1 AND ns < ?2) inside
-WHERE place % greatest(every / CAST(?3 AS BIGINT), 1) = 0
+WHERE place / 8 % greatest(every / CAST(?3 AS BIGINT), 1) = 0
 
--- name: unsearchable
--- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
-SELECT v.seq FROM vectors x JOIN versions v ON v.seq = x.seq
-WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND {where} ORDER BY v.seq DESC LIMIT ?
-
--- name: queued
--- Texts of a subtree that wait for their vectors, or cannot get any; newest first.
-SELECT v.seq FROM to_index q JOIN versions v ON v.seq = q.seq
-WHERE v.ns >= ?1 AND v.ns < ?2 AND {where} ORDER BY v.seq DESC LIMIT ?
+-- name: around
+-- For some texts, so many before and after each in the order of writing, in its namespace.
+SELECT t.seq, n.seq FROM terms t CROSS JOIN LATERAL (
+    (SELECT b.seq FROM terms b WHERE b.ns = t.ns AND b.seq < t.seq ORDER BY b.seq DESC LIMIT ?2) UNION ALL
+    (SELECT a.seq FROM terms a WHERE a.ns = t.ns AND a.seq > t.seq ORDER BY a.seq LIMIT ?2)) n
+WHERE t.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?1 AS JSON)))
 
 -- name: look_far
 -- Goes on along the index by meaning until enough was found that may be seen. Left to itself, the planner takes a
 -- policy's filter for one that hardly lets anything pass, and reads everything.
 SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE), set_config('hnsw.ef_search', CAST(CAST(? AS BIGINT) AS TEXT), TRUE),
-       set_config('enable_sort', CAST(? AS TEXT), TRUE)
+       set_config('enable_sort', CAST(? AS TEXT), TRUE), set_config('enable_hashjoin', 'off', TRUE),
+       set_config('enable_mergejoin', 'off', TRUE), set_config('jit', 'off', TRUE)
 
 -- name: nearest
 SELECT w.seq, w.embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows w JOIN versions v ON v.seq = w.seq
@@ -105,23 +87,15 @@ WITH inside AS MATERIALIZED (
 SELECT seq, distance FROM inside ORDER BY distance LIMIT ?
 
 -- name: holding
--- Texts that hold one of some terms, those first whose terms weigh most together.
+-- Texts that hold one of some terms, those first whose terms weigh most together. Only as many are looked at in full
+-- as are wanted: a policy's filter costs more than the weighing.
 WITH asked AS MATERIALIZED (
     SELECT CAST(value ->> 0 AS BIGINT) AS term, CAST(value ->> 1 AS DOUBLE PRECISION) AS weight
     FROM json_array_elements(CAST(?5 AS JSON))),
-there AS MATERIALIZED (
-    SELECT seq, terms FROM terms
-    WHERE terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
-      AND ns >= ?1 AND ns < ?2),
 held AS MATERIALIZED (
-    SELECT t.seq, t.terms FROM there t JOIN versions v ON v.seq = t.seq
-    WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
-    LIMIT ?)
-SELECT seq FROM held ORDER BY (SELECT sum(weight) FROM asked WHERE term = ANY (held.terms)) DESC, seq DESC LIMIT ?
-
--- name: texts_of
-SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v
-LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
-WHERE v.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?5 AS JSON)))
-  AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3)
-  AND v.index_text IS NOT NULL AND {where}
+    SELECT seq, (SELECT sum(weight) FROM asked WHERE term = ANY (t.terms)) AS weight FROM terms t
+    WHERE terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
+      AND ns >= ?1 AND ns < ?2)
+SELECT v.seq FROM (SELECT seq, weight FROM held ORDER BY weight DESC, seq DESC OFFSET 0) t JOIN versions v ON v.seq = t.seq
+WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+ORDER BY t.weight DESC, t.seq DESC LIMIT ?

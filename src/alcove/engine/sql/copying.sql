@@ -35,6 +35,7 @@ INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', ?)
 SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(seq), 0) FROM audit),
        (SELECT coalesce(max(id), 0) FROM touches), (SELECT coalesce(max(version), 0) FROM documents),
        (SELECT coalesce(max(id), 0) FROM data_keys), (SELECT count(*) FROM api_keys),
+       (SELECT count(*) FROM private_rooms),
        (SELECT CAST(sum(value) AS BIGINT) FROM marks
         WHERE name NOT IN ('scrubbed', 'turn', 'copied_from', 'copied_as')),
        (SELECT value FROM marks WHERE name = 'wipes')

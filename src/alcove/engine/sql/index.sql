@@ -29,6 +29,10 @@ JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 -- Takes some until a moment at which they are due again.
 UPDATE to_index SET due = ?, tries = tries + 1 WHERE seq IN ({numbers})
 
+-- name: renew
+-- Who claimed them is known by until when.
+UPDATE to_index SET due = ? WHERE due = ? AND seq IN ({numbers})
+
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
 

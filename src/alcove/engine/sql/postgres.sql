@@ -6,9 +6,10 @@ INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, 
 VALUES (coalesce(?, nextval('versions_seq_seq')), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
 
--- name: numbers
--- The first and the last of so many numbers for versions; only who writes takes any, so none is missing between them.
-SELECT min(number), max(number) FROM (SELECT nextval('versions_seq_seq') AS number FROM generate_series(1, ?)) taken
+-- name: begin_ahead
+-- What `begin` tells, and the last of so many numbers for versions: only who writes takes any, so none is missing.
+SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
+       (SELECT max(nextval('versions_seq_seq')) FROM generate_series(1, ?)) FROM marks WHERE name = 'documents'
 
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version
@@ -43,13 +44,19 @@ UPDATE marks SET value = greatest(value, coalesce((
 WHERE name = 'turn'
 
 -- name: next_in_line
--- A NUL that JSON spells is kept escaped (`postgres_dialect.escaped`); inside of an array it is spelled as it was.
+-- Without those that another node is just taking. A NUL that JSON spells is kept escaped (`postgres_dialect.escaped`); inside of an array it is spelled as it was.
 SELECT CAST(coalesce(json_agg(json_build_array(
     seq, replace(index_text, U&'\F8F02', '\u0000'), tries + 1, at_field, at_window) ORDER BY turn, seq), '[]') AS TEXT)
 FROM (
     SELECT *, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
-        SELECT * FROM to_index WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2) line) first
+        SELECT * FROM to_index WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2
+        FOR UPDATE SKIP LOCKED) line) first
 JOIN versions USING (seq) WHERE total <= ?3 OR total = size
+
+-- name: renew
+-- Nobody waits here for a row, so that it is in nobody's way who takes them in another order.
+UPDATE to_index SET due = ?1 WHERE seq IN (SELECT seq FROM to_index WHERE due = ?2 AND seq IN (
+    SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?3 AS JSON))) FOR UPDATE SKIP LOCKED)
 
 -- name: still_waiting
 SELECT CAST(coalesce(json_agg(seq), '[]') AS TEXT) FROM json_array_elements(CAST(? AS JSON)) asked JOIN to_index

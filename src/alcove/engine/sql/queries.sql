@@ -53,6 +53,16 @@ SELECT value, {columns} FROM marks LEFT JOIN versions v INDEXED BY live
 ON ns = ?1 AND key = ?2 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)
 WHERE name = 'documents'
 
+-- name: fingerprint
+-- What only the same live rows have, of a namespace and of two keys elsewhere: see rows.Fingerprint.
+SELECT (SELECT value FROM marks WHERE name = 'documents'), (SELECT coalesce(max(seq), 0) FROM versions),
+       (SELECT id FROM versions INDEXED BY live
+        WHERE ns = ?3 AND key = ?4 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)),
+       (SELECT id FROM versions INDEXED BY live
+        WHERE ns = ?5 AND key = ?6 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)),
+       count(*), CAST(coalesce(sum(seq), 0) AS BIGINT), coalesce(max(created_at), 0)
+FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
+
 -- name: crowd
 -- How many keys a namespace holds, which was written longest ago and whether one is among them, off the index alone.
 SELECT count(*), min(seq), count(*) FILTER (WHERE key = ?2) FROM versions INDEXED BY live WHERE ns = ?1 AND ended_at IS NULL
@@ -88,6 +98,33 @@ WHERE {whose} n.ns >= ? AND n.ns < ? AND EXISTS (
     SELECT 1 FROM versions v INDEXED BY live
     WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where})
 ORDER BY n.ns
+
+-- name: counts
+SELECT ns, count(*) FROM versions v INDEXED BY live
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where}
+GROUP BY ns ORDER BY ns
+
+-- name: scan_newest
+-- What is live in a subtree, what was written last first; each with its vectors by one embedder.
+SELECT {columns}, (SELECT body FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?)
+FROM versions v
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND seq < ? AND {where}
+ORDER BY seq DESC
+
+-- name: activity
+-- How often what happened on each day since one, of a subtree.
+SELECT created_at / 86400000000, kind, count(*) FROM versions v
+WHERE ns >= ? AND ns < ? AND created_at >= ? AND {where} GROUP BY 1, 2 ORDER BY 1, 2
+
+-- name: growth
+-- By how much the rooms of a subtree in which most happened have grown on each day since one.
+WITH happened AS MATERIALIZED (
+    SELECT ns, created_at / 86400000000 AS day,
+           CASE kind WHEN 'add' THEN 1 WHEN 'update' THEN 0 ELSE -1 END AS more FROM versions v
+    WHERE ns >= ? AND ns < ? AND created_at >= ? AND {where})
+SELECT ns, day, CAST(sum(more) AS BIGINT) FROM happened
+WHERE ns IN (SELECT ns FROM happened GROUP BY ns ORDER BY count(*) DESC, ns LIMIT ?)
+GROUP BY ns, day ORDER BY ns, day
 
 -- name: last_seq
 SELECT coalesce(max(seq), 0) FROM versions

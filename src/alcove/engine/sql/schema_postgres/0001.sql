@@ -149,7 +149,7 @@ CREATE TABLE terms (
     terms BIGINT[] NOT NULL
 );
 CREATE UNIQUE INDEX terms_in ON terms (ns, seq);
-CREATE INDEX terms_held ON terms USING gin (terms);
+CREATE INDEX terms_held ON terms USING gin (terms) WITH (fastupdate = off);  -- each search would read what waits
 
 -- Whose vectors `windows` has, of how many dimensions, and up to which of `vectors`.
 CREATE TABLE searchable (
@@ -157,6 +157,18 @@ CREATE TABLE searchable (
     embedder   TEXT   NOT NULL,
     dimensions BIGINT NOT NULL,
     upto       BIGINT NOT NULL
+);
+
+-- The vector store beside the database, if there is one: by what its collections are told from other stores', which of
+-- them is filled, and up to which of `vectors`. And versions that are over, whose points it is still to remove.
+CREATE TABLE vector_store (
+    "only"     BIGINT PRIMARY KEY CHECK ("only" = 1),
+    store      TEXT   NOT NULL,
+    collection TEXT   NOT NULL,
+    upto       BIGINT NOT NULL
+);
+CREATE TABLE to_remove (
+    seq BIGINT PRIMARY KEY
 );
 
 -- Whoever writes or ends a version keeps the queue and the vectors right, in the same transaction.
@@ -187,6 +199,9 @@ BEGIN
     DELETE FROM vectors WHERE ns = OLD.ns AND seq = OLD.seq;
     DELETE FROM touches WHERE seq = OLD.seq;
     DELETE FROM terms WHERE seq = OLD.seq;  -- and, by its foreign key, of `windows`
+    IF OLD.ended_at IS NULL AND OLD.index_text IS NOT NULL THEN
+        INSERT INTO to_remove SELECT OLD.seq FROM vector_store ON CONFLICT DO NOTHING;
+    END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER version_ended AFTER UPDATE OF ended_at ON versions FOR EACH ROW

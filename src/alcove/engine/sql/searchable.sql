@@ -1,0 +1,34 @@
+-- What the search of large subtrees asks of every database: what is kept for it, and the texts themselves.
+
+-- name: searchable
+SELECT embedder, dimensions, upto FROM searchable
+
+-- name: next_searchable
+-- Vectors of an embedder that came after a position, with their texts.
+SELECT x.id, x.seq, v.index_text, x.body FROM vectors x NOT INDEXED CROSS JOIN versions v ON v.seq = x.seq
+WHERE x.id > ? AND x.embedder = ? AND v.ended_at IS NULL ORDER BY x.id LIMIT ?
+
+-- name: reach_searchable
+INSERT INTO searchable ("only", embedder, dimensions, upto) VALUES (1, ?, ?, ?)
+ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder, dimensions = excluded.dimensions, upto = excluded.upto
+
+-- name: searchable_up_to
+-- How many texts of a subtree can be found, counted up to a number and off the index alone.
+SELECT count(*) FROM (SELECT 1 FROM terms WHERE ns >= ? AND ns < ? LIMIT ?) few
+
+-- name: unsearchable
+-- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
+SELECT v.seq FROM vectors x NOT INDEXED CROSS JOIN versions v ON v.seq = x.seq
+WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND {where} ORDER BY v.seq DESC LIMIT ?
+
+-- name: queued
+-- Texts of a subtree that wait for their vectors, or cannot get any; newest first.
+SELECT v.seq FROM to_index q CROSS JOIN versions v ON v.seq = q.seq
+WHERE v.ns >= ?1 AND v.ns < ?2 AND {where} ORDER BY v.seq DESC LIMIT ?
+
+-- name: texts_of
+SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v NOT INDEXED
+LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
+WHERE v.seq IN ({numbers})
+  AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3)
+  AND v.index_text IS NOT NULL AND {where}

@@ -1,0 +1,229 @@
+// Making what is seen. Every text goes in as a text node, so nothing that is stored can become markup.
+
+// `h("p.soft", { title: "…" }, …children)`: what is no plain object is a child already.
+export function h(what, ...given) {
+  const [tag, ...classes] = what.split("."),
+    plain = Object.getPrototypeOf(given[0] ?? "") === Object.prototype;
+  const made = document.createElement(tag),
+    [props, children] = plain ? [given[0], given.slice(1)] : [{}, given];
+  made.classList.add(...classes);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name in made && typeof value !== "string") made[name] = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+export function svg(tag, props = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(props)) made.setAttribute(name, value);
+  made.append(...children.flat(Infinity));
+  return made;
+}
+
+export const button = (text, onclick, props = {}) => h("button", { type: "button", onclick, ...props }, text);
+
+export const link = (text, to, props = {}) => h("a", { href: to, ...props }, text);
+
+let fields = 0;
+export function field(label, input, hint) {
+  input.id ||= `field-${++fields}`;
+  return h("div.field", h("label", { for: input.id }, label), input, hint && h("small", hint));
+}
+
+export const input = (props = {}) => h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...props });
+
+export const select = (options, value, props = {}) =>
+  h(
+    "select",
+    props,
+    options.map(([of, text]) => h("option", { value: of, selected: of === value }, text ?? of)),
+  );
+
+export function form(onsubmit, ...children) {
+  return h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        onsubmit(new FormData(event.target));
+      },
+    },
+    children,
+  );
+}
+
+export function table(caption, head, rows) {
+  const cells = (row) => row.map((cell) => h("td", cell));
+  return h(
+    "div.scroll",
+    { tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      h("caption", caption),
+      h(
+        "thead",
+        h(
+          "tr",
+          head.map((name) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h(
+        "tbody",
+        rows.length ? rows.map((row) => h("tr", cells(row))) : h("tr", h("td", { colspan: head.length }, "None yet.")),
+      ),
+    ),
+  );
+}
+
+// What a newcomer is told where there is nothing yet, with the lines that would change that.
+export const empty = (title, hint, code) =>
+  h("section.empty", h("h2", title), h("p", hint), code && h("pre", { tabindex: "0" }, code));
+
+export const failure = (error, again) =>
+  h(
+    "section.failure",
+    { role: "alert" },
+    h("h2", error.title ?? "That did not work"),
+    h("p", error.message),
+    again && button("Try again", again),
+  );
+
+export function say(text, undo) {
+  const told = document.getElementById("told");
+  told.replaceChildren(
+    h(
+      "p",
+      text,
+      undo &&
+        button("Undo", () => {
+          told.replaceChildren();
+          undo();
+        }),
+    ),
+  );
+  clearTimeout(say.until);
+  say.until = setTimeout(() => told.replaceChildren(), 12000);
+}
+
+const spans = [
+  ["year", 31557600],
+  ["month", 2629800],
+  ["day", 86400],
+  ["hour", 3600],
+  ["minute", 60],
+];
+const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+export function time(iso) {
+  if (!iso) return "never";
+  const at = new Date(iso),
+    seconds = (at - Date.now()) / 1000;
+  const [unit, size] = spans.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  return h("time", { datetime: iso, title: at.toLocaleString() }, ago.format(Math.round(seconds / size), unit));
+}
+
+export const number = (n) => new Intl.NumberFormat().format(n);
+export const counted = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+
+const escaped = { "%": "%25", ":": "%3A" };
+export const spelled = (namespace) => namespace.map((each) => each.replace(/[%:]/g, (sign) => escaped[sign])).join(":");
+export const segments = (text) =>
+  text.trim()
+    ? text
+        .trim()
+        .split(":")
+        .map((each) => decodeURIComponent(each.replace(/%(?!3A|25)/gi, "%25")))
+    : [];
+
+// The words of a memory, for a line of a list.
+export function gist(memory, most = 160) {
+  const value = memory.value ?? {};
+  const said = Object.values(memory.index ?? {}).join(" · ") || value.content || value.text || value.message?.content;
+  const text = String(
+    said || (Array.isArray(value.calls) && counted(value.calls.length, "tool call")) || JSON.stringify(value),
+  );
+  return text.length > most ? `${text.slice(0, most)}…` : text;
+}
+
+const shownAtOnce = 20000;
+export function json(value) {
+  const text = JSON.stringify(value, null, 2),
+    shown = h("pre", { tabindex: "0", class: "json" }, text.slice(0, shownAtOnce));
+  if (text.length <= shownAtOnce) return shown;
+  const more = button(`Show all ${number(text.length)} characters`, () => {
+    shown.textContent = text;
+    more.remove();
+  });
+  return h("div", shown, more);
+}
+
+export function bar(label, share, text, kind = "") {
+  const width = Math.max(0, Math.min(1, share));
+  return h(
+    "div.bar",
+    h("span", label),
+    h("meter", { class: kind, min: 0, max: 1, value: width, "aria-label": label }),
+    h("b", text),
+  );
+}
+
+export function download(name, text, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+// A dialog that answers once; with `typed`, only after that very text was typed.
+export function ask(title, text, { yes = "Yes", typed } = {}) {
+  return new Promise((answer) => {
+    const shown =
+      typed &&
+      input({
+        required: true,
+        "aria-label": `Type ${typed}`,
+        oninput: () => {
+          sure.disabled = shown.value !== typed;
+        },
+      });
+    const sure = h("button", { value: "yes", class: "danger", disabled: Boolean(typed) }, yes);
+    const dialog = h(
+      "dialog",
+      {
+        "aria-labelledby": "ask-title",
+        onclose: () => {
+          dialog.remove();
+          answer(dialog.returnValue === "yes");
+        },
+      },
+      h(
+        "form",
+        { method: "dialog" },
+        h("h2", { id: "ask-title" }, title),
+        h("p", text),
+        shown && field(`Type ${typed} to go on`, shown),
+        h("div.row", sure, h("button", { value: "no" }, "Cancel")),
+      ),
+    );
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+export function remembered(name, fallback) {
+  try {
+    return localStorage.getItem(`alcove.${name}`) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+
+export function remember(name, value) {
+  try {
+    localStorage.setItem(`alcove.${name}`, value);
+  } catch {
+    /* a browser that keeps nothing */
+  }
+}

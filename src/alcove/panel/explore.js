@@ -1,0 +1,207 @@
+// The tree of namespaces with counts, the memories of one, and search with what each signal made of each.
+
+import { follow, get, post, put } from "./api.js";
+import { to } from "./app.js";
+import {
+  button,
+  counted,
+  empty,
+  failure,
+  field,
+  form,
+  h,
+  input,
+  link,
+  number,
+  say,
+  segments,
+  select,
+  spelled,
+} from "./dom.js";
+import { entry, newest } from "./memories.js";
+
+const first = `memory = alcove.connect("${location.origin}")
+memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)`;
+const page = 100;
+
+export default async function explore(asked, { me, go, until }) {
+  const ns = asked.getAll("ns"),
+    words = asked.get("q") ?? "",
+    mode = asked.get("mode") ?? "hybrid";
+  const tree = await branches([], ns);
+  if (!ns.length && !tree.children.length)
+    return h(
+      "div",
+      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", first),
+      adding([...(me.user ? ["user", me.user, "notes"] : [])], go),
+    );
+  const query = input({ type: "search", name: "q", value: words, placeholder: "what you look for, in your words" });
+  const search = form(
+    (given) => go({ ns, q: given.get("q"), mode: given.get("mode") }),
+    h(
+      "div.row",
+      h("div.grow", field(ns.length ? `Search in ${spelled(ns)}` : "Search everywhere you may look", query)),
+      field(
+        "By",
+        select(
+          [
+            ["hybrid", "meaning and words"],
+            ["semantic", "meaning"],
+            ["keyword", "words"],
+          ],
+          mode,
+          { name: "mode" },
+        ),
+      ),
+      h("button.main", "Search"),
+    ),
+  );
+  let shown;
+  if (words) shown = await found(ns, words, mode);
+  else {
+    const list = newest(ns, { where: true });
+    await list.load();
+    until(follow(ns, list.again));
+    shown = list.node;
+  }
+  return h(
+    "div.two",
+    h(
+      "aside.side",
+      { "aria-label": "Namespaces" },
+      h("h2", "Namespaces"),
+      link("everywhere", to("explore"), { "aria-current": ns.length ? null : "true" }),
+      tree,
+    ),
+    h(
+      "div",
+      search,
+      h("h2", words ? "Found" : ns.length ? `Newest in ${spelled(ns)}` : "Newest"),
+      shown,
+      adding(ns, go),
+    ),
+  );
+}
+
+async function found(ns, query, mode) {
+  const answer = await post("/v1/memories/search", { namespace_prefix: ns, query, mode, limit: 30, explain: true });
+  const told = [
+    answer.degraded,
+    answer.unindexed &&
+      `${counted(answer.unindexed, "memory", "memories")} here have no index text, so no search by words or meaning finds them.`,
+  ];
+  return h(
+    "div",
+    told.filter(Boolean).map((text) => h("p.soft", text)),
+    answer.items.length
+      ? h(
+          "ul.plain",
+          answer.items.map((memory) => entry(memory, { where: true })),
+        )
+      : empty("Nothing was found", "Other words, or a namespace further up, may find it."),
+  );
+}
+
+// What lies right below a namespace; what leads to the one that is looked at is open.
+async function branches(ns, open) {
+  // what is alone at its level is opened at once
+  const list = h("ul.tree");
+  const load = async (after) => {
+    const { branches: found } = await get("/v1/memories/tree", { ns, limit: page, after });
+    list.append(...(await Promise.all(found.map((each) => branch(each, open, found.length === 1)))));
+    if (found.length === page) {
+      const more = h(
+        "li",
+        button("more …", async () => {
+          more.remove();
+          await load(found.at(-1).namespace.at(-1));
+        }),
+      );
+      list.append(more);
+    }
+  };
+  await load();
+  return list;
+}
+
+async function branch({ namespace, here, memories }, open, alone) {
+  const onTheWay = namespace.every((segment, n) => segment === open[n]),
+    leads = alone || onTheWay;
+  const name = namespace.at(-1),
+    deeper = memories > here;
+  const below = h("div");
+  const twist = deeper
+    ? button(
+        leads ? "▾" : "▸",
+        async () => {
+          const opens = !below.hasChildNodes();
+          below.replaceChildren(...(opens ? [await branches(namespace, [])] : []));
+          twist.textContent = opens ? "▾" : "▸";
+          twist.setAttribute("aria-expanded", opens);
+        },
+        { class: "twist", "aria-label": `What is below ${name}`, "aria-expanded": String(leads) },
+      )
+    : h("span.twist", " ");
+  if (leads && deeper) below.append(await branches(namespace, open));
+  const current = onTheWay && namespace.length === open.length;
+  return h(
+    "li",
+    twist,
+    link(name, to("explore", { ns: namespace }), { "aria-current": current ? "true" : null }),
+    " ",
+    h("small", number(memories)),
+    below,
+  );
+}
+
+function adding(ns, go) {
+  const trouble = h("div");
+  const save = async (given) => {
+    try {
+      const namespace = segments(given.get("namespace")),
+        key = given.get("key"),
+        days = Number(given.get("days"));
+      await put("/v1/memories", {
+        namespace,
+        key,
+        value: JSON.parse(given.get("value")),
+        index: given.get("index") === "on",
+        ttl_seconds: days ? Math.round(days * 86400) : undefined,
+      });
+      say("Stored.");
+      go({ ns: namespace, key }, "memory");
+    } catch (error) {
+      trouble.replaceChildren(failure(error));
+    }
+  };
+  return h(
+    "details.card",
+    h("summary", "Add a memory"),
+    form(
+      save,
+      trouble,
+      field(
+        "Namespace",
+        input({ name: "namespace", required: true, value: spelled(ns) }),
+        "Segments with colons between, such as user:alice:notes",
+      ),
+      field("Key", input({ name: "key", required: true })),
+      field(
+        "Value",
+        h("textarea", { name: "value", required: true, spellcheck: "false" }, '{\n  "text": ""\n}'),
+        "A JSON object",
+      ),
+      field(
+        "Expires after days",
+        input({ name: "days", type: "number", min: "0", step: "any" }),
+        "Never, if left empty",
+      ),
+      h(
+        "label",
+        h("input", { type: "checkbox", name: "index", checked: true }),
+        " Let search find its texts, which are then kept in plain text",
+      ),
+      h("p", h("button.main", "Store")),
+    ),
+  );
+}

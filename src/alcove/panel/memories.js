@@ -1,0 +1,110 @@
+// Lists of memories, as several views show them: newest first, page by page, with what may be done to each.
+
+import { del, get, post, put } from "./api.js";
+import { to } from "./app.js";
+import { bar, button, counted, gist, h, link, say, spelled, time } from "./dom.js";
+
+export const author = (by) =>
+  [by?.agent && `agent ${by.agent}`, by?.user ?? "nobody", by?.client && `through ${by.client}`]
+    .filter(Boolean)
+    .join(", ");
+
+export function entry(memory, { where = false, actions = [] } = {}) {
+  const value = memory.value ?? {},
+    tags = Array.isArray(value.tags) ? value.tags : [];
+  return h(
+    "li",
+    link(gist(memory), to("memory", { ns: memory.namespace, key: memory.key })),
+    h(
+      "div.meta",
+      where && h("span", spelled(memory.namespace)),
+      h("span", memory.key),
+      h("span", author(memory.written_by)),
+      time(memory.created_at),
+      memory.expires_at && h("span", "expires ", time(memory.expires_at)),
+      typeof value.type === "string" && h("span.tag", value.type),
+      tags.map((tag) => h("span.tag", String(tag))),
+    ),
+    memory.explain && explained(memory),
+    actions.length > 0 && h("div.row", actions),
+  );
+}
+
+// What each signal added to a memory's rank, beside how likely it answers the question.
+function explained(memory) {
+  const signals = Object.entries(memory.explain),
+    most = Math.max(...signals.map(([, signal]) => signal.score), 1e-9);
+  return h(
+    "details",
+    h(
+      "summary",
+      `relevance ${Math.round(100 * (memory.relevance ?? 0))} %, likeness ${memory.score === null ? "not known yet" : memory.score.toFixed(2)}`,
+    ),
+    signals.map(([name, signal]) =>
+      bar(name.replaceAll("_", " "), signal.score / most, `${signal.score.toFixed(3)} (${signal.rank}.)`),
+    ),
+  );
+}
+
+// The newest memories of a namespace, with more on demand; what is typed into `filter` narrows them.
+export function newest(ns, { exact = false, where = false, none = "There is nothing here yet." } = {}) {
+  const list = h("ul.plain"),
+    more = button("Show more", () => load(cursor)),
+    count = h("p.soft");
+  let shown = [],
+    cursor = null,
+    words = "",
+    turn = 0;
+  const fits = (memory) =>
+    words
+      .split(" ")
+      .every((word) =>
+        `${memory.key} ${gist(memory, 5000)} ${JSON.stringify(memory.value)}`.toLowerCase().includes(word),
+      );
+  const draw = () => {
+    const found = words ? shown.filter(fits) : shown;
+    list.replaceChildren(...found.map((memory) => entry(memory, { where })));
+    count.textContent = found.length ? "" : words ? "Nothing here fits." : none;
+    more.hidden = cursor === null || words !== "";
+  };
+  async function load(after_cursor = null, limit = 20) {
+    const mine = ++turn,
+      page = await get("/v1/memories/newest", { ns, exact: exact || undefined, limit, after_cursor });
+    if (mine !== turn) return;
+    shown = after_cursor === null ? page.items : [...shown, ...page.items];
+    cursor = page.after_cursor ?? null;
+    draw();
+  }
+  async function narrow(text) {
+    words = text.trim().toLowerCase();
+    if (!words || cursor === null) return draw();
+    const mine = ++turn; // there is more than is shown, so the server looks
+    const found = await post("/v1/memories/search", { namespace_prefix: ns, query: text.trim(), exact, limit: 50 });
+    if (mine !== turn) return;
+    list.replaceChildren(...found.items.map((memory) => entry(memory, { where })));
+    count.textContent = `${counted(found.items.length, "memory", "memories")} found by meaning and words${found.unindexed ? `; ${found.unindexed} have no index text` : ""}`;
+    more.hidden = true;
+  }
+  return {
+    node: h("div", count, list, more),
+    load,
+    narrow,
+    again: () => load(null, Math.min(100, Math.max(20, shown.length))),
+  };
+}
+
+export async function remove(memory, again) {
+  await del("/v1/memories", { ns: memory.namespace, key: memory.key });
+  say("Deleted.", async () => {
+    await put("/v1/memories", written(memory));
+    again();
+  });
+  again();
+}
+
+export const written = ({ namespace, key, value, index }) => ({
+  namespace,
+  key,
+  value,
+  ...(index && Object.keys(index).length ? { index } : {}),
+});

@@ -1,0 +1,217 @@
+"""What a person looks at: what lies where and how much, what is new, what happened by day, and a map."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from itertools import groupby, islice
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from alcove.core import cursor
+from alcove.core.clock import DAY, to_datetime
+from alcove.core.cursor import Portion, portion
+from alcove.core.errors import KeyDestroyed
+from alcove.core.namespace import Namespace
+from alcove.core.principal import JSON, Principal
+from alcove.core.records import Address, AfterCursor, Kind, Limit, Memory
+from alcove.engine.rows import FOR_EVER, Row, Scope
+from alcove.store import row_decoding, validation
+from alcove.store.reading import Reading
+
+MOST_POINTS = 10_000
+MOST_DAYS = 366
+BUSIEST = 8
+"""Rooms whose growth is told."""
+OPENED_BYTES = 64 * 1024 * 1024
+"""Of values that are opened to see of which type they are; those after that are of none."""
+SHOWN = 200
+"""Characters of a text on a map."""
+_EPOCH = date(1970, 1, 1)
+
+
+class Branch(Struct, frozen=True, kw_only=True):
+    """What lies right below a namespace: `here` in it alone, `memories` with all that is below it."""
+
+    namespace: Namespace
+    here: int
+    memories: int
+
+
+class DayOfEvents(Struct, frozen=True, kw_only=True):
+    """How often something of a kind happened on a day."""
+
+    day: date
+    kind: Kind
+    count: int
+
+
+class Growth(Struct, frozen=True, kw_only=True):
+    """By how many memories a room has grown on a day, or shrunk."""
+
+    namespace: Namespace
+    day: date
+    by: int
+
+
+class Activity(Struct, frozen=True, kw_only=True):
+    """What happened below a namespace, by days of UTC; types are of the newest memories with one."""
+
+    since: date
+    events: list[DayOfEvents]
+    growth: list[Growth]
+    types: dict[str, int]
+
+
+class MapPoint(Struct, frozen=True, kw_only=True):
+    """A memory on a map, both ways between 0 and 1; what lies close together means something alike."""
+
+    namespace: Namespace
+    key: str
+    text: str
+    type: str | None
+    x: float
+    y: float
+
+
+class Map(Struct, frozen=True, kw_only=True):
+    """The newest memories by meaning; `unplaced` of those that were looked at have no vectors."""
+
+    points: list[MapPoint]
+    unplaced: int
+    more: bool
+
+
+class Overview(Reading):
+    """Tells every principal of what they may see as a whole; each call says who asks."""
+
+    def tree(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        limit: Limit = 100,
+        after: str | None = None,
+    ) -> list[Branch]:
+        """What lies right below a namespace, with counts, in order.
+
+        `prefix`: of which; the roots, without. `limit`: how many. `after`: only what follows this segment.
+        """
+        limit, below = validation.whole(limit, "limit", 1, 1000), Namespace.checked(prefix, "prefix")
+        scope = self._scope(principal, below, None)
+        low = max(scope.low, Namespace((*below, after)).subtree()[1]) if after else scope.low
+        counts = self._engine.counts(replace(scope, low=low), now=self._clock())
+        depth = len(below) + 1
+        deeper = ((Namespace.decode(ns), count) for ns, count in counts)
+        branches = groupby(((ns, n) for ns, n in deeper if len(ns) >= depth), lambda each: each[0][:depth])
+        return [_branch(Namespace(ns), dict(rooms)) for ns, rooms in islice(branches, limit)]
+
+    def newest(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        exact: bool = False,
+        limit: Annotated[int, Meta(ge=1, le=100)] = 20,
+        after_cursor: AfterCursor | None = None,
+    ) -> Portion[Memory]:
+        """Memories below a prefix, those first that were written last.
+
+        `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: how many.
+        `after_cursor`: where an earlier answer ended.
+        """
+        limit = validation.whole(limit, "limit", 1, 100)
+        before = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
+
+        def read() -> Portion[Memory]:
+            found = (row for row, _ in self._engine.newest(scope, now=self._clock(), before=before))
+            rows, more = portion(found, limit)
+            memories = Portion(self._opener.still_there(rows, self._opener.memory))
+            memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
+            return memories
+
+        return row_decoding.undisturbed(read)
+
+    def activity(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30,
+    ) -> Activity:
+        """What happened below a prefix in the last days, as numbers to plot.
+
+        `prefix`: where. `days`: how many, today among them.
+        """
+        days, now = validation.whole(days, "days", 1, MOST_DAYS), self._clock()
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        since = (now // DAY - days + 1) * DAY
+        events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST)
+        return Activity(
+            since=to_datetime(since).date(),
+            events=[DayOfEvents(day=_date(day), kind=kind, count=n) for day, kind, n in events],
+            growth=[Growth(namespace=Namespace.decode(ns), day=_date(day), by=n) for ns, day, n in growth],
+            types=dict(self._types(scope).most_common()),
+        )
+
+    def _types(self, scope: Scope) -> Counter[str]:
+        found = islice(self._engine.newest(scope, now=self._clock()), MOST_POINTS)
+        return Counter(type for _, type in self._typed(row for row, _ in found) if type is not None)
+
+    def map(
+        self,
+        principal: Principal,
+        prefix: Address = (),
+        *,
+        limit: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = MOST_POINTS,
+    ) -> Map:
+        """The newest memories below a prefix, laid out so that what means something alike lies close.
+
+        `prefix`: where. `limit`: how many are looked at.
+        """
+        from alcove.search import layout  # noqa: PLC0415  it brings numpy along
+
+        limit = validation.whole(limit, "limit", 1, MOST_POINTS)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        embedder = self._engine.index.serving() or ""
+        found = [*islice(self._engine.newest(scope, now=self._clock(), embedder=embedder), limit + 1)]
+        placed = [(row, body) for row, body in found[:limit] if body]
+        positions = layout.positions([body for _, body in placed])
+        points = [
+            MapPoint(
+                namespace=Namespace.decode(row.ns),
+                key=row.key.decode(),
+                text=" · ".join(row_decoding.index(row).values())[:SHOWN],
+                type=type,
+                x=x,
+                y=y,
+            )
+            for (row, type), (x, y) in zip(self._typed(row for row, _ in placed), positions, strict=True)
+        ]
+        return Map(points=points, unplaced=min(len(found), limit) - len(placed), more=len(found) > limit)
+
+    def _typed(self, rows: Iterator[Row]) -> Iterator[tuple[Row, str | None]]:
+        """Each with the type that its value names, as long as opening them is no great matter."""
+        left = OPENED_BYTES
+        for row in rows:
+            left -= len(row.sealed or b"")
+            yield row, self._type(row) if left >= 0 else None
+
+    def _type(self, row: Row) -> str | None:
+        try:
+            found: JSON = self._opener.value(row).get("type")
+        except KeyDestroyed:  # wiped since it was read
+            return None
+        return found if isinstance(found, str) else None
+
+
+def _branch(namespace: Namespace, rooms: dict[Namespace, int]) -> Branch:
+    return Branch(namespace=namespace, here=rooms.get(namespace, 0), memories=sum(rooms.values()))
+
+
+def _date(day: int) -> date:
+    return _EPOCH + timedelta(days=day)

@@ -1,0 +1,87 @@
+"""Each view of the panel as a user, an auditor and an admin see it: whole, readable, usable by everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.acceptance.panel.conftest import ROLES
+from tests.support.browser import NARROW, NEEDED, WIDE, Seen
+
+pytestmark = NEEDED
+Open = Callable[..., Seen]
+
+OF_ALL = {
+    "agents": "agent:helper:u:",
+    "explore": "Namespaces",
+    "explore?q=something+to+drink": "I drink green tea",
+    "prompt?message=what+do+I+drink": "tokens",
+    "conversations": "monday",
+    "conversations?agent=helper&session=monday": "I fly on Friday.",
+    "map": "memories",
+    "activity": "Events by day",
+}
+OF_OPERATORS = {
+    "admin": "What is held, by root",
+    "admin?page=people&user=alice": "Held of alice",
+    "admin?page=policies": "authz.rego",
+    "admin?page=keys": "Key-encryption keys",
+    "admin?page=index": "are indexed by",
+    "admin?page=audit": "Who did what",
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "width", "shade"),
+    [
+        ("user", WIDE, "dark"),
+        ("auditor", NARROW, "light"),
+        ("admin", WIDE, "light"),
+        ("admin", NARROW, "dark"),
+    ],
+)
+def test_every_view_is_whole_readable_by_all_and_never_wider_than_the_screen(
+    panel: Open, role: str, width: int, shade: str
+) -> None:
+    seen = panel(role, *ROLES[role], width=width, shade=shade)
+    memory = f"memory?ns=user&ns={role}&ns=notes&key=note-0"
+    views = {**OF_ALL, memory: "History (1)", **(OF_OPERATORS if ROLES[role] else {})}
+    if role == "admin":
+        views["knowledge?q=descale"] = "vinegar"
+        views["agents?agent=helper&user=alice"] = "agent:helper:u:alice"
+        views["conversations?agent=helper&user=alice&session=monday"] = "I fly on Friday."
+    for view, expected in views.items():
+        seen.show(view)
+        assert expected in seen.text, (view, seen.text)
+        assert "That did not work" not in seen.text, (view, seen.text)
+        assert seen.scroll_width <= width, view
+        assert seen.violations() == [], view
+
+
+def test_a_user_is_shown_no_administration_and_is_refused_it_at_its_address(panel: Open) -> None:
+    seen = panel("user")
+    assert "Admin" not in seen.page.inner_text("#top")
+    seen.show("admin?page=people&user=alice")
+    assert "You may not see this" in seen.text
+
+
+def test_an_auditor_looks_and_is_offered_nothing_that_changes_what_is_looked_after(panel: Open) -> None:
+    seen = panel("auditor", "auditor")
+    for view in (
+        "admin?page=people&user=alice",
+        "admin?page=policies",
+        "admin?page=keys",
+        "admin?page=index",
+    ):
+        buttons = seen.show(view).locator("main button").all_inner_texts()
+        assert {*buttons} <= {"Show what is held"}, (view, buttons)
+
+
+def test_every_view_can_be_reached_by_keys_alone(panel: Open) -> None:
+    page = panel("user").show("agents")
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent"))
+    assert {"Agents", "Explore", "Prompt", "Conversations", "Map", "Activity", "Sign out"} <= reached
