@@ -1,6 +1,6 @@
-"""Searching a large pool on PostgreSQL: its first search, the next ones, how many of the best ten it finds.
+"""Searching a large pool: its first search, the next ones, how many of the best ten it finds.
 
-    python bench/at_size.py postgresql://… [TEXTS]
+    python bench/at_size.py postgresql://…|FILE [TEXTS]
 
 Vectors are given: texts of some thousand subjects, near one another in as many clusters, so that no model's
 time counts. `ALCOVE_STATE` says where the key lies. The database must be empty.
@@ -28,13 +28,14 @@ ROUNDS = 40
 
 
 class Clusters:
-    """Embeds `subject123 word word …` near the middle of its subject."""
+    """Embeds a text near the middle of its subject, which its first word tells."""
 
     name = "clusters"
     dimensions = DIMENSIONS
 
     def __init__(self) -> None:
         chance = np.random.default_rng(1)
+        self._subjects = {f"{spelled(n)}q": n for n in range(SUBJECTS)}
         self._middles = unit(chance.standard_normal((SUBJECTS, DIMENSIONS)).astype(np.float32))
 
     def windows(self, text: str) -> list[str]:
@@ -43,8 +44,7 @@ class Clusters:
     def embed(self, texts: Sequence[str]) -> Matrix:
         rows = np.empty((len(texts), DIMENSIONS), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
-            words = text.split()
-            subject = int(words[0].removeprefix("subject")) if words[0].startswith("subject") else 0
+            subject = self._subjects.get(text.split()[0], 0)
             chance = np.random.default_rng(zlib.crc32(text.encode()))
             row[:] = self._middles[subject] + 0.05 * chance.standard_normal(DIMENSIONS)
         return unit(rows)
@@ -52,8 +52,17 @@ class Clusters:
 
 def text(n: int, chance: np.random.Generator) -> str:
     """Some words of which a few are in most texts, as words are."""
-    words = " ".join(f"word{each}" for each in chance.zipf(1.3, 12) % 20_000)
-    return f"subject{n % SUBJECTS} {words} number{n}"
+    words = " ".join(map(spelled, chance.zipf(1.3, 12) % 20_000))
+    return f"{spelled(n % SUBJECTS)}q {words} {spelled(n)}x"
+
+
+def spelled(n: int) -> str:
+    """A word of letters for a number."""
+    found = ""
+    while n or not found:
+        n, syllable = divmod(n, 60)
+        found += "bdfgklmnprst"[syllable // 5] + "aeiou"[syllable % 5]
+    return found
 
 
 def filled(store: Alcove, count: int) -> None:
@@ -117,16 +126,17 @@ def main(address: str, count: int) -> None:
 
 
 def candidates_ready(address: str) -> bool:
-    """Whether the database has taken in every text, and has its index by meaning."""
+    """Whether every text has been taken in; and, on PostgreSQL, is in the index by meaning."""
+    behind = "SELECT (SELECT max(id) FROM vectors) - (SELECT upto FROM searchable)"
+    if "://" not in address:
+        import apsw  # noqa: PLC0415
+
+        return bool(apsw.Connection(address).execute(behind).get == 0)
     import psycopg  # noqa: PLC0415
 
+    ordered = "SELECT 1 FROM pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
     with psycopg.connect(address) as db:
-        ((behind,),) = db.execute(
-            "SELECT (SELECT max(id) FROM vectors) - (SELECT upto FROM searchable)"
-            " + CASE WHEN EXISTS (SELECT 1 FROM pg_index i WHERE i.indisvalid"
-            "   AND i.indexrelid = to_regclass('windows_by_meaning')) THEN 0 ELSE 1 END"
-        )
-    return bool(behind == 0)
+        return db.execute(behind).fetchone() == (0,) and bool(db.execute(ordered).fetchone())
 
 
 if __name__ == "__main__":

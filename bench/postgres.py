@@ -3,7 +3,7 @@
 Alcove and the bare driver run in turn against one server, in this one process, each commit on its disk.
 The bare upserts take connections from the same kind of pool; the bare select holds its connection.
 Raw rows are encoded beforehand; Alcove gets the object and checks, authorises, encodes and seals it, and
-keeps every version.
+keeps every version. Then two nodes and two workers run against one (`postgres_nodes`).
 
 The server is the one that `ALCOVE_TEST_POSTGRES` names, in a database of its own, or one of this run.
 """
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+import postgres_nodes
 import report
 import sample
 from alcove import Alcove, Namespace, Put
@@ -192,8 +193,10 @@ def main() -> None:
     with sample.folder(options.dir) as folder, database(folder) as address:
         (folder / "state").mkdir()
         os.environ["ALCOVE_STATE"] = str(folder / "state")
+        print(f"load before: {os.getloadavg()[0]:.1f}")
         with RawRows(address) as raw, Alcove(address) as memory:
             figures = [*Bench(memory, raw, rounds=5 if options.quick else 15).figures()]
+        figures += postgres_nodes.figures(address, folder, rounds=1 if options.quick else 3)
     print(report.table(figures))
 
 

@@ -53,12 +53,14 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         output = (folder / f"{port}.log").open("wb")
         self._process = subprocess.Popen([*command, "--port", str(port)], cwd=folder, stdout=output)
+        self.pid = self._process.pid
         for _ in range(200):
             try:
                 urllib.request.urlopen(self.url + ready, timeout=1).close()
                 return
             except OSError:
                 time.sleep(0.05)
+        self.stop()
         raise SystemExit(f"{command} did not start")
 
     def stop(self) -> None:
