@@ -95,7 +95,7 @@ def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -
     tracemalloc.start()
     corpus = made()
     assert len(corpus.neighbours[1]) == count  # is found now, and held from now on
-    corpus.postings.weights(*corpus.postings.held("word1"))
+    corpus.postings.weights(corpus.postings.held("word1"))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held <= corpus.bytes <= 1.2 * held
@@ -127,16 +127,16 @@ def test_bm25_is_the_formula_over_the_subtree() -> None:
     corpus = Corpus.of(
         [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
     )
-    rows, counts = corpus.postings.held("tea")
-    scores = corpus.postings.weights(rows, counts)
+    tea = corpus.postings.held("tea")
+    scores = corpus.postings.weights(tea)
     average = sum(len(text.split()) for text in texts) / len(texts)
-    for row, found in zip(rows.tolist(), scores.tolist(), strict=True):
+    for row, found in zip(tea.rows.tolist(), scores.tolist(), strict=True):
         count, length = texts[row].split().count("tea"), len(texts[row].split())
         rarity = math.log(1 + (4 - 2 + 0.5) / (2 + 0.5))
         b = np.std([math.log(1 + len(text.split())) for text in texts])  # how far their lengths are apart
         expected = rarity * count * (K1 + 1) / (count + K1 * (1 - b + b * length / average))
         assert found == pytest.approx(expected, rel=1e-5)
-    assert rows.tolist() == [0, 3]
+    assert tea.rows.tolist() == [0, 3]
 
 
 def test_neighbours_are_next_in_sequence_within_one_namespace() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from alcove.engine.database import Connection, Database, Findings
@@ -20,6 +22,10 @@ AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""
 MOST_MISSING = 1000
 """Texts of a subtree that `terms` lacks and that are read as they are; with more of them it is not used."""
+WIDER = 4
+"""How many times as many as are wanted are weighed for each term by which they are looked for."""
+MOST_WEIGHED = 64
+"""Terms that a text's rank by words is made of."""
 
 Made = tuple[Sequence[int], Sequence[Vector]]
 """A text's terms as numbers, and its windows' vectors."""
@@ -37,6 +43,8 @@ class Asked(NamedTuple):
     """Terms by which texts are looked for: rare ones."""
     weights: Mapping[int, float]
     """What each term adds to a text's rank by words."""
+    texts: int = 0
+    """About how many texts are looked through."""
 
 
 class Candidates:
@@ -104,28 +112,37 @@ class Candidates:
         """
         with self._db.snapshot() as db:
             known, _, upto = Reached.of(db)
-            params: Params = [scope.low, scope.high, upto if known == embedder else 0, embedder]
-            where = self._db.where(scope, params)
-            later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
-            if len(later) > MOST_MISSING:
-                return None
-            params = [scope.low, scope.high]
-            where = self._db.where(scope, params)
-            queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
+            upto = upto if known == embedder else 0
+            waiting, behind = db.run("lagging", (upto,)).get
+            later, queued = list[tuple[int]](), list[tuple[int]]()
+            if behind:
+                params: Params = [scope.low, scope.high, upto, embedder]
+                where = self._db.where(scope, params)
+                later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
+                if len(later) > MOST_MISSING:
+                    return None
+            if waiting:
+                params = [scope.low, scope.high]
+                where = self._db.where(scope, params)
+                queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
             return [seq for (seq,) in chain(queued, later)]
 
     def find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
         """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words."""
         near = Nearest(set())
         if asked.vector is not None:
-            near = self._meanings.nearest(scope, asked.vector, asked.most, now=now)
+            near = self._meanings.nearest(scope, asked.vector, asked.most, texts=asked.texts, now=now)
         if asked.keys:
             with self._db.snapshot() as db:
                 db.run("look_far", (FARTHEST, "on"))
-                weights = json.dumps([*asked.weights.items()])
-                params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys]), weights]
+                params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
+                params.append(WIDER * asked.most)
+                adds = []
+                for term, weight in nlargest(MOST_WEIGHED, asked.weights.items(), key=itemgetter(1)):
+                    params += [term, weight]
+                    adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
                 where = self._db.where(scope, params)
-                held = db.run("holding", [*params, asked.most], where=where)
+                held = db.run("holding", [*params, asked.most], weight=" + ".join(adds), where=where)
                 near.seqs.update(seq for (seq,) in held)
         return near
 

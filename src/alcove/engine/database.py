@@ -96,7 +96,7 @@ class Database(ABC):
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[Connection]:
-        """The same, but all statements see one moment."""
+        """The same, but all statements see one moment; they may be sent together."""
 
     @abstractmethod
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:

@@ -23,12 +23,15 @@ ELSEWHERE = -1
 """In the place of dimensions, where the vectors are in a vector store beside the database."""
 FARTHEST = 1000
 """How many candidates pgvector looks at in one step at most."""
+PART, MOST_COMPARED = 20, 50_000
+"""A part of all texts that is smaller than one in so many, and than so many, is compared as a whole: to look
+for it in the index of all would take longer."""
 
 ORDERING = 0x416C6376_0003
 """The lock of whoever makes the index by meaning."""
 NOT_HERE = "the vectors are in a vector store that this process was not told of"
 ROOM = "256MB"
-"""For building the index by meaning: it takes many times as long where it does not fit."""
+"""For making the index by meaning, if the server gives no more: with less it takes many times as long."""
 
 
 class Nearest(NamedTuple):
@@ -57,8 +60,8 @@ class Meanings(ABC):
         """
 
     @abstractmethod
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, now: int) -> Nearest:
-        """At least so many of a scope's texts, unless there are fewer."""
+    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
+        """At least so many of a scope's texts, unless there are fewer; it has about so many `texts`."""
 
     @abstractmethod
     def tidy(self) -> None:
@@ -125,12 +128,14 @@ class Windows(Meanings):
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, now: int) -> Nearest:
+    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
         found: set[int] = set()
         with self._db.snapshot() as db:
-            if (dimensions := Reached.of(db).dimensions) != len(vector):
+            _, dimensions, every = Reached.of(db)
+            if dimensions != len(vector):
                 return Nearest(found, NOT_HERE if dimensions == ELSEWHERE else None)
-            for name, sorting in (("nearest", "off"), ("nearest_of_few", "on")):
+            few = texts < min(every // PART, MOST_COMPARED)
+            for name, sorting in (("nearest", "off"), ("nearest_of_few", "on"))[few:]:
                 db.run("look_far", (min(most, FARTHEST), sorting))
                 params: Params = [scope.low, scope.high, now, _spelled(vector)]
                 where = self._db.where(scope, params)
@@ -149,7 +154,7 @@ class Windows(Meanings):
                 return  # another node is at it
             usual = db.run("setting", ("maintenance_work_mem",)).get
             try:
-                db.run("set", ("maintenance_work_mem", ROOM))
+                db.run("make_room", (ROOM,))
                 if db.run("windows_to_order", (WORTH_ORDERING,)).get:
                     db.run("forget_order")
                     db.run("order_windows")

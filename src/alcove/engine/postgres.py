@@ -97,11 +97,7 @@ class PostgresDatabase(Database):
                     sent = True
                     writer.run_text("ROLLBACK" if undo else "COMMIT")
             except BaseException as error:
-                match writer.pgconn.transaction_status:
-                    case TransactionStatus.INTRANS | TransactionStatus.INERROR:
-                        writer.run_text("ROLLBACK")
-                    case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
-                        writer.close()
+                _broken_off(writer)
                 if sent and writer.closed and isinstance(error, psycopg.OperationalError):
                     raise self._in_doubt() from error
                 raise
@@ -127,12 +123,14 @@ class PostgresDatabase(Database):
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         with self.read() as db:
-            db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                yield db
-            finally:
-                if not db.closed:
+                with db.together():
+                    db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    yield db
                     db.run_text("ROLLBACK")
+            except BaseException:
+                _broken_off(db)
+                raise
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
         try:  # without the contexts of `read`: this is most of a get
@@ -262,6 +260,15 @@ class AdvisoryLocks(Locks):
 
 
 _TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
+
+
+def _broken_off(db: Connection) -> None:
+    """Leaves no transaction open that did not come to its end."""
+    match db.pgconn.transaction_status:
+        case TransactionStatus.INTRANS | TransactionStatus.INERROR:
+            db.run_text("ROLLBACK")
+        case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
+            db.close()
 
 
 def _migrate(db: Connection, place: str, on_create: Callable[[], None]) -> None:

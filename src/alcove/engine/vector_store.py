@@ -118,7 +118,7 @@ class VectorStore(Meanings):
 
     # Finding
 
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, now: int) -> Nearest:
+    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
         """Those and what it lacks yet, as far as that is not too much; it is waited for a second at most."""
         with self._db.snapshot() as db:
             state = State.of(db)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,7 +25,9 @@ from alcove.engine.meanings import Nearest
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.search.corpus import FARTHEST, Corpus, Mask
 from alcove.search.indexer import windows
+from alcove.search.late_interaction import TokenTable
 from alcove.search.matching import RELATED
+from alcove.search.postings import rarity
 from alcove.search.ranking import DEFAULT, TURN, rank
 from alcove.search.terms import Item, Question, documents
 from alcove.search.words import STOP_WORDS, term_counts
@@ -32,12 +35,14 @@ from alcove.search.words import STOP_WORDS, term_counts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAMPLE = 1000
+SAMPLE = 3000
 """Texts by which words are weighed."""
-FEWEST, MOST = 64, 2000
+FEWEST, MOST = 40, 2000
 """Candidates that meaning, and that words, bring."""
-MOST_KEYED = 1000
+MOST_KEYED = 500
 """Texts, by the sample, that the words by which candidates are looked for are in, all together."""
+BY_WORDS = 4
+"""How many times as many those are where words alone decide."""
 CENTRES = 40
 """The best candidates, whose neighbours are candidates too."""
 LONG = 3 * TURN
@@ -144,7 +149,7 @@ class LargeSubtree:
         numbers.update(known)
         apart = [
             each._replace(run=runs.get(each.sequence, -each.sequence), numbers=known[each.sequence])
-            for each in items
+            for each in sorted(items, key=attrgetter("sequence"))  # as the whole would be, for equals
         ]
         corpus = sample.changed(add=apart) or Corpus.of(items)
         mask = np.isin(corpus.columns.sequence, [each.sequence for each in items]) & corpus.columns.live
@@ -155,11 +160,19 @@ class LargeSubtree:
         known = self._state
         if known and known[3:] == state[3:] and state.seq - known.seq < max(self._texts // 4, 1):
             return
-        runs, self._texts = self._some()
+        runs, every = self._some()
         texts = self._candidates.texts(self.scope, self._embedder, [*runs], now=0)
+        self._texts = round(every * len(texts) / max(len(runs), 1))
         found = Corpus.of(item(text)._replace(run=runs[text.seq]) for text in texts)
         # Candidates are added to it without it ever being built anew.
-        self._taken = replace(found, built=2**62), {}
+        sample = replace(
+            found,
+            built=2**62,
+            postings=found.postings.as_sample(self._texts),
+            vectors=found.vectors.emptied(),
+            tokens=TokenTable.of([b""] * len(found)),
+        )
+        self._taken = sample, {}
         self._state = state
 
     def _some(self) -> tuple[dict[int, int], int]:
@@ -173,24 +186,24 @@ class LargeSubtree:
     def _asked(self, question: Question, mode: Mode, most: int) -> Asked:
         """A question as the database is asked it."""
         vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
-        most = min(max(2 * most, FEWEST), MOST)
+        most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide
         if mode == "semantic":
-            return Asked(most, vector, (), {})
+            return Asked(most, vector, (), {}, self._texts)
         postings, weights, counts = self._sample.postings, dict[int, float](), dict[int, int]()
         share = max(self._texts, 1) / max(len(self._sample), 1)
         for term, like in _terms(question):
-            number, count = term_number(term), len(postings.held(term)[0])
-            weight = like * postings.rarity(min(count, postings.documents))
+            number, count = term_number(term), len(postings.held(term).rows)
+            weight = like * rarity(count, len(self._sample))  # of the sample: what it lacks may be in many
             weights[number] = max(weights.get(number, 0.0), weight)
             counts.setdefault(number, count)
         # The rarest first, until they are in as many texts as can be looked at.
-        keys, room = list[int](), float(MOST_KEYED)
+        keys, room = list[int](), float(MOST_KEYED * (BY_WORDS if vector is None else 1))
         for number in sorted(counts, key=counts.__getitem__):
             if keys and room < counts[number] * share:
                 break
             keys.append(number)
             room -= counts[number] * share
-        return Asked(most, vector, keys, weights)
+        return Asked(most, vector, keys, weights, self._texts)
 
 
 def _runs(around: Mapping[int, Sequence[int]], items: Sequence[Item]) -> dict[int, int]:

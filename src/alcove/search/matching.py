@@ -26,9 +26,14 @@ class Match(NamedTuple):
     """Words like it, and how like each is, the likest first."""
 
     @property
+    def held(self) -> float:
+        """How many documents hold the word itself, at least."""
+        return max(each.held for each in (*self.texts, *self.labels))
+
+    @property
     def rows(self) -> Rows:
         """Those that hold the word itself, each once and in order."""
-        some = [rows for rows, _ in (*self.texts, *self.labels) if len(rows)]
+        some = [each.rows for each in (*self.texts, *self.labels) if len(each.rows)]
         if not some:
             return np.zeros(0, dtype=np.int32)
         return some[0] if len(some) == 1 else np.unique(np.concatenate(some))
@@ -38,7 +43,7 @@ def matches(question: Question, postings: Postings) -> list[Match]:
     """Where each of a question's words is."""
     forms, found = question.forms(postings.languages), []
     for word, related in question.words.items():
-        there = ((held, like) for other, like in related if len((held := postings.held(other))[0]))
+        there = ((held, like) for other, like in related if len((held := postings.held(other)).rows))
         found.append(
             Match(
                 [postings.held(form) for form in forms[word]],
@@ -58,10 +63,10 @@ def coverage(question: Question, postings: Postings, known: list[Match] | None =
     total, weights = np.zeros(len(postings.lengths)), 0.0
     for match in matches(question, postings) if known is None else known:
         own = match.rows
-        rarity = postings.rarity(len(own))
+        rarity = postings.rarity(max(len(own), match.held))
         held = np.zeros_like(total)
-        for (rows, _), like in reversed(match.related):
-            held[rows] = like
+        for other, like in reversed(match.related):
+            held[other.rows] = like
         held[own] = 1
         held *= rarity
         total += held

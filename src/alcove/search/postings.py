@@ -16,15 +16,35 @@ from alcove.search.terms import LANGUAGE, Term, number
 from alcove.search.words import STOP_WORDS
 
 Rows = NDArray[np.int32]
-PostingList = tuple[Rows, Matrix]
-"""The rows that hold a term, and how often each does."""
 K1 = 0.9
 """How soon one more mention of a word adds nothing."""
 MOST_LEVELLING = 0.9
 """How far BM25 levels long and short texts at most, its `b`."""
 SLOTS = 8
 """Bytes a term in the table that says quickly that a term is not there: it is wrong for one in so many."""
-_NONE: PostingList = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+
+
+class PostingList(NamedTuple):
+    """The rows that hold a term, how often each does, and how many documents do in all."""
+
+    rows: Rows
+    counts: Matrix
+    held: float
+
+
+class Sampled(NamedTuple):
+    """What the first rows are a sample of; those after it are there because they hold what is asked for."""
+
+    rows: int
+    documents: int
+
+    def held(self, rows: Rows) -> float:
+        """About how many documents hold what these rows hold."""
+        share = self.documents / max(self.rows, 1)
+        return min(max(len(rows), int(np.count_nonzero(rows < self.rows)) * share), self.documents)
+
+
+_NONE = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 
 
 class _Block(NamedTuple):
@@ -60,8 +80,8 @@ class _Block(NamedTuple):
         """What it is made of."""
         return np.repeat(self.terms, np.diff(self.starts)), self.rows, self.counts
 
-    def held(self, number: int) -> PostingList | None:
-        """The list of a term."""
+    def held(self, number: int) -> tuple[Rows, Matrix] | None:
+        """The rows that hold a term, and how often each does."""
         if not self.slots[number & (len(self.slots) - 1)]:
             return None
         place = int(self.terms.searchsorted(number))
@@ -81,14 +101,24 @@ class Postings:
     """A snapshot: a change makes another one, which shares the large block of what did not change.
 
     `lengths` has the number of terms in each row's text, 0 where a row was removed, and `documents` says
-    how many rows were not. `live` tells the rows that were not removed, None where none was.
+    how many rows were not. `live` tells the rows that were not removed, None where none was. `sampled` says
+    of what it has only some, and `parts` of what it is joined: both are for what words are worth.
     """
 
     def __init__(
-        self, blocks: Sequence[_Block], lengths: Matrix, live: NDArray[np.bool_] | None = None
+        self,
+        blocks: Sequence[_Block],
+        lengths: Matrix,
+        live: NDArray[np.bool_] | None = None,
+        sampled: Sampled | None = None,
+        parts: Sequence[Postings] = (),
     ) -> None:
-        self._blocks, self.lengths, self._live = blocks, lengths, live
-        self.documents = len(lengths) if live is None else int(np.count_nonzero(live))
+        self._blocks, self.lengths, self._live, self._parts = blocks, lengths, live, parts
+        self.sampled = sampled
+        self._rows = len(lengths) if live is None else int(np.count_nonzero(live))
+        self.documents: int = sampled.documents if sampled else self._rows
+        if parts:
+            self.documents = sum(part.documents for part in parts)
 
     @classmethod
     def of(cls, documents: Iterable[Sequence[int]]) -> Postings:
@@ -122,7 +152,8 @@ class Postings:
         if any(part._live is not None for part in parts):
             every = (np.ones(len(p.lengths), dtype=bool) if p._live is None else p._live for p in parts)
             live = np.concatenate([*every])
-        return cls(blocks, np.concatenate([part.lengths for part in parts]), live)
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(blocks, lengths, live, parts=parts if any(part.sampled for part in parts) else ())
 
     def changed(self, added: Iterable[Sequence[int]], live: NDArray[np.bool_]) -> Postings:
         """With documents at the rows after the last; `live` tells which of all rows are not removed."""
@@ -134,13 +165,17 @@ class Postings:
         blocks = [large, _Block.of(*map(np.concatenate, zip(*parts, strict=True)))]
         lengths = np.append(self.lengths, more.lengths)
         lengths[~live] = 0
-        return Postings(blocks, lengths, None if live.all() else live)
+        return Postings(blocks, lengths, None if live.all() else live, self.sampled)
+
+    def as_sample(self, documents: int) -> Postings:
+        """The same as a sample of so many documents."""
+        return Postings(self._blocks, self.lengths, self._live, Sampled(len(self.lengths), documents))
 
     def __contains__(self, term: Term) -> bool:
         its = number(term)
         if self._live is None:
             return any(block.held(its) for block in self._blocks)
-        return len(self.held(term)[0]) > 0
+        return len(self.held(term).rows) > 0
 
     def held(self, term: Term) -> PostingList:
         """The rows that hold a term, and how often each does."""
@@ -149,13 +184,15 @@ class Postings:
     def numbered(self, its: int) -> PostingList:
         """The same for a term by its number."""
         lists = [found for block in self._blocks if (found := block.held(its))]
-        if not lists:
-            return _NONE
-        rows, counts = lists[0] if len(lists) == 1 else map(np.concatenate, zip(*lists, strict=True))
-        if self._live is None:
-            return rows, counts
-        kept = self._live[rows]
-        return rows[kept], counts[kept]
+        rows, counts = lists[0] if lists else _NONE
+        if len(lists) > 1:
+            rows, counts = map(np.concatenate, zip(*lists, strict=True))
+        if self._live is not None:
+            kept = self._live[rows]
+            rows, counts = rows[kept], counts[kept]
+        if self._parts:
+            return PostingList(rows, counts, sum(part.numbered(its).held for part in self._parts))
+        return PostingList(rows, counts, self.sampled.held(rows) if self.sampled else len(rows))
 
     @property
     def bytes(self) -> int:
@@ -170,7 +207,7 @@ class Postings:
     @cached_property
     def average(self) -> float:
         """Terms of a text."""
-        return max(float(self.lengths.sum(dtype=np.float64)) / max(self.documents, 1), 1e-9)
+        return max(float(self.lengths.sum(dtype=np.float64)) / max(self._rows, 1), 1e-9)
 
     @cached_property
     def levelling(self) -> float:
@@ -189,13 +226,14 @@ class Postings:
         b = self.levelling
         return (K1 * (1 - b + b * self.lengths / self.average)).astype(np.float32)
 
-    def rarity(self, rows: int) -> float:
-        """What a word is worth that so many rows hold."""
-        return math.log(1 + (self.documents - rows + 0.5) / (rows + 0.5))
+    def rarity(self, held: float) -> float:
+        """What a word is worth that so many documents hold."""
+        return rarity(held, self.documents)
 
-    def weights(self, rows: Rows, counts: Matrix, *, levelled: bool = True) -> Matrix:
-        """BM25 of a term in the rows that hold it so often; of a label, how long it is says nothing."""
-        weights = counts * np.float32(self.rarity(len(rows)) * (K1 + 1))
+    def weights(self, found: PostingList, *, levelled: bool = True) -> Matrix:
+        """BM25 of a term in the rows that hold it; of a label, how long it is says nothing."""
+        rows, counts, held = found
+        weights = counts * np.float32(self.rarity(held) * (K1 + 1))
         weights /= counts + (self._norms[rows] if levelled else np.float32(K1))
         return weights
 
@@ -224,6 +262,11 @@ class Postings:
         shared = keys.take(keys.searchsorted(wanted), mode="clip") == wanted
         total = np.bincount(pairs, own[places] * shared, len(here))
         return np.where(total, total / np.sqrt(np.where(total, norms[here] * norms[there], 1)), 0.0)
+
+
+def rarity(held: float, documents: int) -> float:
+    """What a word is worth that so many of all documents hold."""
+    return math.log(1 + (documents - held + 0.5) / (held + 0.5))
 
 
 def _begins(other: NDArray[np.bool_], size: int) -> NDArray[np.intp]:

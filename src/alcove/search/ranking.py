@@ -173,14 +173,14 @@ class _Scorer:
         # One column more than rows: neighbour -1, none, reads the last.
         scores = np.zeros((len(found), size + 1), dtype=np.float32)
         for score, match in zip(scores, found, strict=True):
-            for rows, counts in match.texts:
-                if len(rows):
-                    score[rows] = np.maximum(score[rows], postings.weights(rows, counts))
-            full += postings.rarity(max(len(rows) for rows, _ in match.texts))
-            for (rows, counts), like in match.related if self._ranking.related else ():
-                weights = postings.weights(rows, counts)
+            for each in match.texts:
+                if len(each.rows):
+                    score[each.rows] = np.maximum(score[each.rows], postings.weights(each))
+            full += postings.rarity(max(each.held for each in match.texts))
+            for each, like in match.related if self._ranking.related else ():
+                weights = postings.weights(each)
                 weights *= np.float32(self._ranking.related * like)
-                score[rows] = np.maximum(score[rows], weights)
+                score[each.rows] = np.maximum(score[each.rows], weights)
         best = scores[:, :size]
         best *= self._passing
         if self._windows:
@@ -197,8 +197,8 @@ class _Scorer:
         holding = np.zeros(len(self._corpus), dtype=np.bool_)
         for match in found:
             holding[match.rows] = True
-            for (rows, _), _ in match.related if self._ranking.related else ():
-                holding[rows] = True
+            for each, _ in match.related if self._ranking.related else ():
+                holding[each.rows] = True
         return holding
 
     def _meaning(self, centred: Matrix) -> Matrix:
@@ -216,7 +216,7 @@ class _Scorer:
         """The signals that look at more than an item's words."""
         corpus, ranking = self._corpus, self._ranking
         found: dict[str, Matrix] = {}
-        names = (corpus.postings.held((SPEAKER, word))[0] for word in self._question.said)
+        names = (corpus.postings.held((SPEAKER, word)).rows for word in self._question.said)
         if ranking.names and (said := [rows for rows in names if len(rows)]):
             found["names"] = np.zeros(len(corpus), dtype=np.float32)
             found["names"][np.concatenate(said)] = ranking.names
@@ -224,10 +224,8 @@ class _Scorer:
             found["substance"] = np.float32(weight) * corpus.columns.substance
         if ranking.labels and corpus.groups:
             found["labels"] = np.zeros(len(corpus), dtype=np.float32)
-            for rows, counts in (match.labels[0] for match in matched):
-                found["labels"][rows] += ranking.labels * corpus.postings.weights(
-                    rows, counts, levelled=False
-                )
+            for each in (match.labels[0] for match in matched):
+                found["labels"][each.rows] += ranking.labels * corpus.postings.weights(each, levelled=False)
         if ranking.times and self._question.span:
             found["times"] = np.float32(ranking.times) * _nearness(corpus.columns.at, self._question.span)
         if ranking.recency and self._question.recent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -50,7 +50,8 @@ class Vectors:
     """A snapshot: the vectors of so many rows. They lie in several blocks, so that one that is added need not
     copy those that are there, and corpora can be joined as they are.
 
-    `live` tells the rows that were not removed, None where none was; `parts`, of what it is joined.
+    `live` tells the rows that were not removed, None where none was; `parts`, of what it is joined; `middle`,
+    that of vectors which are held no longer, from which all others are seen.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Vectors:
         rows: int,
         live: NDArray[np.bool_] | None = None,
         parts: Sequence[Vectors] = (),
+        middle: Matrix | None = None,
     ) -> None:
         self._blocks, self._rows, self._live, self._parts = blocks, rows, live, parts
+        self._middle = middle
         self.dimensions = max(block.matrix.dimensions for block in blocks)
         """A block without any vectors may have others than the rest."""
 
@@ -99,7 +102,12 @@ class Vectors:
             moved = [block.after(0, end - len(block.matrix)) for block, end in zip(small, ends, strict=True)]
             matrices, *others = zip(*moved, strict=True)
             small = [_Block(WholeNumbers.joined(matrices), *map(np.concatenate, others))]
-        return Vectors([first, *small], longer._rows, live)
+        return Vectors([first, *small], longer._rows, live, middle=self._middle)
+
+    def emptied(self) -> Vectors:
+        """No vectors for the same rows, and the middle of those there were for whatever is added."""
+        none = Vectors.of([{}] * self._rows, self.dimensions)
+        return Vectors(none._blocks, self._rows, middle=self._centres[0].middle)
 
     def __len__(self) -> int:
         """How many vectors there are."""
@@ -169,6 +177,8 @@ class Vectors:
         """For each block, how its vectors lie to the middle of all that are live, or of their part."""
         if self._parts:
             return [centre for part in self._parts for centre in part._centres]
+        if self._middle is not None:
+            return [*self._about(self._middle)]
         total, count = np.zeros(self.dimensions, dtype=np.float64), 0
         for matrix, owners, starts, telling in self._blocks:
             if len(owners) and matrix.dimensions == self.dimensions:
@@ -179,13 +189,15 @@ class Vectors:
                 total += matrix.total(counted)
                 count += int(np.count_nonzero(counted))
         middle = (total / max(count + FEW, 1)).astype(np.float32)
-        square, centres = middle @ middle, []
+        return [*self._about(middle)]
+
+    def _about(self, middle: Matrix) -> Iterator[_Centre]:
+        """How each block lies to a middle."""
+        square = middle @ middle
         for block in self._blocks:
             fits = block.matrix.dimensions == self.dimensions
             along = block.matrix @ middle if fits else np.zeros(len(block.matrix), dtype=np.float32)
-            length = np.sqrt(np.maximum(1 - 2 * along + square, 1e-6))
-            centres.append(_Centre(middle, along, length))
-        return centres
+            yield _Centre(middle, along, np.sqrt(np.maximum(1 - 2 * along + square, 1e-6)))
 
 
 def _best(every: Matrix, owners: Rows, starts: Rows) -> Matrix:

@@ -38,6 +38,11 @@ CREATE INDEX CONCURRENTLY windows_by_meaning ON windows USING hnsw (embedding ha
 -- name: setting
 SELECT current_setting(?)
 
+-- name: make_room
+-- At least so much for making an index.
+SELECT set_config('maintenance_work_mem', CAST(?1 AS TEXT), FALSE)
+WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < pg_size_bytes(CAST(?1 AS TEXT))
+
 -- name: set
 SELECT set_config(?, ?, FALSE)
 
@@ -68,11 +73,14 @@ SELECT t.seq, n.seq FROM terms t CROSS JOIN LATERAL (
 WHERE t.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?1 AS JSON)))
 
 -- name: look_far
--- Goes on along the index by meaning until enough was found that may be seen. Left to itself, the planner takes a
--- policy's filter for one that hardly lets anything pass, and reads everything.
-SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE), set_config('hnsw.ef_search', CAST(CAST(? AS BIGINT) AS TEXT), TRUE),
+-- Goes on along the index by meaning until enough was found that may be seen; in a large one it looks at more, since
+-- few links lead from one subject to another. Left to itself, the planner takes a policy's filter for one that hardly
+-- lets anything pass, and reads everything.
+SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE),
+       set_config('hnsw.ef_search', CAST(CAST(greatest(?, least(400, reltuples / 2500)) AS BIGINT) AS TEXT), TRUE),
        set_config('enable_sort', CAST(? AS TEXT), TRUE), set_config('enable_hashjoin', 'off', TRUE),
        set_config('enable_mergejoin', 'off', TRUE), set_config('jit', 'off', TRUE)
+FROM pg_class WHERE oid = CAST('terms' AS REGCLASS)
 
 -- name: nearest
 SELECT w.seq, w.embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows w JOIN versions v ON v.seq = w.seq
@@ -80,22 +88,21 @@ WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL 
 ORDER BY distance LIMIT ?
 
 -- name: nearest_of_few
--- The same without the index by meaning, for what is too small a part of it.
+-- The same without the index by meaning, for what is too small a part of it; only as many are looked at in full as are
+-- wanted.
 WITH inside AS MATERIALIZED (
-    SELECT w.seq, w.embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows w JOIN versions v ON v.seq = w.seq
-    WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where})
-SELECT seq, distance FROM inside ORDER BY distance LIMIT ?
+    SELECT seq, embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows WHERE ns >= ?1 AND ns < ?2)
+SELECT t.seq, t.distance FROM (SELECT seq, distance FROM inside ORDER BY distance OFFSET 0) t JOIN versions v ON v.seq = t.seq
+WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+ORDER BY t.distance LIMIT ?
 
 -- name: holding
--- Texts that hold one of some terms, those first whose terms weigh most together. Only as many are looked at in full
--- as are wanted: a policy's filter costs more than the weighing.
-WITH asked AS MATERIALIZED (
-    SELECT CAST(value ->> 0 AS BIGINT) AS term, CAST(value ->> 1 AS DOUBLE PRECISION) AS weight
-    FROM json_array_elements(CAST(?5 AS JSON))),
-held AS MATERIALIZED (
-    SELECT seq, (SELECT sum(weight) FROM asked WHERE term = ANY (t.terms)) AS weight FROM terms t
-    WHERE terms && ARRAY(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
-      AND ns >= ?1 AND ns < ?2)
+-- Texts that hold one of some terms, so many for each, those first whose terms weigh most together. Only as many are
+-- looked at in full as are wanted: a policy's filter costs more than the weighing.
+WITH held AS MATERIALIZED (
+    SELECT DISTINCT seq, {weight} AS weight FROM json_array_elements_text(CAST(?4 AS JSON)) asked (term)
+    CROSS JOIN LATERAL (SELECT seq, terms FROM terms
+        WHERE terms @> ARRAY[CAST(term AS BIGINT)] AND ns >= ?1 AND ns < ?2 LIMIT ?5) t)
 SELECT v.seq FROM (SELECT seq, weight FROM held ORDER BY weight DESC, seq DESC OFFSET 0) t JOIN versions v ON v.seq = t.seq
 WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
 ORDER BY t.weight DESC, t.seq DESC LIMIT ?

@@ -16,6 +16,10 @@ ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder, dimensions = ex
 -- How many texts of a subtree can be found, counted up to a number and off the index alone.
 SELECT count(*) FROM (SELECT 1 FROM terms WHERE ns >= ? AND ns < ? LIMIT ?) few
 
+-- name: lagging
+-- Whether any text at all waits for vectors, and whether any vectors came after a position.
+SELECT EXISTS (SELECT 1 FROM to_index), EXISTS (SELECT 1 FROM vectors WHERE id > ?)
+
 -- name: unsearchable
 -- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
 SELECT v.seq FROM vectors x NOT INDEXED CROSS JOIN versions v ON v.seq = x.seq
