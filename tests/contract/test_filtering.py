@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from alcove import Alcove, InvalidRequest
+from alcove.core.principal import JSON
+from alcove.engine.postgres_connection import Connection
+from alcove.engine.postgres_dialect import where
+from alcove.engine.rows import Scope
+from alcove.store.filters import Filter, Params, Scalar
 from tests.support.clock import ManualClock
+from tests.support.postgres import new_database
 
 NOTES = ("user", "alice", "notes")
 
@@ -118,3 +125,17 @@ def test_a_bad_expression_names_its_field(alice: Alcove, expression: object, fie
 def test_every_text_is_found_by_a_filter_that_names_it(alice: Alcove, text: str) -> None:
     alice.put(NOTES, "k", {}, index={"text": text})
     assert [each.key for each in alice.search(NOTES, filter={"text": text})] == ["k"]
+
+
+@pytest.mark.parametrize("choices", [["a"], ["b", "a"], ["a\0b"], ["a", 7]])
+def test_postgresql_shows_by_a_policy_what_is_one_of_some_texts_or_holds_one(choices: list[Scalar]) -> None:
+    filter = Filter.parse({"f": {"in": choices}})
+    params: Params = []
+    statement = f"SELECT 1 FROM (SELECT ? AS attributes) v WHERE {where(Scope(b'', b'', filter), params)}"
+    ((_, test),) = filter.conditions
+    with Connection.to(new_database()) as db:
+        values: list[JSON] = ["a", "b", "a\0b", 7, True, None, [], ["x", "a"], [["a"]], {"a": 1}]
+        for value in values:
+            text = json.dumps({"f": value, "g": "a"})
+            assert bool(db.run_text(statement, [text, *params]).get) == test.holds(value), value
+        assert not db.run_text(statement, ['{"g": "a"}', *params]).get

@@ -14,6 +14,7 @@ import pytest
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
 from alcove.engine import digests, meanings
+from alcove.engine.postgres_connection import Connection
 from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.subtrees import Subtree
@@ -324,3 +325,39 @@ def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_don
     reader(store, "bob").put(POOL, "more", {}, index={"text": "a zeppelin"}, wait_for_index=True)
     until(lambda: place.rows(whole))
     assert keys(store, "zeppelin", mode="semantic")[0] == "more"
+
+
+@on_postgresql
+def test_a_small_part_of_a_large_store_is_compared_as_a_whole_and_nothing_of_it_is_missed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meanings, "PART", 2)
+    asked: list[str] = []
+    run = Connection.run
+
+    def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
+        asked.append(name)
+        return run(self, name, *args, **parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "run", noted)
+    store = filled(place)
+    alice = store.as_user("alice")
+    for n in range(2 * FEW):
+        alice.put(("user", "alice"), f"a{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
+    until(lambda: place.rows("terms") == 40 + 2 * FEW)
+    found = alice.search(("user", "alice"), query="tea 3", mode="semantic", limit=100)
+    assert {each.key for each in found} == {f"a{n}" for n in range(2 * FEW)}
+    assert "nearest_of_few" in asked
+    assert "nearest" not in asked
+    assert keys(store, "number17", mode="semantic")[0] == "k17"
+    assert "nearest" in asked
+
+
+@on_postgresql
+def test_the_index_by_meaning_is_made_with_what_the_server_gives_if_that_is_more(place: Place) -> None:
+    store = place.open()
+    with Connection.to(place.address) as db:
+        for room, given in (("1MB", "64MB"), ("300MB", "300MB")):
+            db.run("make_room", (room,))
+            assert db.run("setting", ("maintenance_work_mem",)).get == given
+    store.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus import LONG_TO_READ, SMALL, Corpus
+from alcove.search.corpus import LONG_TO_READ, SMALL, Corpus, JoinedCorpus
 from alcove.search.postings import K1
 from alcove.search.ranking import rank
 from alcove.search.terms import Item
@@ -137,6 +138,28 @@ def test_bm25_is_the_formula_over_the_subtree() -> None:
         expected = rarity * count * (K1 + 1) / (count + K1 * (1 - b + b * length / average))
         assert found == pytest.approx(expected, rel=1e-5)
     assert tea.rows.tolist() == [0, 3]
+
+
+def test_a_sample_with_candidates_weighs_words_and_meaning_as_the_whole_does() -> None:
+    items = [
+        item(n)._replace(fields={"t": f"{'tea' if n % 10 == 0 else 'milk'} and word{n}"}) for n in range(1000)
+    ]
+    whole, sample = Corpus.of(items), Corpus.of(items[::3])
+    sample = replace(
+        sample, built=2**62, postings=sample.postings.as_sample(1000), vectors=sample.vectors.emptied()
+    )
+    found = sample.changed(add=[each for n, each in enumerate(items) if n % 10 == 0 and n % 3])
+    assert found
+    assert len(found.postings.held("tea").rows) == 100  # a fifth of all rows, a tenth of the whole
+    for corpus in (found, JoinedCorpus([found])):
+        rarity = corpus.postings.rarity(corpus.postings.held("tea").held)
+        assert rarity == pytest.approx(whole.postings.rarity(100), rel=0.05)
+        assert corpus.postings.documents == 1000
+    asked = question(1).vector
+    row, other = found.rows[10], whole.rows[10]
+    here, there = (each.vectors.compared(asked, centred=True)[1] for each in (found, whole))
+    assert here[row] == pytest.approx(there[other], abs=0.1)
+    assert np.isnan(here[0])  # of the sample only the middle is held
 
 
 def test_neighbours_are_next_in_sequence_within_one_namespace() -> None:
