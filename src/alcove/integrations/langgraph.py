@@ -102,13 +102,7 @@ class AlcoveStore(Opened, BaseStore):
             return None
         if memory.ttl_seconds:
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        return Item(
-            value=memory.value,
-            key=memory.key,
-            namespace=labels,
-            created_at=memory.added_at,
-            updated_at=memory.created_at,
-        )
+        return self._item(memory)
 
     # Each is written once, for a store whose answers are there and for one whose answers are awaited
 
