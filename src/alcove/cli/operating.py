@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from alcove import Store
     from alcove.upkeep.backup import Forgotten, Restored
     from alcove.upkeep.doctor import Examination
-
-_BETWEEN_LOOKS = 0.1
-_PATIENCE = 120.0
-"""Seconds without any progress; an embedder that fails is tried again within one minute."""
 
 
 @command()
@@ -103,22 +98,12 @@ def index(store: Store, *, retry: bool, wait: bool) -> int:
     """
     status = store.admin.trigger_index() if retry or wait else store.admin.index()
     if wait:
-        output.followed("indexing", status.waiting, _indexed(store, status.waiting))
+        output.wait_for_index(lambda: store.admin.index().waiting, status.waiting)
         status = store.admin.index()
     far = f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"
     parked = (f"{plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items)
     show(status, far, *(f"parked: {each}" for each in parked))
     return 1 if wait and status.waiting else 0
-
-
-def _indexed(store: Store, waited: int) -> Iterator[int]:
-    """How many of those that wait have been indexed, until none waits or nothing has happened for long."""
-    last, changed = waited, time.monotonic()
-    while last and time.monotonic() - changed < _PATIENCE:
-        time.sleep(_BETWEEN_LOOKS)
-        if (now := store.admin.index().waiting) != last:
-            last, changed = now, time.monotonic()
-            yield waited - now
 
 
 @command()
