@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ from alcove.cli import output
 from alcove.cli.importing import import_memories
 from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
-from alcove.cli.store import command, duration, is_url, roles_option
-from alcove.core.addresses import is_database, state_of, without_password
+from alcove.cli.store import command, duration, roles_option
+from alcove.client import is_url
+from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
 from alcove.server import config as configuration
@@ -202,8 +202,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
     if is_database(at) is (backup is not None):
         raise click.UsageError("give a BACKUP for a file, and none for a database, which pg_restore has made")
     if backup is None:
-        beside = state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
-        again = output.finished(forget_again(at, beside, ledger=ledger))
+        again = output.finished(forget_again(at, placed(at)[1], ledger=ledger))
         show(again._asdict(), f"forgotten again: {_forgotten(again)}")
         return
     if not (ledger or Ledger.beside(Path(at)).path).exists():
