@@ -23,7 +23,7 @@ from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.agents.token_use import Count, Usage
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import Deferred
+from alcove.core.records import Bound, Deferred
 from alcove.llm.model import TokenUse
 from alcove.store.memories import Memories
 
@@ -51,10 +51,6 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 msgspec.json.Decoder(ToolCall)  # two threads that are the first to convert to a record crash msgspec 0.22
-
-
-Bound = tuple[int | None, int]
-"""What `Memories.bound` gave when a call began."""
 
 
 class Calls:
@@ -117,9 +113,7 @@ class Calls:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
         # The key sorts the newest first, so that a few of many are found at once.
         key = f"{10**17 - int(calls[-1].at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
-        put = Deferred(
-            namespace=room, key=key, value=value, ttl_seconds=KEPT_SECONDS, data_key=bound[0], wipes=bound[1]
-        )
+        put = Deferred(room, key, value, ttl_seconds=KEPT_SECONDS, bound=bound)
         try:
             self._memories.put_record(acting_for(user, room), put)
         except KeyDestroyed:

@@ -22,14 +22,12 @@ from alcove.agents.summariser import Point, Prose, extended
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Deferred, Delete, Memory, Operation, Put, Touch
+from alcove.core.records import Bound, Deferred, Delete, Memory, Operation, Put, Touch
 from alcove.store import validation
 from alcove.store.memories import Memories
 from alcove.store.session_store import Places, Reads
 
 T = TypeVar("T")
-Bound = tuple[int | None, int]
-"""What `Memories.bound` gives."""
 MOST_MESSAGES = 200
 """Messages that can be added at once."""
 RUNNING_TOKENS = 400
@@ -133,14 +131,8 @@ class Log:
 
         `bound`: what `Memories.bound` gave before anything was read, so that no wipe lies in between.
         """
-        return Deferred(
-            namespace=self._summary,
-            key=STATE,
-            value=msgspec.to_builtins(state),
-            expected_revision=revision,
-            data_key=bound[0],
-            wipes=bound[1],
-        )
+        value = msgspec.to_builtins(state)
+        return Deferred(self._summary, STATE, value, expected_revision=revision, bound=bound)
 
     def add(
         self,
@@ -174,11 +166,9 @@ class Log:
 
         undisturbed(added)
 
-    def _kept(self, said: Said, since: Bound | None) -> Put:
-        place, value, index = (self.turns, _key(said.number)), _value(said.message), self._index(said.message)
-        if since is None:
-            return Put(*place, value, index, create_only=True)
-        return Deferred(*place, value, index, create_only=True, data_key=since[0], wipes=since[1])
+    def _kept(self, said: Said, since: Bound | None) -> Deferred:
+        value, index = _value(said.message), self._index(said.message)
+        return Deferred(self.turns, _key(said.number), value, index, create_only=True, bound=since)
 
     def _index(self, message: Message) -> dict[str, str] | None:
         """The text by which a message is found, if messages are to be."""

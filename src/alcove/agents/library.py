@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import Bound, decoded, undisturbed
+from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
 from alcove.agents.rooms import KNOWLEDGE
@@ -27,7 +27,7 @@ from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Delete, Entry, Operation, Put
+from alcove.core.records import Bound, Delete, Entry, Operation, Put
 from alcove.store.memories import Memories
 
 CUT = b"1"

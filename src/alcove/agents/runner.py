@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alcove.agents.context import Context
-from alcove.agents.conversations import Bound, Said, is_whole, turns_room, units, unseen
+from alcove.agents.conversations import Said, is_whole, turns_room, units, unseen
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
@@ -33,6 +33,7 @@ from alcove.core.errors import (
     UpstreamTimeout,
 )
 from alcove.core.principal import Principal
+from alcove.core.records import Bound
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
 from alcove.llm.model import Answered, Asked, Model, TokenUse, used

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.conversations import (
-    Bound,
     Log,
     Said,
     checked,
@@ -27,10 +26,8 @@ from alcove.agents.tools.base import Turn
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
+from alcove.core.records import Bound
 from alcove.store import validation
-
-if TYPE_CHECKING:
-    pass
 
 MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""

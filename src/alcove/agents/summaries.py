@@ -20,7 +20,6 @@ from msgspec import Struct, structs
 
 from alcove.agents.conversations import (
     ROLLING,
-    Bound,
     Log,
     decoded,
     keeper,
@@ -35,7 +34,7 @@ from alcove.agents.summariser import extended
 from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
-from alcove.core.records import Deferred, Delete, Memory, Put
+from alcove.core.records import Bound, Deferred, Delete, Memory, Put
 from alcove.store.memories import Memories
 from alcove.store.session_store import Reads
 
@@ -182,8 +181,7 @@ class Summaries:
             key=ROLLING,
             value=msgspec.to_builtins(rolling),
             expected_revision=found.revision if found else 0,
-            data_key=bound[0],
-            wipes=bound[1],
+            bound=bound,
         )
         yield log.put_state(structs.replace(state, merged=new[-1].number), revision, bound)
 

@@ -22,7 +22,6 @@ from alcove.agents.conversations import (
     ROLLING,
     RUNNING_TOKENS,
     STATE,
-    Bound,
     Log,
     SessionState,
     decoded,
@@ -39,7 +38,7 @@ from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Deferred
+from alcove.core.records import Bound, Deferred
 from alcove.core.waiting import Blocking, at_once
 from alcove.llm.model import Model, TokenUse
 from alcove.store.memories import Memories
@@ -223,13 +222,8 @@ class SummaryWriter:
             changed = structs.replace(now.record, prose=written.prose, trouble="", **told)
         if changed == now.record:
             return
-        put = Deferred(
-            *wanted.place,
-            msgspec.to_builtins(changed),
-            expected_revision=now.revision,
-            data_key=bound[0],
-            wipes=bound[1],
-        )
+        value = msgspec.to_builtins(changed)
+        put = Deferred(*wanted.place, value, expected_revision=now.revision, bound=bound)
         with suppress(KeyDestroyed):  # they were wiped meanwhile
             self._memories.put_record(keeper(Principal(wanted.user), wanted.agent.name), put)
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import Bound, decoded, undisturbed
+from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import Deferred, Memory, Put
+from alcove.core.records import Bound, Deferred, Memory
 from alcove.store.admin_records import AgentUse
 from alcove.store.memories import Memories
 
@@ -62,9 +62,9 @@ class Usage:
             found = self._memories.get(who, room, day)
             value = msgspec.to_builtins((_count(found) or Count()) + count)
             revision = found.revision if found else 0
-            put = Put(room, day, value, ttl_seconds=KEPT_SECONDS, expected_revision=revision)
-            if bound:
-                put = Deferred(**structs.asdict(put), data_key=bound[0], wipes=bound[1])
+            put = Deferred(
+                room, day, value, ttl_seconds=KEPT_SECONDS, expected_revision=revision, bound=bound
+            )
             with suppress(KeyDestroyed):
                 self._memories.put_record(who, put)
 
