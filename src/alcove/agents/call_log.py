@@ -72,12 +72,8 @@ class Calls:
                 self._gathered.append((bound, call))
             self._flush_soon()
 
-    def note_summary(self, agent: str, user: str, use: TokenUse, bound: Bound) -> None:
-        """Counts the tokens of a summary."""
-        self.note_use(agent, user, use, bound, turns=0)
-
-    def note_use(self, agent: str, user: str, use: TokenUse, bound: Bound, turns: int = 1) -> None:
-        """Counts a turn and its tokens, to be written soon."""
+    def note_use(self, agent: str, user: str, bound: Bound, use: TokenUse, turns: int = 1) -> None:
+        """Counts a turn, or a summary as none, and its tokens, to be written soon."""
         count = Count(turns=turns, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
         with self._mutex:
             if len(self._used) < MOST_GATHERED:

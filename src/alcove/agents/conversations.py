@@ -51,7 +51,7 @@ class Said(NamedTuple):
     message: Message
 
 
-class SessionState(Struct, frozen=True, omit_defaults=True):
+class SessionState(Struct, frozen=True, omit_defaults=True, rename={"points": "running"}):
     """What is known of a session beside its messages; numbers are those of its messages, 0 for none."""
 
     ended: int = 0
@@ -59,8 +59,8 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
     merged: int = 0
     """The last one that is in the summary of the user's conversations."""
     covered: int = 0
-    """The last one that is in `running`."""
-    running: list[Point] = []
+    """The last one that is in `points`."""
+    points: list[Point] = []
     """The summary of what fell out of the window."""
     written: int = 0
     """The last one that is in `prose`."""
@@ -94,10 +94,12 @@ def keeper(caller: Principal, agent: str) -> Principal:
 class Log:
     """The messages of one session, and its state."""
 
-    def __init__(self, memories: Memories, rooms: Rooms, who: Principal, count: Callable[[str], int]) -> None:
-        """`rooms`: whose session it is. `who`: as whom to read and write. `count`: the tokens of a text."""
+    def __init__(
+        self, memories: Memories, rooms: Rooms, caller: Principal, count: Callable[[str], int]
+    ) -> None:
+        """`rooms`: whose session it is. `caller`: for whom to read and write. `count`: a text's tokens."""
         self.reads: Reads = memories
-        self._memories, self.who, self._count = memories, who, count
+        self._memories, self.who, self._count = memories, keeper(caller, rooms.agent.name), count
         self.agent, self.session = rooms.agent, rooms.session()
         self.actor = f"{rooms.agent.name}:u:{rooms.user}" if rooms.authentication else rooms.agent.name
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
@@ -121,10 +123,7 @@ class Log:
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
-        found = self.reads.get(self.who, self._summary, STATE)
-        return (
-            (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
-        )
+        return record_at(self.reads, self.who, self._summary, STATE, SessionState)
 
     def put_state(self, state: SessionState, revision: int, bound: Bound) -> Deferred:
         """The operation that changes what is known of it, unless somebody else has since that revision.
@@ -221,8 +220,8 @@ class Log:
         if not fallen:
             return state
         messages = [said.message for said in fallen]
-        points = extended(state.running, messages, most_tokens=RUNNING_TOKENS, count=self._count)
-        return structs.replace(state, covered=fallen[-1].number, running=points)
+        points = extended(state.points, messages, most_tokens=RUNNING_TOKENS, count=self._count)
+        return structs.replace(state, covered=fallen[-1].number, points=points)
 
     def count(self) -> int:
         """How many messages there are."""
@@ -362,6 +361,12 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
         return msgspec.convert(memory.value, kind)
     except (msgspec.ValidationError, OverflowError):
         return None
+
+
+def record_at(reads: Reads, who: Principal, room: Namespace, key: str, kind: type[T]) -> tuple[T, int]:
+    """What is kept at a key, as a record that is empty where it is none; and its revision, 0 for nothing."""
+    found = reads.get(who, room, key)
+    return (found and decoded(found, kind)) or kind(), found.revision if found else 0
 
 
 def said_in(memory: Memory, *, originals: bool = False) -> Said | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -64,7 +65,7 @@ class Prompts:
         self._agents, self._memories = agents, agents.memories
         self._knowledge, self._counter = knowledge, counter
         self._writes = model is not None
-        writer = SummaryWriter(agents.memories, self.count, model, agents.calls.note_summary)
+        writer = SummaryWriter(agents.memories, self.count, model, partial(agents.calls.note_use, turns=0))
         self._summaries = Summaries(agents.memories, self.count, writer)
 
     def count(self, text: str) -> int:
@@ -121,7 +122,7 @@ class Prompts:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
                 rolling = self._summaries.of(principal, spec.name, recent if begun else None)
-                _offer_summary(assembly, "summary", rolling.points, rolling, trouble=self._writes)
+                _offer_summary(assembly, "summary", rolling, trouble=self._writes)
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
@@ -167,8 +168,7 @@ class Prompts:
             assembly.offer("conversation", conversation_pieces(kept, assembly))
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
             if spec.summarize:
-                state = log.state()[0]
-                _offer_summary(assembly, "running", state.running, state, trouble=self._writes)
+                _offer_summary(assembly, "running", log.state()[0], trouble=self._writes)
         return bool(said)
 
     def _preamble(self, turn: Turn, assembly: Assembly) -> None:
@@ -238,7 +238,7 @@ class Prompts:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
     def _log(self, turn: Turn) -> Log:
-        return Log(self._memories, turn.rooms, keeper(turn.caller, turn.rooms.agent.name), self.count)
+        return Log(self._memories, turn.rooms, turn.caller, self.count)
 
 
 def _said_piece(said: Said, *, wanted: float) -> Piece:
@@ -255,9 +255,7 @@ def said(message: str, field: str = "message") -> Message:
     return Message(role="user", content=message)
 
 
-def _offer_summary(
-    assembly: Assembly, tier: str, points: Sequence[Point], summary: Rolling | SessionState, *, trouble: bool
-) -> None:
+def _offer_summary(assembly: Assembly, tier: str, summary: Rolling | SessionState, *, trouble: bool) -> None:
     """Offers a summary: a model's words as far as they go, and the conversation's sentences beside them.
 
     `trouble`: whether to tell why a model wrote none.
@@ -269,7 +267,7 @@ def _offer_summary(
         for n, line in enumerate(lines, 1)
         if prose
     ]
-    assembly.offer(tier, [*written, *_point_pieces(untold(points))])
+    assembly.offer(tier, [*written, *_point_pieces(untold(summary.points))])
     if trouble and summary.trouble:
         assembly.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
 

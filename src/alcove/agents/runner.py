@@ -134,7 +134,7 @@ class Runner:
                 raise
             finally:
                 if work.use.total_tokens:
-                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
+                    self._agents.calls.note_use(spec.name, principal.user_id, bound, work.use)
             yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
 
     async def _rounds(

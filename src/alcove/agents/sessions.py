@@ -154,7 +154,7 @@ class Sessions(Prompts):
         return SessionLog(
             **structs.asdict(self._described(log)),
             said=[each.message for each in shown],
-            running_summary=log.state()[0].running,
+            running_summary=log.state()[0].points,
             before=shown[0].number if more else None,
         )
 

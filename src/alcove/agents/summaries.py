@@ -23,6 +23,7 @@ from alcove.agents.conversations import (
     Log,
     decoded,
     keeper,
+    record_at,
     summary_room,
     turns_room,
     undisturbed,
@@ -65,9 +66,8 @@ class Summaries:
 
     def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> Rolling:
         """The summary as it is, or as `reads` has it; empty where nothing was merged yet."""
-        reads = reads or self._memories
-        found = reads.get(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
-        return (decoded(found, Rolling) if found else None) or Rolling()
+        room = summary_room(agent, caller.user_id)
+        return record_at(reads or self._memories, keeper(caller, agent), room, ROLLING, Rolling)[0]
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Takes the summary away with all it ever said; whether there was one."""
@@ -145,30 +145,26 @@ class Summaries:
 
         Gives the number of the message after which it was new.
         """
-        rooms, who = Rooms(agent, user, session), keeper(Principal(user), agent.name)
-        log = Log(self._memories, rooms, who, self._count)
+        log = Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
         after = log.state()[0].merged
 
         def merged() -> None:
             bound = self._memories.bound(user)
-            mark = self._memories.get(who, turns_room(agent.name, user), session)
+            mark = self._memories.get(log.who, turns_room(agent.name, user), session)
             if mark is not None:
                 done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
-                self._memories.batch_in_session(who, [*self._merged(rooms, who, bound), done], log.places)
+                self._memories.batch_in_session(log.who, [*self._merged(log, bound), done], log.places)
 
         undisturbed(merged)
         return after
 
-    def _merged(self, rooms: Rooms, who: Principal, bound: Bound) -> Iterator[Deferred]:
+    def _merged(self, log: Log, bound: Bound) -> Iterator[Deferred]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""
-        log = Log(self._memories, rooms, who, self._count)
         state, revision = log.state()
         new = [*takewhile(lambda said: said.number > state.merged, log.newest_first())][::-1]
         if not any(said.message.content for said in new):
             return
-        room = summary_room(rooms.agent.name, rooms.user)
-        found = self._memories.get(who, room, ROLLING)
-        before = (decoded(found, Rolling) if found else None) or Rolling()
+        before, known = record_at(self._memories, log.who, *log.places.rolling, Rolling)
         messages = [said.message for said in new]
         rolling = structs.replace(
             before,
@@ -176,13 +172,8 @@ class Summaries:
             conversations=before.conversations + 1,
             updated_at=self._memories.now(),
         )
-        yield Deferred(
-            namespace=room,
-            key=ROLLING,
-            value=msgspec.to_builtins(rolling),
-            expected_revision=found.revision if found else 0,
-            bound=bound,
-        )
+        value = msgspec.to_builtins(rolling)
+        yield Deferred(*log.places.rolling, value, expected_revision=known, bound=bound)
         yield log.put_state(structs.replace(state, merged=new[-1].number), revision, bound)
 
     def _merge_due(self) -> float:
