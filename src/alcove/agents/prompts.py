@@ -28,7 +28,7 @@ from alcove.agents.summariser import Point, untold
 from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
-from alcove.agents.tools.private_pool_team import left_behind
+from alcove.agents.tools.private_pool_team import newest_left_behind
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
@@ -176,14 +176,11 @@ class Prompts:
         room = turn.room(turn.rooms.private)
         entries = sorted(room.entries(), key=lambda entry: entry.created_at, reverse=True)
         notes: list[Memory] = [*filter(None, (room.get(entry.key) for entry in entries[:MOST_NOTES]))]
-        if not entries:
-            older = {
-                memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)
-            }
-            entries = sorted(older.values(), key=lambda memory: memory.created_at, reverse=True)
-            notes = [*older.values()][::-1][:MOST_NOTES]
+        older = [] if entries else [*newest_left_behind(turn).values()]
+        notes += older[:MOST_NOTES]
+        left = len(entries or older) - len(notes)
         assembly.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])
-        assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=len(entries) - len(notes))
+        assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=left)
 
     def _recall(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers standing instructions, and what of facts and long-term memory fits the message best.

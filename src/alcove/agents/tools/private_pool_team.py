@@ -114,8 +114,7 @@ class PrivateRoom(KeyedRoom):
         answer = super().list(turn, limit, offset)
         if answer.result["items"]:
             return answer
-        older = sorted(self._older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
-        found, more = some(older[offset:], limit)
+        found, more = some([*self._older(turn).values()][offset:], limit)
         return several(found, self.reader, offset + len(found) if more else None)
 
     def forget(self, turn: Turn, key: Key) -> Answer:
@@ -139,15 +138,19 @@ class PrivateRoom(KeyedRoom):
     def _older(self, turn: Turn) -> dict[str, Memory]:
         """The newest that was left behind under each key, while the private room is empty."""
         room = self._room(turn, {})
-        if turn.memories.list(room.who, room.at, limit=1, exact=True):
-            return {}
-        return {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
+        return {} if turn.memories.list(room.who, room.at, limit=1, exact=True) else newest_left_behind(turn)
 
 
 def left_behind(turn: Turn) -> Iterator[Memory]:
     """What this user wrote into rooms from before users had their own."""
     if older := turn.rooms.fallback:
         yield from turn.memories.everything(turn.within(older), older.namespace, unowned=True)
+
+
+def newest_left_behind(turn: Turn) -> dict[str, Memory]:
+    """The newest of it under each key, the newest first."""
+    found = {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
+    return dict(sorted(found.items(), key=lambda pair: pair[1].created_at, reverse=True))
 
 
 def _found_before(turn: Turn, query: str, min_score: float | None) -> Iterator[Memory]:
