@@ -66,10 +66,15 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     def left(self) -> float:
         """How many seconds there are until then; an error if it is past. Providers ask with every piece."""
-        left = self.end - time.monotonic()
-        if left <= 0:
-            raise UpstreamTimeout("the turn took longer than it may")
-        return left
+        return seconds_left(self.end)
+
+
+def seconds_left(end: float) -> float:
+    """How many seconds a turn still has that ends at a moment of `time.monotonic`."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise UpstreamTimeout("the turn took longer than it may")
+    return left
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -166,11 +171,7 @@ class Model:
 
 def _unexpected(error: Exception) -> Trouble:
     """What a provider should have told as its trouble."""
-    return (
-        Trouble(repr(error), timeout=True)
-        if isinstance(error, TimeoutError)
-        else Trouble(repr(error), status=200)
-    )
+    return Trouble(repr(error), status=200, timeout=isinstance(error, TimeoutError))
 
 
 def _told(trouble: Trouble) -> AlcoveError:
