@@ -82,13 +82,8 @@ class KeyedRoom:
         return several(found, self.reader, none=NOTHING if found else room.none_found())
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
-        room = self._room(turn, pool)
-        found = room.search(limit=min(limit + 1, MOST), offset=offset)
-        after = offset + min(limit, len(found))
-        more = found.next_offset or len(found) > limit
-        if len(found) == limit == MOST and not more:
-            more = bool(room.search(limit=1, offset=after))
-        return several(found[:limit], self.reader, after if more else None)
+        found = self._room(turn, pool).search(limit=limit, offset=offset)
+        return several(found, self.reader, offset + len(found) if found.after_cursor else None)
 
     def _found(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
         return self._room(turn, pool).get(key)
@@ -195,9 +190,7 @@ def pool_tools(pools: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these pools."""
     pool: dict[str, Any] = {"choices": {"pool": pools}, "before": (("pool", Pool),)}
     return (
-        Tool(
-            "share_to", "Write to a pool, which other users read: never anything private.", _POOL.keep, **pool
-        ),
+        Tool("share_to", f"Write to a pool, {_OTHERS_READ}", _POOL.keep, **pool),
         Tool("read_from_pool", "Read an entry of a pool.", _POOL.read, **pool, reads=True),
         Tool("search_pool", "Search a pool by meaning.", _POOL.search, **pool, reads=True),
         Tool("list_pool", "List the entries of a pool.", _POOL.list, **pool, reads=True),
