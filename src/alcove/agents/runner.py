@@ -29,7 +29,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import Bound
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
-from alcove.llm.model import Answered, Asked, Model, TokenUse, seconds_left, used
+from alcove.llm.model import Answered, Asked, Model, TokenUse, parsed_arguments, seconds_left, used
 
 if TYPE_CHECKING:
     from alcove.agents.service import Agents
@@ -242,7 +242,9 @@ class Runner:
         try:
             if number >= MOST_CALLS:
                 raise InvalidRequest("tool_calls", f"at most {MOST_CALLS} at once")
-            arguments = _object(function["arguments"])
+            if (given := parsed_arguments(function["arguments"])) is None:
+                raise InvalidRequest("arguments", "a JSON object")
+            arguments = given
             text = self._agents.call(
                 principal,
                 asked.agent,
@@ -337,13 +339,3 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
     """Messages without calls that have no result, and results that have no call: providers refuse both."""
     said = [Said(n, "", message) for n, message in enumerate(messages)]
     return [each.message for unit in units(said) if is_whole(unit) for each in unit]
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidRequest("arguments", "a JSON object")
-    return found

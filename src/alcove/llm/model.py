@@ -247,6 +247,15 @@ def seconds_after(header: str) -> float:
     return float(header) if header.isdecimal() and len(header) < 6 else 0.0
 
 
+def parsed_arguments(text: str) -> dict[str, Any] | None:
+    """The arguments of a call as an object; None where a model gave something else."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def decoded(raw: bytes | str, kind: type[Any]) -> Any:
     """A body, or a part of one, as a record; Trouble where it is something else."""
     try:
