@@ -267,10 +267,10 @@ def _same(one: Message, other: Message) -> bool:
     return told[0] == told[1]
 
 
-def checked(given: Sequence[Message | Mapping[str, Any]], most: int = MOST_MESSAGES) -> list[Message]:
-    """Messages that can be kept, at most so many, as records; an error names the first that cannot."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= most:
-        raise InvalidRequest("messages", f"a list of 1 to {most} messages")
+def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    """Messages that can be kept, at most `MOST_MESSAGES`, as records; an error names one that cannot."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
     return [checked_message(each, f"messages[{place}]") for place, each in enumerate(given)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,13 +128,8 @@ class Prompts:
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
         memory = spec.memory
-        searched = (
-            memory.facts.enabled,
-            memory.long_term.enabled,
-            memory.knowledge.enabled,
-            recalls_turns(memory),
-        )
-        if any(searched) and message:
+        searched = any(tier.enabled for tier in (memory.facts, memory.long_term, memory.knowledge))
+        if message and (searched or recalls_turns(memory)):
             with assembly.stage("embedding"):
                 asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
                 question = self._memories.question(asked)
@@ -239,10 +235,14 @@ class Prompts:
 
 
 def _said_piece(said: Said, *, wanted: float) -> Piece:
-    at, speaker = said.message.at, said.message.name or said.message.role
-    when = f", {at.date()}" if at else ""
-    text = f"{quoted(said.message.content)} ({name(speaker)}{when})"
-    return Piece(said.id, as_data(text), "earlier message", at, wanted=wanted)
+    message = said.message
+    text = _spoken(message.content, message.name or message.role, message.at)
+    return Piece(said.id, text, "earlier message", message.at, wanted=wanted)
+
+
+def _spoken(text: str | None, speaker: str, at: datetime | None) -> str:
+    """What somebody said, as data, with who and when."""
+    return as_data(f"{quoted(text)} ({name(speaker)}{f', {at.date()}' if at else ''})")
 
 
 def said(message: str, field: str = "message") -> Message:
@@ -270,10 +270,9 @@ def _offer_summary(assembly: Assembly, tier: str, summary: Rolling | SessionStat
 
 
 def _point_pieces(points: Sequence[Point]) -> Iterator[Piece]:
-    for place, point in enumerate(points):
-        when = f", {point.at.date()}" if point.at else ""
-        text = f"{quoted(point.text)} ({name(point.speaker)}{when})"
-        yield Piece(f"point {place + 1}", as_data(text), "summary", point.at, wanted=point.weight)
+    for place, point in enumerate(points, 1):
+        text = _spoken(point.text, point.speaker, point.at)
+        yield Piece(f"point {place}", text, "summary", point.at, wanted=point.weight)
 
 
 def _memory_piece(memory: Memory, source: str) -> Piece:

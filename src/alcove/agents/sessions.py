@@ -10,14 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.conversations import (
-    Log,
-    Said,
-    checked,
-    checked_message,
-    keeper,
-    turns_room,
-)
+from alcove.agents.conversations import Log, Said, checked, checked_message, keeper, turns_room
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Prompts
 from alcove.agents.summariser import Point

@@ -19,13 +19,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import (
-    RUNNING_TOKENS,
-    Log,
-    SessionState,
-    record_at,
-    undisturbed,
-)
+from alcove.agents.conversations import RUNNING_TOKENS, Log, SessionState, record_at, undisturbed
 from alcove.agents.messages import Message
 from alcove.agents.prose import written
 from alcove.agents.rooms import Rooms
