@@ -203,7 +203,7 @@ class Sessions(Prompts):
     def summary(self, principal: Principal, agent: str) -> SummaryOfUser:
         """What is kept of the caller's conversations with an agent that have ended."""
         name = self._agents.agent(principal, agent).name
-        pending = [session for session, _ in self._summaries.pending(principal, name)]
+        pending = [mark.key for mark in self._summaries.pending(principal, name)]
         return SummaryOfUser(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:

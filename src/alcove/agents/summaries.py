@@ -123,22 +123,21 @@ class Summaries:
         It is the service that merges: a policy sees no claims here. What cannot be merged holds up nothing.
         """
         spec = agent.memory.session_memory
-        for session, memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
+        for memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
             mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 try:
-                    after = self.merge(agent, user, session)
-                    self.writer.want(Wanted(agent, user, session, rolling=True, after=after))
+                    after = self.merge(agent, user, memory.key)
+                    self.writer.want(Wanted(agent, user, memory.key, rolling=True, after=after))
                 except Exception as error:
                     log.warning("a conversation with %s was not merged: %r", agent.name, error)
             elif mark:
                 self._look(agent, user, spec.idle_seconds - idle)
 
-    def pending(self, caller: Principal, agent: str) -> Iterator[tuple[str, Memory]]:
-        """The sessions with something that is not in the summary yet, each with its mark."""
+    def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
+        """The marks of sessions with something that is not in the summary yet, under their ids."""
         room = turns_room(agent, caller.user_id)
-        for memory in self._memories.everything(keeper(caller, agent), room, exact=True):
-            yield memory.key, memory
+        return self._memories.everything(keeper(caller, agent), room, exact=True)
 
     def merge(self, agent: Agent, user: str, session: str) -> int:
         """Takes what is new in a session into the summary; nothing where somebody else has done so.
