@@ -9,6 +9,7 @@ are told as the user's own words.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -61,6 +62,8 @@ class Piece(NamedTuple):
     """How much; of equal ones the first is wanted more."""
     said: Sequence[Said] = ()
     """Of a conversation: messages that stay together."""
+    tokens: int = 0
+    """Counted when pieces are chosen."""
 
 
 class ContextItem(Struct, frozen=True, kw_only=True):
@@ -112,7 +115,27 @@ class Context(Struct, frozen=True, kw_only=True):
     receipt: ContextReceipt
 
 
-class Assembly:
+class Timed:
+    """Work that takes down how long its parts take."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Takes down how long a part of the work takes."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - started
+
+    def timings_ms(self) -> dict[str, float]:
+        """Milliseconds by part."""
+        return {name: round(seconds * 1000, 3) for name, seconds in self._seconds.items()}
+
+
+class Assembly(Timed):
     """One context in the making: tiers offer pieces, and `done` chooses among them."""
 
     def __init__(
@@ -128,15 +151,14 @@ class Assembly:
 
         `budget`: tokens in all; `count`: how many a text has; `recalls`: whether to say what that is.
         """
+        super().__init__()
         self._count, self._budget = count, budget
         first = "\n\n".join(filter(None, (*instructions[:1], RULE if recalls else "")))
         texts = filter(None, (first, *instructions[1:]))
         self._instructions = [Message(role="system", content=text) for text in texts]
         self._new = [structs.replace(message, at=None) for message in new]
         self._offered: dict[str, list[Piece]] = {}
-        self._counted: dict[int, int] = {}
         self._left_out: list[LeftOut] = []
-        self._timings: dict[str, float] = {}
         self._degraded: list[str] = []
         fixed = sum(size(message, count) for message in (*self._instructions, *self._new))
         if fixed > budget:
@@ -144,13 +166,6 @@ class Assembly:
                 "budget_tokens", f"at least {fixed}: so many are the instructions and this message"
             )
         self._rest = budget - fixed
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Takes down how long a part of the work takes."""
-        started = time.perf_counter()
-        yield
-        self._timings[name] = self._timings.get(name, 0.0) + (time.perf_counter() - started) * 1000
 
     def offer(self, tier: str, pieces: Iterable[Piece]) -> None:
         """Pieces of a tier, in the order in which they are to stand."""
@@ -189,22 +204,22 @@ class Assembly:
             budget_tokens=self._budget,
             tokenizer=self._count.name,
             degraded="; ".join(self._degraded) or None,
-            timings_ms={name: round(ms, 3) for name, ms in self._timings.items()},
+            timings_ms=self.timings_ms(),
         )
         return Context(messages=messages, receipt=receipt)
 
     def _chosen(self) -> dict[str, list[Piece]]:
         """The pieces that go in, by tier: each tier's own share first, then who has more, in turn."""
-        tiers = [tier for tier in SHARES if self._offered.get(tier)]
-        waiting = {tier: sorted(self._offered[tier], key=lambda piece: -piece.wanted) for tier in tiers}
+        tiers = {tier: [*map(self._counted, self._offered.get(tier, ()))] for tier in SHARES}
+        waiting = {tier: sorted(tiers[tier], key=lambda piece: -piece.wanted) for tier in tiers}
         taken: dict[str, list[Piece]] = {tier: [] for tier in tiers}
         left = self._rest
         for shared_out in (True, False):
             for tier in PRIORITY:
                 room = min(left, int(SHARES[tier] * self._rest)) if shared_out else left
                 over: list[Piece] = []
-                for piece in waiting.get(tier, ()):
-                    tokens = self._tokens(piece) + (0 if taken[tier] else self._frame(tier))
+                for piece in waiting[tier]:
+                    tokens = piece.tokens + (0 if taken[tier] else self._frame(tier))
                     if tokens <= room and not (over and piece.said):  # a conversation has no gaps
                         taken[tier].append(piece)
                         room, left = room - tokens, left - tokens
@@ -212,25 +227,18 @@ class Assembly:
                         over.append(piece)
                 waiting[tier] = over
         for tier, over in waiting.items():
-            self._left_out += [
-                LeftOut(tier=tier, why="budget", id=piece.id, tokens=self._tokens(piece)) for piece in over
-            ]
+            self._left_out += (LeftOut(tier=tier, why="budget", id=one.id, tokens=one.tokens) for one in over)
         chosen = {id(piece) for pieces in taken.values() for piece in pieces}
-        shown = {tier: [each for each in self._offered[tier] if id(each) in chosen] for tier in tiers}
+        shown = {tier: [each for each in pieces if id(each) in chosen] for tier, pieces in tiers.items()}
         return {tier: pieces for tier, pieces in shown.items() if pieces}
 
-    def _tokens(self, piece: Piece) -> int:
-        """How many tokens a piece takes, counted once."""
-        if (known := self._counted.get(id(piece))) is None:
-            said = sum(size(said.message, self._count) for said in piece.said)
-            known = self._counted[id(piece)] = said or self._count(f"- {piece.text}\n")
-        return known
+    def _counted(self, piece: Piece) -> Piece:
+        said = sum(size(said.message, self._count) for said in piece.said)
+        return piece._replace(tokens=said or self._count(f"- {piece.text}\n"))
 
     def _frame(self, tier: str) -> int:
-        return 0 if tier == "conversation" else self._sized("\n".join(_framed(tier, [])))
-
-    def _sized(self, text: str) -> int:
-        return MESSAGE_TOKENS + self._count(text)
+        """The tokens of a message around the pieces of a tier."""
+        return 0 if tier == "conversation" else MESSAGE_TOKENS + self._count("\n".join(_framed(tier, [])))
 
     def _laid_out(self, tier: str, pieces: Sequence[Piece]) -> list[Message]:
         if tier == "conversation":
@@ -241,7 +249,7 @@ class Assembly:
         items = [
             ContextItem(
                 id=piece.id, source=piece.source, at=piece.at, score=piece.score, cosine=piece.cosine,
-                tokens=self._tokens(piece),
+                tokens=piece.tokens,
             )
             for piece in pieces
         ]  # fmt: skip

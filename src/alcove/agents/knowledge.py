@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from alcove.agents.context import Assembly, Piece, as_data
 from alcove.agents.conversations import decoded
@@ -216,9 +216,7 @@ class Knowledge:
                 id=memory.id,
                 source=source,
                 document=memory.namespace[2],
-                text=chunk.text,
-                heading=chunk.heading,
-                page=chunk.page,
+                **structs.asdict(chunk),
                 score=memory.relevance or 0.0,
                 cosine=memory.score,
                 at=memory.created_at,
