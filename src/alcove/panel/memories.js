@@ -5,9 +5,7 @@ import { to } from "./app.js";
 import { bar, button, counted, gist, h, link, say, spelled, time } from "./dom.js";
 
 export const author = (by) =>
-  [by?.agent && `agent ${by.agent}`, by?.user ?? "nobody", by?.client && `through ${by.client}`]
-    .filter(Boolean)
-    .join(", ");
+  `by ${by?.agent ? `${by.agent} for ` : ""}${by?.user ?? "nobody known"}${by?.client ? ` through ${by.client}` : ""}`;
 
 export function entry(memory, { where = false, actions = [] } = {}) {
   const value = memory.value ?? {},
@@ -93,18 +91,23 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   };
 }
 
-export async function remove(memory, again) {
-  await del("/v1/memories", { ns: memory.namespace, key: memory.key });
-  say("Deleted.", async () => {
-    await put("/v1/memories", written(memory));
-    again();
-  });
-  again();
-}
+// How many seconds are left until then; undefined where that is never.
+export const left = (expires_at) =>
+  expires_at ? Math.max(1, Math.ceil((new Date(expires_at) - Date.now()) / 1000)) : undefined;
 
-export const written = ({ namespace, key, value, index }) => ({
+export const written = ({ namespace, key, value, index, expires_at }) => ({
   namespace,
   key,
   value,
   ...(index && Object.keys(index).length ? { index } : {}),
+  ttl_seconds: left(expires_at),
 });
+
+// Says what was done, with the way back to what was there `before`: null where nothing was. Nobody else's change is undone.
+export function undoable(text, { namespace: ns, key, revision }, before, again) {
+  say(text, async () => {
+    if (before === null) await del("/v1/memories", { ns, key, expected_revision: revision });
+    else await put("/v1/memories", { ...written(before), expected_revision: revision });
+    again();
+  });
+}
