@@ -5,6 +5,8 @@ import { to } from "./app.js";
 import { counted, empty, failure, field, form, h, input, link, select, spelled } from "./dom.js";
 import { newest } from "./memories.js";
 
+const most = 3; // streams: a browser keeps six connections to one server, for everything; other rooms are looked at by the clock
+
 const first = `# agents.yaml, given with: alcove serve --agents agents.yaml
 agents: [{name: helper, memory: {private: {}, facts: {enabled: true}, long_term: {}}}]`;
 
@@ -39,8 +41,13 @@ export default async function agents(asked, { me, go, until }) {
     look(),
     other ? null : get(at("agents", name, "summary")).catch(() => null),
   ]);
-  const rooms = shelf(found);
-  until(follow([], async () => rooms.draw(await look())));
+  const again = async () => rooms.draw(await look());
+  let streams = 0;
+  const rooms = shelf(found, (namespace) => {
+    if (streams++ < most) until(follow(namespace, again));
+  });
+  const tick = setInterval(() => document.hidden || again().catch(() => null), 5000);
+  until(() => clearInterval(tick));
   filter.addEventListener("input", () => rooms.narrow(filter.value));
   return h(
     "div",
@@ -109,7 +116,7 @@ const exactly = ["private", "facts", "long-term"],
   scratch = ["agent", "session", "global", "workflow", "swarm", "debate"];
 
 // Rooms one below the other; when it is drawn again, those that are there stay as they are, open or not.
-function shelf(found) {
+function shelf(found, opened) {
   const node = h("div"),
     rooms = new Map();
   const draw = (found) => {
@@ -117,7 +124,7 @@ function shelf(found) {
       const place = spelled(each.namespace);
       if (rooms.has(place)) rooms.get(place).again(each.memories);
       else {
-        rooms.set(place, room(each));
+        rooms.set(place, room(each, opened));
         node.append(rooms.get(place).node);
       }
     }
@@ -126,9 +133,9 @@ function shelf(found) {
   return { node, draw, narrow: (text) => rooms.forEach((each) => each.narrow(text)) };
 }
 
-function room({ room: kind, namespace, memories }) {
+function room({ room: kind, namespace, memories }, opened) {
   const list = newest(namespace, { exact: exactly.includes(kind), where: !exactly.includes(kind) }),
-    below = shelf([]),
+    below = shelf([], opened),
     trouble = h("div");
   const size = h("span.soft"),
     count = (n) => {
@@ -140,8 +147,7 @@ function room({ room: kind, namespace, memories }) {
     words = "";
   const fresh = async () => {
     try {
-      await list.again();
-      if (words) await list.narrow(words);
+      if ((await list.again()) && words) await list.narrow(words);
       if (!exactly.includes(kind)) return;
       const { branches } = await get("/v1/memories/tree", { ns: namespace, limit: 100 });
       below.draw(branches.map((each) => ({ ...each, room: each.namespace.at(-1) })));
@@ -157,6 +163,7 @@ function room({ room: kind, namespace, memories }) {
         if (!node.open || open) return;
         open = true;
         fresh();
+        opened(namespace);
       },
     },
     h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind), " ", h("span", spelled(namespace)), " ", size),

@@ -8,6 +8,7 @@ import {
   empty,
   failure,
   field,
+  firstMemory,
   form,
   h,
   input,
@@ -19,8 +20,6 @@ import {
 } from "./dom.js";
 import { entry, newest, undoable } from "./memories.js";
 
-const first = `memory = alcove.connect("${location.origin}")
-memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)`;
 const page = 100;
 
 export default async function explore(asked, { me, go, until }) {
@@ -36,7 +35,7 @@ export default async function explore(asked, { me, go, until }) {
   if (!ns.length && !tree.children.length)
     return h(
       "div",
-      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", first),
+      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", firstMemory),
       adding([...(me.user ? ["user", me.user, "notes"] : [])], go),
     );
   const query = input({ type: "search", name: "q", value: words, placeholder: "what you look for, in your words" });

@@ -44,7 +44,9 @@ function explained(memory) {
   );
 }
 
-// The newest memories of a namespace, with more on demand; what is typed into `filter` narrows them.
+const atMost = 100; // that the server tells at once
+
+// The newest memories of a namespace, with more on demand; `narrow` shows those with some words, `load` tells of changes.
 export function newest(ns, { exact = false, where = false, none = "There is nothing here yet." } = {}) {
   const list = h("ul.plain"),
     more = button("Show more", () => load(cursor)),
@@ -52,6 +54,7 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   let shown = [],
     cursor = null,
     words = "",
+    drawn = false,
     turn = 0;
   const fits = (memory) =>
     words
@@ -68,10 +71,16 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   async function load(after_cursor = null, limit = 20) {
     const mine = ++turn,
       page = await get("/v1/memories/newest", { ns, exact: exact || undefined, limit, after_cursor });
-    if (mine !== turn) return;
-    shown = after_cursor === null ? page.items : [...shown, ...page.items];
+    if (mine !== turn) return false;
+    const fresh = page.items,
+      same = (memory, n) => memory.id === shown[n]?.id && memory.expires_at === shown[n].expires_at;
+    if (drawn && after_cursor === null && fresh.every(same) && [shown.length, atMost].includes(fresh.length))
+      return false; // who reads it, or is at a link of it by keys, is left alone
+    shown = after_cursor === null ? fresh : [...shown, ...fresh];
     cursor = page.after_cursor ?? null;
+    drawn = true;
     draw();
+    return true;
   }
   async function narrow(text) {
     words = text.trim().toLowerCase();
@@ -87,7 +96,7 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
     node: h("div", count, list, more),
     load,
     narrow,
-    again: () => load(null, Math.min(100, Math.max(20, shown.length))),
+    again: () => load(null, Math.min(atMost, Math.max(20, shown.length))),
   };
 }
 

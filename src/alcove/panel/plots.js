@@ -4,7 +4,7 @@ import { h, number, svg, table } from "./dom.js";
 
 const wide = 520,
   high = 180,
-  left = 44,
+  left = 60,
   bottom = 24;
 
 const frame = (title, legend, drawn, numbers) =>

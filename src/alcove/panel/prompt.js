@@ -48,13 +48,14 @@ export default async function prompt(asked, { go }) {
   );
 }
 
-export const said = (message) =>
+export const said = (message, more) =>
   h(
     "article",
     { class: `message ${message.role}` },
     h("div.meta", h("span.kind", message.name ?? message.role), message.at && time(message.at)),
     message.content && h("p", message.content),
     (message.tool_calls ?? []).map((call) => h("p", h("code", `${call.function?.name}(${call.function?.arguments})`))),
+    more,
   );
 
 const called = (tier) => tier.replaceAll("_", " ");
@@ -65,7 +66,7 @@ function sentAs(messages, receipt) {
   return Object.entries(receipt.tiers).map(([name, tier]) => {
     const own = messages.slice(sent, (sent += tier.messages));
     const told = `${counted(tier.tokens, "token")} in ${counted(own.length, "message")}`,
-      one = (each, n) => [said(each), tier.items.length === own.length && about(tier.items[n])];
+      one = (each, n) => said(each, tier.items.length === own.length && about(tier.items[n]));
     const shown = name === "conversation" ? own.map(one) : own.map((each) => quoted(each, tier));
     return own.length > 0 && h("section", h("h2", called(name), " ", h("small", told)), shown);
   });

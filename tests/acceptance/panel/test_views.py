@@ -85,3 +85,11 @@ def test_every_view_can_be_reached_by_keys_alone(panel: Open) -> None:
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent"))
     assert {"Agents", "Explore", "Prompt", "Conversations", "Map", "Activity", "Sign out"} <= reached
+
+
+def test_the_way_past_the_navigation_leads_to_the_content_of_the_same_view(panel: Open) -> None:
+    page = panel("user").show("explore")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.url.endswith("#explore")
