@@ -49,7 +49,7 @@ def test_every_view_is_whole_readable_by_all_and_never_wider_than_the_screen(
     views = {**OF_ALL, memory: "History (1)", **(OF_OPERATORS if ROLES[role] else {})}
     if role == "admin":
         views["knowledge?q=descale"] = "vinegar"
-        views["agents?agent=helper&user=alice"] = "agent:helper:u:alice"
+        views["agents?agent=helper&user=alice"] = "user:alice:long-term:all"
         views["conversations?agent=helper&user=alice&session=monday"] = "I fly on Friday."
     for view, expected in views.items():
         seen.show(view)
