@@ -5,7 +5,8 @@ import { h, number, svg, table } from "./dom.js";
 const wide = 520,
   high = 180,
   left = 60,
-  bottom = 24;
+  bottom = 30,
+  top = 14;
 
 const frame = (title, legend, drawn, numbers) =>
   h(
@@ -22,7 +23,7 @@ const frame = (title, legend, drawn, numbers) =>
 
 function axes(highest, least, names) {
   const most = highest + ((highest - least) % 2); // so that half of it is a whole number, too
-  const y = (value) => 8 + (high - bottom - 8) * (1 - (value - least) / (most - least || 1)),
+  const y = (value) => top + (high - bottom - top) * (1 - (value - least) / (most - least || 1)),
     step = Math.max(1, Math.ceil(names.length / 6));
   const x = (n) => left + ((wide - left) * (n + 0.5)) / names.length;
   const lines = [least, (least + most) / 2, most].map((value) => [
