@@ -204,9 +204,10 @@ class Knowledge:
         relevant = [each for each in found if each.score >= spec.similarity_threshold]
         assembly.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))
         for each in relevant[spec.retrieval_limit :]:
-            assembly.leave_out("knowledge", "retrieval limit", id=each.id)
+            assembly.leave_out("knowledge", "retrieval limit", piece=_piece(each))
         for each in found[len(relevant) :]:
-            assembly.leave_out("knowledge", f"below the threshold ({each.score:.2f})", id=each.id)
+            why = f"below the threshold ({each.score:.2f})"
+            assembly.leave_out("knowledge", why, piece=_piece(each))
 
     def _found(self, who: Principal, source: str, question: Question, limit: int) -> list[Found]:
         memories = self._memories.answers(who, place(source), question, limit=limit, calibrated=True)

@@ -175,12 +175,12 @@ class Engine(file_copy.DataKeys):
         return ((ns, count) for ns, count in self._db.stream("counts", params, where=where))
 
     def newest(
-        self, scope: Scope, *, now: int, before: int = FOR_EVER, embedder: str = ""
+        self, scope: Scope, *, now: int, limit: int, before: int = FOR_EVER, embedder: str = ""
     ) -> Iterator[tuple[Row, bytes | None]]:
         """What was written last comes first, each with its vectors by an embedder."""
         params: Params = [embedder, scope.low, scope.high, now, before]
         where = self._db.where(scope, params)
-        every = self._db.stream("scan_newest", params, where=where)
+        every = self._db.stream("scan_newest", [*params, limit], where=where)
         return ((Row._make(each[:-1]), each[-1]) for each in every)
 
     def activity(
