@@ -84,7 +84,7 @@ def test_a_token_is_as_like_itself_in_memory_as_it_was_and_rows_of_a_large_table
         assert asked is not None
         found = table.likeness(np.arange(len(tokens), dtype=np.int32), asked)
         assert int(found.argmax()) == row
-        assert found[row] > 0.5  # three numbers of four, so about three quarters
+        assert found[row] > 0.5  # most of its numbers are held
 
 
 def test_the_pass_that_embeds_a_text_keeps_its_tokens_too(model: MiniLM) -> None:

@@ -3,7 +3,7 @@
 One vector says what a text is about as a whole. The states that a model has for each token, before they
 become that vector, say what it is about in each place. The best of them for each token of a question tells a
 text that answers from one that speaks of the same things in passing. They cost no pass of their own: a few
-numbers are kept of each, and of short texts only. That is 64 bytes a token in the database, and 24 in memory.
+numbers are kept of each, and of short texts only. That is 64 bytes a token in the database, and 27 in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBERS = 64
 MOST_TOKENS = 128
 """Tokens of a text that has any kept; in a longer one there is something like everything somewhere."""
 SCALE = 127
-HELD = 48
+HELD = 54
 """The first of these numbers, which are held in memory; the others tell the least."""
 STEP = 6
 """What 1 of four bits is worth: most numbers are below 48, three times what is usual among 64."""
