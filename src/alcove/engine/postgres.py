@@ -8,7 +8,7 @@ to one has missed nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import schema
 from alcove.store.filters import Params
 
-WRITING = f"{0x416C6376_0001} + hashtext(current_schema())"
-"""The lock that whoever writes holds until the commit: stores in schemas of one database have one each."""
+WRITING = "alcove_writing()"
+"""The lock that whoever writes holds until the commit."""
 MIGRATING = 0x416C6376_0002
 """The lock under which the schema is brought to a version."""
 MOST_READERS = 32
@@ -97,14 +97,34 @@ class PostgresDatabase(Database):
                     sent = True
                     writer.run_text("ROLLBACK" if undo else "COMMIT")
             except BaseException as error:
-                match writer.pgconn.transaction_status:
-                    case TransactionStatus.INTRANS | TransactionStatus.INERROR:
-                        writer.run_text("ROLLBACK")
-                    case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
-                        writer.close()
-                if sent and writer.closed and isinstance(error, psycopg.OperationalError):
-                    raise self._in_doubt() from error
+                self._broken_off(writer, error, sent=sent)
                 raise
+
+    def put_each(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        with self._writing() as writer:
+            sent = False
+            try:
+                with writer.together():  # one transaction, which ends with the last of them
+                    try:
+                        found = [writer.run("put", each) for each in puts]
+                    except BaseException:
+                        writer.close()  # what was sent would be committed
+                        raise
+                    sent = True
+                return [each.get for each in found]
+            except BaseException as error:
+                self._broken_off(writer, error, sent=sent)
+                raise
+
+    def _broken_off(self, writer: Connection, error: BaseException, *, sent: bool) -> None:
+        """Leaves nothing of a transaction under way; `sent`: its commit was, and may have been done."""
+        match writer.pgconn.transaction_status:
+            case TransactionStatus.INTRANS | TransactionStatus.INERROR:
+                writer.run_text("ROLLBACK")
+            case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
+                writer.close()
+        if sent and writer.closed and isinstance(error, psycopg.OperationalError):
+            raise self._in_doubt() from error
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
