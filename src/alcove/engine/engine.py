@@ -85,9 +85,11 @@ class Engine(file_copy.DataKeys):
         """In one journey; None where one of them is anything but a single put."""
         puts = list[rows.PutRow]()
         for each in batch:
-            if len(each.operations) != 1 or not isinstance(put := each.operations[0], rows.PutRow) or each.once:
-                return None
-            puts.append(put)
+            match each.operations:
+                case [rows.PutRow() as put] if not each.once:
+                    puts.append(put)
+                case _:
+                    return None
         at = self.clock()
         told = [version_log.told(put, at, each.decided_by) for put, each in zip(puts, batch, strict=True)]
         outcomes = list[rows.Outcome | Exception]()

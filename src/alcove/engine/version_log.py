@@ -226,8 +226,9 @@ class Transaction:
 
 def told(put: rows.PutRow, at: int, decided_by: int | None) -> tuple[Value, ...]:
     """What the statement `put` is run with, for `Database.put_each`."""
-    return (decided_by, at, put.expected, put.until, put.ttl, put.original_at, put.added_at, put.id, put.ns,
-            put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)  # fmt: skip
+    return (decided_by, at, put.expected, put.until, put.ttl, put.original_at, put.added_at,
+            put.id, put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes,
+            put.index_text)  # fmt: skip
 
 
 def answered(put: rows.PutRow, answer: list[int]) -> Row:
