@@ -15,6 +15,7 @@ import pytest
 from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
 from alcove.engine.postgres import WRITING
+from alcove.engine.postgres_connection import Connection
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
@@ -109,6 +110,45 @@ def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
             heard.clear()
             server.stop(mode="fast")
             server.start()
+
+
+def test_a_put_is_one_journey_to_the_server(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journeys = list[Connection]()
+    flush = Connection._flush
+
+    def counted(connection: Connection) -> None:
+        journeys.append(connection)
+        flush(connection)
+
+    monkeypatch.setattr(Connection, "_flush", counted)
+    with opened(tmp_path, address) as memory:
+        writer = memory.memories._engine._db._writer  # type: ignore[attr-defined]
+        for n in range(3):
+            journeys.clear()
+            memory.put(HOME, "over", {"n": n})
+        assert journeys.count(writer) == 1
+
+
+def test_whoever_commits_tells_of_it_also_as_the_last_thing_before_it_closes(
+    tmp_path: Path, address: str
+) -> None:
+    opened(tmp_path, address).close()
+    with psycopg.connect(address, autocommit=True) as other:
+        other.execute("LISTEN alcove")
+        for listens in (True, False):
+            with opened(tmp_path, address) as memory:
+                if listens:
+                    told = threading.Event()
+                    memory.memories.when_told(told.set)
+                    until(told.is_set)
+                memory.put(HOME, "first", {})  # which makes a data key, too
+                assert [*other.notifies(timeout=PATIENCE, stop_after=1)]
+                for _ in other.notifies(timeout=0.2):
+                    pass
+                memory.put(HOME, "told", {})
+            assert [*other.notifies(timeout=PATIENCE, stop_after=1)]
 
 
 def test_a_lock_that_a_restart_of_postgresql_freed_is_taken_again_by_who_had_it(

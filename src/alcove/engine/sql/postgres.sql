@@ -11,6 +11,10 @@ RETURNING seq
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
        (SELECT max(nextval('versions_seq_seq')) FROM generate_series(1, ?)) FROM marks WHERE name = 'documents'
 
+-- name: put
+-- See `alcove_put` in the schema.
+SELECT alcove_put(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version
 
