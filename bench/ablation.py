@@ -1,6 +1,7 @@
 """What each mechanism of ranking is worth: the figures of `recall.py` with it and without it.
 
     python bench/ablation.py DATA.json            the table, turns in order and shuffled
+    python bench/ablation.py DATA.json --memory   what a subtree of 10,000 turns takes in memory
     python bench/ablation.py --speed              ranking and changes at 100 to 100,000 items, no data needed
 
 DATA.json is LoCoMo's layout, and is never part of this repository. The ranking module is called directly,
@@ -18,6 +19,7 @@ import re
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -205,6 +207,31 @@ def table(path: Path, cache: Path) -> None:
         show(f"{name} alone", {name: rows})
 
 
+def memory(path: Path, cache: Path) -> None:
+    """Bytes a memory of 10,000 turns, over again where there are fewer, each with one field."""
+    kept, turns = Kept(cache), []
+    for talk in conversations(path):
+        texts = [turn.fields["text"] for turn in talk.turns]
+        turns += [*zip(texts, *kept.embed(texts), strict=True)]
+
+    def items(*, lean: bool) -> Iterator[Item]:
+        for n in range(10_000):
+            text, vector, tokens = turns[n % len(turns)]
+            kept_tokens = {} if lean else {"text": tokens}
+            yield Item(n, "a", n, {"text": text}, {"text": vector[None]}, at=float(n), tokens=kept_tokens)
+
+    print("| embedder | bytes each | tokens | vectors | words |\n|---|---|---|---|---|")
+    for name, lean in (("minilm", False), ("minilm-lean", True)):
+        Corpus.of(items(lean=lean))  # words that are remembered for all subtrees are not this one's
+        tracemalloc.start()
+        corpus = Corpus.of(items(lean=lean))
+        rank(corpus, Question.of("who?", turns[0][1]), limit=10)  # neighbours and middle, once for all
+        total = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        every = (total, corpus.tokens.bytes, corpus.vectors.bytes, corpus.postings.bytes)
+        print(f"| {name} | {' | '.join(f'{each / len(corpus):,.0f}' for each in every)} |", flush=True)
+
+
 def speed() -> None:
     """Medians with made-up memories; the question's embedding and its related words are not in them."""
     chance = np.random.default_rng(1)
@@ -257,12 +284,15 @@ def main() -> None:
     )
     arguments.add_argument("data", type=Path, nargs="?")
     arguments.add_argument("--speed", action="store_true")
+    arguments.add_argument("--memory", action="store_true")
     arguments.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "alcove-ablation", help="for embeddings"
     )
     given = arguments.parse_args()
     if given.speed:
         speed()
+    elif given.data and given.memory:
+        memory(given.data, given.cache)
     elif given.data:
         table(given.data, given.cache)
     else:

@@ -28,7 +28,7 @@ from alcove import Alcove
 from alcove.server.auth import make_token
 
 SECRET = "only for this bench, and long enough to be taken"
-USERS, AT_ONCE = 1000, 1000
+USERS, AT_ONCE = 100, 1000
 VIEWS = ("agents", "explore", "explore?ns=user&ns=user-7", "activity", "admin")
 SPECS = "agents: [{name: helper, memory: {private: {}, long_term: {}}}]"
 

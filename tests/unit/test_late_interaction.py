@@ -9,7 +9,16 @@ from alcove.engine.rows import TextToIndex
 from alcove.search.corpus import SMALL, Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query_with_tokens, embedder_for
 from alcove.search.indexer import embedded, kept
-from alcove.search.late_interaction import MOST_BLOCKS, MOST_TOKENS, NUMBERS, TokenTable, opened
+from alcove.search.late_interaction import (
+    AT_ONCE,
+    HELD,
+    MOST_BLOCKS,
+    MOST_TOKENS,
+    NUMBERS,
+    SCALE,
+    TokenTable,
+    opened,
+)
 from alcove.search.minilm import MiniLM
 from alcove.search.ranking import DEFAULT, rank
 from alcove.search.terms import Item, Question
@@ -24,23 +33,29 @@ def model() -> MiniLM:
 
 def random_tokens(seed: int, counts: list[int]) -> list[bytes]:
     chance = np.random.default_rng(seed)
-    return [chance.integers(-127, 128, (n, NUMBERS), dtype=np.int8).tobytes() for n in counts]
+    rows = [chance.normal(size=(n, NUMBERS)) for n in counts]
+    lengths = [np.linalg.norm(each, axis=1, keepdims=True) for each in rows]
+    pairs = zip(rows, lengths, strict=True)
+    return [np.rint(each / length * SCALE).astype(np.int8).tobytes() for each, length in pairs]
 
 
 def plainly(tokens: list[bytes], asked: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> list[float]:
-    """The formula, row by row."""
-    every = [np.frombuffer(each, dtype=np.int8).reshape(-1, NUMBERS) / 127 for each in tokens]
-    best = np.array([(rows @ asked.T).max(axis=0) if len(rows) else [np.nan] * len(asked) for rows in every])
+    """The formula, row by row, of the numbers that are held, each in the middle of its step of 6."""
+    kept = [np.frombuffer(each, dtype=np.int8).reshape(-1, NUMBERS)[:, :HELD] for each in tokens]
+    every = [(np.clip(np.floor(rows / 6), -8, 7) + 0.5) * 6 / SCALE for rows in kept]
+    best = np.array(
+        [(rows @ asked[:, :HELD].T).max(axis=0) if len(rows) else [np.nan] * len(asked) for rows in every]
+    )
     known = best[~np.isnan(best[:, 0])]
     weights = (known.max(axis=0) - known.mean(axis=0)) ** 2
     return [float(row) for row in best @ weights / weights.sum()]
 
 
 def test_each_token_of_a_question_counts_by_its_best_match_and_by_how_telling_that_is() -> None:
-    tokens = random_tokens(1, [3, 0, 7, 1, 12])
+    tokens = [*random_tokens(1, [3, 0, 7, 1, 12]), np.full(NUMBERS, -SCALE, dtype=np.int8).tobytes()]
     asked = opened(random_tokens(2, [5])[0])
     assert asked is not None
-    found = TokenTable.of(tokens).likeness(np.arange(5, dtype=np.int32), asked)
+    found = TokenTable.of(tokens).likeness(np.arange(6, dtype=np.int32), asked)
     np.testing.assert_allclose(found, plainly(tokens, asked), rtol=1e-4)
     assert np.isnan(found[1])
 
@@ -58,7 +73,18 @@ def test_a_table_that_grew_or_was_joined_finds_what_one_finds_that_was_made_at_o
     joined = TokenTable.joined([TokenTable.of(tokens[:25]), TokenTable.of(tokens[25:])])
     for table in (grown, joined):
         np.testing.assert_allclose(table.likeness(rows, asked), expected, rtol=1e-5)
-    assert TokenTable.of(tokens).bytes == 40 // 4 * 6 * NUMBERS + 4 * 41
+    assert TokenTable.of(tokens).bytes == 40 // 4 * 6 * HELD // 2 + 4 * 41
+
+
+def test_a_token_is_as_like_itself_in_memory_as_it_was_and_rows_of_a_large_table_stay_apart() -> None:
+    tokens = random_tokens(5, [2] * (2 * AT_ONCE + 9))
+    table = TokenTable.of(tokens)
+    for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, len(tokens) - 1):
+        asked = opened(tokens[row])
+        assert asked is not None
+        found = table.likeness(np.arange(len(tokens), dtype=np.int32), asked)
+        assert int(found.argmax()) == row
+        assert found[row] > 0.5  # most of its numbers are held
 
 
 def test_the_pass_that_embeds_a_text_keeps_its_tokens_too(model: MiniLM) -> None:

@@ -1,9 +1,11 @@
 """What agents did: each tool call by agent, user, tool, session and outcome, never its content; tokens too.
 
-Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away. They are
-gathered and written about once a second, many in one memory: a read that waited for a write of its own would
-be slow. What was gathered before a wipe is not written after it, in whichever process: a call is bound to the
-data key that its user had when it began, and a wipe destroys that.
+Calls are memories of their user (`calls:<agent>:u:<user>`), so that a wipe takes them away, and so are counts
+of tokens (`usage:<agent>:u:<user>`, the day as the key); what all users took of an agent in a day is one
+memory of nobody's (`usage:<agent>`). They are gathered and written about once a second, many calls in one
+memory: a read that waited for a write of its own would be slow. What was gathered before a wipe is not
+written after it, in whichever process: it is bound to the data key that its user had when it began, and a
+wipe destroys that.
 """
 
 from __future__ import annotations
@@ -14,22 +16,25 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
-from alcove.agents.token_use import Count, Usage
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import Deferred
+from alcove.core.records import Bound, Deferred, Memory
 from alcove.llm.model import TokenUse
+from alcove.store.admin_records import AgentUse
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")
 
-KEPT_SECONDS = 30 * 86_400
+KEPT_SECONDS, USE_KEPT_SECONDS = 30 * 86_400, 90 * 86_400
+USAGE = "usage"
 FLUSH_SECONDS = 1.0
 MOST_GATHERED = 10_000
 _AT_ONCE = 500
@@ -53,10 +58,6 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 msgspec.json.Decoder(ToolCall)  # two threads that are the first to convert to a record crash msgspec 0.22
 
 
-Bound = tuple[int | None, int]
-"""What `Memories.bound` gave when a call began."""
-
-
 class Calls:
     """The record of tool calls."""
 
@@ -76,12 +77,8 @@ class Calls:
                 self._gathered.append((bound, call))
             self._flush_soon()
 
-    def note_summary(self, agent: str, user: str, use: TokenUse, bound: Bound) -> None:
-        """Counts the tokens of a summary."""
-        self.note_use(agent, user, use, bound, turns=0)
-
-    def note_use(self, agent: str, user: str, use: TokenUse, bound: Bound, turns: int = 1) -> None:
-        """Counts a turn and its tokens, to be written soon."""
+    def note_use(self, agent: str, user: str, bound: Bound, use: TokenUse, turns: int = 1) -> None:
+        """Counts a turn, or a summary as none, and its tokens, to be written soon."""
         count = Count(turns=turns, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
         with self._mutex:
             if len(self._used) < MOST_GATHERED:
@@ -117,9 +114,7 @@ class Calls:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
         # The key sorts the newest first, so that a few of many are found at once.
         key = f"{10**17 - int(calls[-1].at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
-        put = Deferred(
-            namespace=room, key=key, value=value, ttl_seconds=KEPT_SECONDS, data_key=bound[0], wipes=bound[1]
-        )
+        put = Deferred(room, key, value, ttl_seconds=KEPT_SECONDS, bound=bound)
         try:
             self._memories.put_record(acting_for(user, room), put)
         except KeyDestroyed:
@@ -150,3 +145,72 @@ class Calls:
 
 def _room(agent: str, user: str) -> Namespace:
     return Namespace(("calls", agent, "u", user))
+
+
+class UserUse(AgentUse, frozen=True, kw_only=True):
+    """What an agent took for one user on one day."""
+
+    user: str
+    day: str
+
+
+class Count(Struct, frozen=True, kw_only=True):
+    """Turns and their tokens."""
+
+    turns: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        names = self.__struct_fields__
+        return Count(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+class Usage:
+    """The counts of tokens."""
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+
+    def add(self, agent: str, user: str, count: Count, bound: Bound) -> None:
+        """Counts turns of a user; nothing is kept of one who was wiped since `Memories.bound` gave this."""
+        self._add(ALCOVE, Namespace((USAGE, agent)), count, None)
+        self._add(user, Namespace((USAGE, agent, "u", user)), count, bound)
+
+    def _add(self, user: str, room: Namespace, count: Count, bound: Bound | None) -> None:
+        who, day = acting_for(user, room), f"{self._memories.now():%Y-%m-%d}"
+
+        def counted() -> None:
+            found = self._memories.get(who, room, day)
+            value = msgspec.to_builtins((_count(found) or Count()) + count)
+            revision = found.revision if found else 0
+            put = Deferred(
+                room, day, value, ttl_seconds=USE_KEPT_SECONDS, expected_revision=revision, bound=bound
+            )
+            with suppress(KeyDestroyed):
+                self._memories.put_record(who, put)
+
+        undisturbed(counted)
+
+    def of(self, agent: str, user: str | None) -> Iterator[UserUse]:
+        """The counts of an agent by user and day, for one user or for all of them."""
+        room = (USAGE, agent) if user is None else (USAGE, agent, "u", user)
+        for memory in self._memories.export(OVERSEER, Namespace.checked(room, "agent")):
+            count = _count(memory)
+            if count and len(memory.namespace) == 4:
+                whose, day = memory.namespace[3], memory.key
+                yield UserUse(agent=agent, user=whose, day=day, **structs.asdict(count))
+
+    def totals(self) -> list[AgentUse]:
+        """What each agent took of all its users, as far as it is kept."""
+        found: dict[str, Count] = defaultdict(Count)
+        for room in self._memories.namespaces(OVERSEER, (USAGE,), max_depth=2):
+            for memory in self._memories.everything(OVERSEER, room, exact=True):
+                found[room[1]] += _count(memory) or Count()
+        return [AgentUse(agent=agent, **structs.asdict(count)) for agent, count in found.items()]
+
+
+def _count(memory: Memory | None) -> Count | None:
+    """What a memory counts; None of what others wrote there: the room is the user's."""
+    ours = memory is not None and memory.written_by.agent == ALCOVE
+    return decoded(memory, Count) if memory and ours else None

@@ -22,14 +22,12 @@ from alcove.agents.summariser import Point, Prose, extended
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Deferred, Delete, Memory, Operation, Put, Touch
+from alcove.core.records import Bound, Deferred, Delete, Memory, Operation, Put, Touch
 from alcove.store import validation
 from alcove.store.memories import Memories
 from alcove.store.session_store import Places, Reads
 
 T = TypeVar("T")
-Bound = tuple[int | None, int]
-"""What `Memories.bound` gives."""
 MOST_MESSAGES = 200
 """Messages that can be added at once."""
 RUNNING_TOKENS = 400
@@ -53,7 +51,7 @@ class Said(NamedTuple):
     message: Message
 
 
-class SessionState(Struct, frozen=True, omit_defaults=True):
+class SessionState(Struct, frozen=True, omit_defaults=True, rename={"points": "running"}):
     """What is known of a session beside its messages; numbers are those of its messages, 0 for none."""
 
     ended: int = 0
@@ -61,8 +59,8 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
     merged: int = 0
     """The last one that is in the summary of the user's conversations."""
     covered: int = 0
-    """The last one that is in `running`."""
-    running: list[Point] = []
+    """The last one that is in `points`."""
+    points: list[Point] = []
     """The summary of what fell out of the window."""
     written: int = 0
     """The last one that is in `prose`."""
@@ -96,10 +94,12 @@ def keeper(caller: Principal, agent: str) -> Principal:
 class Log:
     """The messages of one session, and its state."""
 
-    def __init__(self, memories: Memories, rooms: Rooms, who: Principal, count: Callable[[str], int]) -> None:
-        """`rooms`: whose session it is. `who`: as whom to read and write. `count`: the tokens of a text."""
+    def __init__(
+        self, memories: Memories, rooms: Rooms, caller: Principal, count: Callable[[str], int]
+    ) -> None:
+        """`rooms`: whose session it is. `caller`: for whom to read and write. `count`: a text's tokens."""
         self.reads: Reads = memories
-        self._memories, self.who, self._count = memories, who, count
+        self._memories, self.who, self._count = memories, keeper(caller, rooms.agent.name), count
         self.agent, self.session = rooms.agent, rooms.session()
         self.actor = f"{rooms.agent.name}:u:{rooms.user}" if rooms.authentication else rooms.agent.name
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
@@ -123,24 +123,15 @@ class Log:
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
-        found = self.reads.get(self.who, self._summary, STATE)
-        return (
-            (decoded(found, SessionState) or SessionState(), found.revision) if found else (SessionState(), 0)
-        )
+        return record_at(self.reads, self.who, self._summary, STATE, SessionState)
 
     def put_state(self, state: SessionState, revision: int, bound: Bound) -> Deferred:
         """The operation that changes what is known of it, unless somebody else has since that revision.
 
         `bound`: what `Memories.bound` gave before anything was read, so that no wipe lies in between.
         """
-        return Deferred(
-            namespace=self._summary,
-            key=STATE,
-            value=msgspec.to_builtins(state),
-            expected_revision=revision,
-            data_key=bound[0],
-            wipes=bound[1],
-        )
+        value = msgspec.to_builtins(state)
+        return Deferred(self._summary, STATE, value, expected_revision=revision, bound=bound)
 
     def add(
         self,
@@ -174,11 +165,9 @@ class Log:
 
         undisturbed(added)
 
-    def _kept(self, said: Said, since: Bound | None) -> Put:
-        place, value, index = (self.turns, _key(said.number)), _value(said.message), self._index(said.message)
-        if since is None:
-            return Put(*place, value, index, create_only=True)
-        return Deferred(*place, value, index, create_only=True, data_key=since[0], wipes=since[1])
+    def _kept(self, said: Said, since: Bound | None) -> Deferred:
+        value, index = _value(said.message), self._index(said.message)
+        return Deferred(self.turns, _key(said.number), value, index, create_only=True, bound=since)
 
     def _index(self, message: Message) -> dict[str, str] | None:
         """The text by which a message is found, if messages are to be."""
@@ -231,8 +220,8 @@ class Log:
         if not fallen:
             return state
         messages = [said.message for said in fallen]
-        points = extended(state.running, messages, most_tokens=RUNNING_TOKENS, count=self._count)
-        return structs.replace(state, covered=fallen[-1].number, running=points)
+        points = extended(state.points, messages, most_tokens=RUNNING_TOKENS, count=self._count)
+        return structs.replace(state, covered=fallen[-1].number, points=points)
 
     def count(self) -> int:
         """How many messages there are."""
@@ -278,10 +267,10 @@ def _same(one: Message, other: Message) -> bool:
     return told[0] == told[1]
 
 
-def checked(given: Sequence[Message | Mapping[str, Any]], most: int = MOST_MESSAGES) -> list[Message]:
-    """Messages that can be kept, at most so many, as records; an error names the first that cannot."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= most:
-        raise InvalidRequest("messages", f"a list of 1 to {most} messages")
+def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    """Messages that can be kept, at most `MOST_MESSAGES`, as records; an error names one that cannot."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
     return [checked_message(each, f"messages[{place}]") for place, each in enumerate(given)]
 
 
@@ -372,6 +361,12 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
         return msgspec.convert(memory.value, kind)
     except (msgspec.ValidationError, OverflowError):
         return None
+
+
+def record_at(reads: Reads, who: Principal, room: Namespace, key: str, kind: type[T]) -> tuple[T, int]:
+    """What is kept at a key, as a record that is empty where it is none; and its revision, 0 for nothing."""
+    found = reads.get(who, room, key)
+    return (found and decoded(found, kind)) or kind(), found.revision if found else 0
 
 
 def said_in(memory: Memory, *, originals: bool = False) -> Said | None:

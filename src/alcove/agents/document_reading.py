@@ -139,14 +139,12 @@ def _html(content: bytes) -> list[Section]:
 
 _SKIPPED = {"script", "style", "nav", "template", "noscript", "svg", "head", "iframe", "object"}
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_BLOCK = ("\n\n", "\n\n")
+_BLOCKS = (
+    "p", "div", "section", "article", "main", "aside", "header", "footer", "figure", "ul", "ol", "dl",
+    "table", "blockquote", "form", "fieldset", "details", "address",
+)  # fmt: skip
 _AROUND = {
-    **dict.fromkeys(
-        ("p", "div", "section", "article", "main", "aside", "header", "footer", "figure"), _BLOCK
-    ),
-    **dict.fromkeys(
-        ("ul", "ol", "dl", "table", "blockquote", "form", "fieldset", "details", "address"), _BLOCK
-    ),
+    **dict.fromkeys(_BLOCKS, ("\n\n", "\n\n")),
     **dict.fromkeys(("option", "figcaption", "summary", "caption", "legend"), ("\n", "\n")),
     "pre": ("\n\n```\n", "\n```\n\n"),
     "li": ("\n- ", ""),

@@ -64,13 +64,9 @@ def _sections(suffix: str, content: bytes) -> list[Section]:
     if suffix == ".pdf":
         return read_apart(suffix, content)
     text = _decoded(content, html=suffix in PARSERS)
-    match suffix:
-        case ".txt":
-            return [Section(text, "")]
-        case ".md":
-            return _markdown(text)
-        case _:
-            return read_apart(suffix, text.encode())
+    if suffix in PARSERS:
+        return read_apart(suffix, text.encode())
+    return _markdown(text) if suffix == ".md" else [Section(text, "")]
 
 
 _CHARSET = re.compile(rb"charset=[\"' ]{0,3}((?:iso-8859-|windows-125)[0-9]{1,2})\b", re.IGNORECASE)

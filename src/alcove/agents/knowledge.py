@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from alcove.agents.context import Assembly, Piece, as_data
 from alcove.agents.conversations import decoded
@@ -204,9 +204,10 @@ class Knowledge:
         relevant = [each for each in found if each.score >= spec.similarity_threshold]
         assembly.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))
         for each in relevant[spec.retrieval_limit :]:
-            assembly.leave_out("knowledge", "retrieval limit", id=each.id)
+            assembly.leave_out("knowledge", "retrieval limit", piece=_piece(each))
         for each in found[len(relevant) :]:
-            assembly.leave_out("knowledge", f"below the threshold ({each.score:.2f})", id=each.id)
+            why = f"below the threshold ({each.score:.2f})"
+            assembly.leave_out("knowledge", why, piece=_piece(each))
 
     def _found(self, who: Principal, source: str, question: Question, limit: int) -> list[Found]:
         memories = self._memories.answers(who, place(source), question, limit=limit, calibrated=True)
@@ -216,9 +217,7 @@ class Knowledge:
                 id=memory.id,
                 source=source,
                 document=memory.namespace[2],
-                text=chunk.text,
-                heading=chunk.heading,
-                page=chunk.page,
+                **structs.asdict(chunk),
                 score=memory.relevance or 0.0,
                 cosine=memory.score,
                 at=memory.created_at,

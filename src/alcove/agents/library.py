@@ -11,13 +11,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import Bound, decoded, undisturbed
+from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
 from alcove.agents.rooms import KNOWLEDGE
@@ -27,14 +26,13 @@ from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Delete, Entry, Operation, Put
+from alcove.core.records import Bound, Delete, Operation, Put
 from alcove.store.memories import Memories
 
 CUT = b"1"
 """Changes whenever documents are to be cut anew although they are the same."""
 _ABOUT = "document"
 _AT_ONCE = 200
-_PAGE = 1000
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -116,7 +114,7 @@ class Library:
         """What differs from what is there; that it is whole comes last, bound to nobody else having begun."""
         found = self._memories.get(who, room, _ABOUT)
         kept, revision = (decoded(found, _About), found.revision) if found else (None, 0)
-        there = {entry.key for entry in self._entries(who, room)} - {_ABOUT}
+        there = {memory.key for memory in self._memories.everything(who, room, exact=True)} - {_ABOUT}
         if there == pieces.keys() and kept == about:
             return
         operations: list[Operation] = [
@@ -134,13 +132,6 @@ class Library:
             if bound and self._memories.bound(who.user_id) != bound:
                 raise Unavailable("whoever puts this document was wiped meanwhile")
             self._memories.batch(who, operations[start : start + _AT_ONCE])
-
-    def _entries(self, who: Principal, room: Namespace) -> Iterator[Entry]:
-        for offset in count(0, _PAGE):
-            page = self._memories.list(who, room, limit=_PAGE, offset=offset, exact=True)
-            yield from page
-            if len(page) < _PAGE:
-                return
 
     def clear(self, source: str, name: str) -> None:
         """Takes a document away, without a trace."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -27,7 +29,7 @@ from alcove.agents.summariser import Point, untold
 from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
-from alcove.agents.tools.private_pool_team import left_behind
+from alcove.agents.tools.private_pool_team import newest_left_behind
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
@@ -64,7 +66,7 @@ class Prompts:
         self._agents, self._memories = agents, agents.memories
         self._knowledge, self._counter = knowledge, counter
         self._writes = model is not None
-        writer = SummaryWriter(agents.memories, self.count, model, agents.calls.note_summary)
+        writer = SummaryWriter(agents.memories, self.count, model, partial(agents.calls.note_use, turns=0))
         self._summaries = Summaries(agents.memories, self.count, writer)
 
     def count(self, text: str) -> int:
@@ -121,18 +123,13 @@ class Prompts:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
                 rolling = self._summaries.of(principal, spec.name, recent if begun else None)
-                _offer_summary(assembly, "summary", rolling.points, rolling, trouble=self._writes)
+                _offer_summary(assembly, "summary", rolling, trouble=self._writes)
         with assembly.stage("preamble"):
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
         memory = spec.memory
-        searched = (
-            memory.facts.enabled,
-            memory.long_term.enabled,
-            memory.knowledge.enabled,
-            recalls_turns(memory),
-        )
-        if any(searched) and message:
+        searched = any(tier.enabled for tier in (memory.facts, memory.long_term, memory.knowledge))
+        if message and (searched or recalls_turns(memory)):
             with assembly.stage("embedding"):
                 asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
                 question = self._memories.question(asked)
@@ -167,8 +164,7 @@ class Prompts:
             assembly.offer("conversation", conversation_pieces(kept, assembly))
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
             if spec.summarize:
-                state = log.state()[0]
-                _offer_summary(assembly, "running", state.running, state, trouble=self._writes)
+                _offer_summary(assembly, "running", log.state()[0], trouble=self._writes)
         return bool(said)
 
     def _preamble(self, turn: Turn, assembly: Assembly) -> None:
@@ -176,14 +172,11 @@ class Prompts:
         room = turn.room(turn.rooms.private)
         entries = sorted(room.entries(), key=lambda entry: entry.created_at, reverse=True)
         notes: list[Memory] = [*filter(None, (room.get(entry.key) for entry in entries[:MOST_NOTES]))]
-        if not entries:
-            older = {
-                memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)
-            }
-            entries = sorted(older.values(), key=lambda memory: memory.created_at, reverse=True)
-            notes = [*older.values()][::-1][:MOST_NOTES]
+        older = [] if entries else [*newest_left_behind(turn).values()]
+        notes += older[:MOST_NOTES]
+        left = len(entries or older) - len(notes)
         assembly.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])
-        assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=len(entries) - len(notes))
+        assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=left)
 
     def _recall(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers standing instructions, and what of facts and long-term memory fits the message best.
@@ -238,14 +231,18 @@ class Prompts:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
     def _log(self, turn: Turn) -> Log:
-        return Log(self._memories, turn.rooms, keeper(turn.caller, turn.rooms.agent.name), self.count)
+        return Log(self._memories, turn.rooms, turn.caller, self.count)
 
 
 def _said_piece(said: Said, *, wanted: float) -> Piece:
-    at, speaker = said.message.at, said.message.name or said.message.role
-    when = f", {at.date()}" if at else ""
-    text = f"{quoted(said.message.content)} ({name(speaker)}{when})"
-    return Piece(said.id, as_data(text), "earlier message", at, wanted=wanted)
+    message = said.message
+    text = _spoken(message.content, message.name or message.role, message.at)
+    return Piece(said.id, text, "earlier message", message.at, wanted=wanted)
+
+
+def _spoken(text: str | None, speaker: str, at: datetime | None) -> str:
+    """What somebody said, as data, with who and when."""
+    return as_data(f"{quoted(text)} ({name(speaker)}{f', {at.date()}' if at else ''})")
 
 
 def said(message: str, field: str = "message") -> Message:
@@ -255,9 +252,7 @@ def said(message: str, field: str = "message") -> Message:
     return Message(role="user", content=message)
 
 
-def _offer_summary(
-    assembly: Assembly, tier: str, points: Sequence[Point], summary: Rolling | SessionState, *, trouble: bool
-) -> None:
+def _offer_summary(assembly: Assembly, tier: str, summary: Rolling | SessionState, *, trouble: bool) -> None:
     """Offers a summary: a model's words as far as they go, and the conversation's sentences beside them.
 
     `trouble`: whether to tell why a model wrote none.
@@ -269,16 +264,15 @@ def _offer_summary(
         for n, line in enumerate(lines, 1)
         if prose
     ]
-    assembly.offer(tier, [*written, *_point_pieces(untold(points))])
+    assembly.offer(tier, [*written, *_point_pieces(untold(summary.points))])
     if trouble and summary.trouble:
         assembly.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
 
 
 def _point_pieces(points: Sequence[Point]) -> Iterator[Piece]:
-    for place, point in enumerate(points):
-        when = f", {point.at.date()}" if point.at else ""
-        text = f"{quoted(point.text)} ({name(point.speaker)}{when})"
-        yield Piece(f"point {place + 1}", as_data(text), "summary", point.at, wanted=point.weight)
+    for place, point in enumerate(points, 1):
+        text = _spoken(point.text, point.speaker, point.at)
+        yield Piece(f"point {place}", text, "summary", point.at, wanted=point.weight)
 
 
 def _memory_piece(memory: Memory, source: str) -> Piece:

@@ -14,6 +14,7 @@ from contextlib import aclosing
 
 from msgspec import structs
 
+from alcove.agents.context import as_data
 from alcove.agents.conversations import size
 from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, Prose, sentences, terms
@@ -56,7 +57,7 @@ async def written(
         "noted": "\n".join(point.line for point in points),
         "conversation": "\n".join(f"{each.name or each.role}: {each.content}" for each in shown),
     }
-    told = "\n".join(f"<{name}>\n{_data(text)}\n</{name}>" for name, text in parts.items() if text)
+    told = "\n".join(f"<{name}>\n{as_data(text)}\n</{name}>" for name, text in parts.items() if text)
     instructions = _INSTRUCTIONS.format(words=most_tokens * 2 // 3)
     asked = Asked(
         messages=[Message(role="system", content=instructions), Message(role="user", content=told)],
@@ -101,8 +102,3 @@ def _fitting(text: str, most_tokens: int, count: Callable[[str], int]) -> Iterat
         if tokens > most_tokens:
             return
         yield sentence
-
-
-def _data(text: str) -> str:
-    """Text in which nothing can end the tags around it."""
-    return text.replace("<", "\\u003c")

@@ -8,34 +8,28 @@ is kept, as a whole; one that failed, or that nobody waits for any more, leaves 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from alcove.agents.context import Context
-from alcove.agents.conversations import Bound, Said, is_whole, turns_room, units, unseen
+from alcove.agents.context import Context, Timed
+from alcove.agents.conversations import Said, is_whole, turns_room, units, unseen
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent, short
 from alcove.agents.tools import Turn, offered
-from alcove.core.errors import (
-    AlcoveError,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-    UpstreamFailed,
-    UpstreamTimeout,
-)
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed
 from alcove.core.principal import Principal
+from alcove.core.records import Bound
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
-from alcove.llm.model import Answered, Asked, Model, TokenUse, used
+from alcove.llm.model import Answered, Asked, Model, TokenUse, parsed_arguments, seconds_left, used
 
 if TYPE_CHECKING:
     from alcove.agents.service import Agents
@@ -133,7 +127,7 @@ class Runner:
                 raise
             finally:
                 if work.use.total_tokens:
-                    self._agents.calls.note_use(spec.name, principal.user_id, work.use, bound)
+                    self._agents.calls.note_use(spec.name, principal.user_id, bound, work.use)
             yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
 
     async def _rounds(
@@ -178,12 +172,7 @@ class Runner:
         """What tools work with, what a wipe would end, what is new, and what the model is to be sent."""
         turn = self._agents.turn(principal, spec, asked.session_id, asked.team, asked.instances)
         _refuse_ambiguous(turn, asked.tools)
-        bound = self._memories.bound_for_long(principal.user_id)
-        return turn, bound, *self._context(turn, asked)
-
-    def _context(self, turn: Turn, asked: TurnRequest) -> tuple[list[Message], Context]:
-        sessions, budget = self._agents.sessions, asked.budget or self._settings.context_tokens
-        assembled = partial(sessions.assembled, turn, instructions=asked.instructions)
+        bound, sessions = self._memories.bound_for_long(principal.user_id), self._agents.sessions
         told, before = [*asked.told], None
         if asked.session_id is None:
             start = max((n for n, each in enumerate(told) if each.role == "user"), default=0)
@@ -194,7 +183,9 @@ class Runner:
             raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
         if asked.session_id is None or not turn.rooms.agent.memory.conversation.enabled:
             before = told[:start]  # what the caller tells is all there is
-        return new, assembled(new, budget, before=before)
+        budget = asked.budget or self._settings.context_tokens
+        context = sessions.assembled(turn, new, budget, before=before, instructions=asked.instructions)
+        return turn, bound, new, context
 
     def _tools(self, turn: Turn, asked: TurnRequest, work: _Work) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is told of: none once it has to answer."""
@@ -251,7 +242,9 @@ class Runner:
         try:
             if number >= MOST_CALLS:
                 raise InvalidRequest("tool_calls", f"at most {MOST_CALLS} at once")
-            arguments = _object(function["arguments"])
+            if (given := parsed_arguments(function["arguments"])) is None:
+                raise InvalidRequest("arguments", "a JSON object")
+            arguments = given
             text = self._agents.call(
                 principal,
                 asked.agent,
@@ -276,7 +269,7 @@ class Runner:
         room = turns_room(agent.name, principal.user_id, Rooms(agent, principal.user_id, session).session())
         with work.stage("queue"):
             while not self._memories.take_turn(room):
-                work.left()
+                seconds_left(work.end)
                 await self.waiting.sleep(_POLL_SECONDS)
         try:
             yield
@@ -284,10 +277,11 @@ class Runner:
             self._memories.give_turn(room)
 
 
-class _Work:
+class _Work(Timed):
     """What a turn has come to so far."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__()
         self.sent: list[Message] = []
         """What the model is sent."""
         self.answered = Answered(text="")
@@ -299,28 +293,11 @@ class _Work:
         """Of the caller's own tools."""
         self.rounds = 0
         self.use = TokenUse()
-        self.timings: dict[str, float] = {}
         self.end = time.monotonic() + seconds
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
-
-    def left(self) -> float:
-        """How many seconds the turn still has."""
-        left = self.end - time.monotonic()
-        if left <= 0:
-            raise UpstreamTimeout("the turn took longer than it may")
-        return left
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Takes down how long a part of the work takes."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timings[name] = self.timings.get(name, 0.0) + (time.perf_counter() - started) * 1000
 
 
 def _reply(asked: TurnRequest, context: Context, work: _Work, *, stored: bool) -> Reply:
@@ -335,7 +312,7 @@ def _reply(asked: TurnRequest, context: Context, work: _Work, *, stored: bool) -
         usage=work.use,
         stored=stored,
         receipt=context.receipt,
-        timings_ms={name: round(ms, 3) for name, ms in work.timings.items()},
+        timings_ms=work.timings_ms(),
         sent=work.sent if asked.explain else [],
     )
 
@@ -362,13 +339,3 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
     """Messages without calls that have no result, and results that have no call: providers refuse both."""
     said = [Said(n, "", message) for n, message in enumerate(messages)]
     return [each.message for unit in units(said) if is_whole(unit) for each in unit]
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidRequest("arguments", "a JSON object")
-    return found

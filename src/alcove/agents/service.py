@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.call_log import Calls, ToolCall
+from alcove.agents.call_log import Calls, ToolCall, UserUse
 from alcove.agents.knowledge import Knowledge
 from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
 from alcove.agents.teamwork import Chats
-from alcove.agents.token_use import UserUse
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import RecallBudget, Room, rendered

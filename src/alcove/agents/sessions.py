@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.conversations import (
-    Bound,
-    Log,
-    Said,
-    checked,
-    checked_message,
-    keeper,
-    turns_room,
-)
+from alcove.agents.conversations import Log, Said, checked, checked_message, keeper, turns_room
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Prompts
 from alcove.agents.summariser import Point
@@ -27,10 +19,8 @@ from alcove.agents.tools.base import Turn
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
+from alcove.core.records import Bound
 from alcove.store import validation
-
-if TYPE_CHECKING:
-    pass
 
 MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
@@ -157,7 +147,7 @@ class Sessions(Prompts):
         return SessionLog(
             **structs.asdict(self._described(log)),
             said=[each.message for each in shown],
-            running_summary=log.state()[0].running,
+            running_summary=log.state()[0].points,
             before=shown[0].number if more else None,
         )
 
@@ -213,7 +203,7 @@ class Sessions(Prompts):
     def summary(self, principal: Principal, agent: str) -> SummaryOfUser:
         """What is kept of the caller's conversations with an agent that have ended."""
         name = self._agents.agent(principal, agent).name
-        pending = [session for session, _ in self._summaries.pending(principal, name)]
+        pending = [mark.key for mark in self._summaries.pending(principal, name)]
         return SummaryOfUser(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:

@@ -20,10 +20,10 @@ from msgspec import Struct, structs
 
 from alcove.agents.conversations import (
     ROLLING,
-    Bound,
     Log,
     decoded,
     keeper,
+    record_at,
     summary_room,
     turns_room,
     undisturbed,
@@ -35,7 +35,7 @@ from alcove.agents.summariser import extended
 from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
-from alcove.core.records import Deferred, Delete, Memory, Put
+from alcove.core.records import Bound, Deferred, Delete, Memory, Put
 from alcove.store.memories import Memories
 from alcove.store.session_store import Reads
 
@@ -66,9 +66,8 @@ class Summaries:
 
     def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> Rolling:
         """The summary as it is, or as `reads` has it; empty where nothing was merged yet."""
-        reads = reads or self._memories
-        found = reads.get(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
-        return (decoded(found, Rolling) if found else None) or Rolling()
+        room = summary_room(agent, caller.user_id)
+        return record_at(reads or self._memories, keeper(caller, agent), room, ROLLING, Rolling)[0]
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Takes the summary away with all it ever said; whether there was one."""
@@ -124,52 +123,47 @@ class Summaries:
         It is the service that merges: a policy sees no claims here. What cannot be merged holds up nothing.
         """
         spec = agent.memory.session_memory
-        for session, memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
+        for memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
             mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 try:
-                    after = self.merge(agent, user, session)
-                    self.writer.want(Wanted(agent, user, session, rolling=True, after=after))
+                    after = self.merge(agent, user, memory.key)
+                    self.writer.want(Wanted(agent, user, memory.key, rolling=True, after=after))
                 except Exception as error:
                     log.warning("a conversation with %s was not merged: %r", agent.name, error)
             elif mark:
                 self._look(agent, user, spec.idle_seconds - idle)
 
-    def pending(self, caller: Principal, agent: str) -> Iterator[tuple[str, Memory]]:
-        """The sessions with something that is not in the summary yet, each with its mark."""
+    def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
+        """The marks of sessions with something that is not in the summary yet, under their ids."""
         room = turns_room(agent, caller.user_id)
-        for memory in self._memories.everything(keeper(caller, agent), room, exact=True):
-            yield memory.key, memory
+        return self._memories.everything(keeper(caller, agent), room, exact=True)
 
     def merge(self, agent: Agent, user: str, session: str) -> int:
         """Takes what is new in a session into the summary; nothing where somebody else has done so.
 
         Gives the number of the message after which it was new.
         """
-        rooms, who = Rooms(agent, user, session), keeper(Principal(user), agent.name)
-        log = Log(self._memories, rooms, who, self._count)
+        log = Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
         after = log.state()[0].merged
 
         def merged() -> None:
             bound = self._memories.bound(user)
-            mark = self._memories.get(who, turns_room(agent.name, user), session)
+            mark = self._memories.get(log.who, turns_room(agent.name, user), session)
             if mark is not None:
                 done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
-                self._memories.batch_in_session(who, [*self._merged(rooms, who, bound), done], log.places)
+                self._memories.batch_in_session(log.who, [*self._merged(log, bound), done], log.places)
 
         undisturbed(merged)
         return after
 
-    def _merged(self, rooms: Rooms, who: Principal, bound: Bound) -> Iterator[Deferred]:
+    def _merged(self, log: Log, bound: Bound) -> Iterator[Deferred]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""
-        log = Log(self._memories, rooms, who, self._count)
         state, revision = log.state()
         new = [*takewhile(lambda said: said.number > state.merged, log.newest_first())][::-1]
         if not any(said.message.content for said in new):
             return
-        room = summary_room(rooms.agent.name, rooms.user)
-        found = self._memories.get(who, room, ROLLING)
-        before = (decoded(found, Rolling) if found else None) or Rolling()
+        before, known = record_at(self._memories, log.who, *log.places.rolling, Rolling)
         messages = [said.message for said in new]
         rolling = structs.replace(
             before,
@@ -177,14 +171,8 @@ class Summaries:
             conversations=before.conversations + 1,
             updated_at=self._memories.now(),
         )
-        yield Deferred(
-            namespace=room,
-            key=ROLLING,
-            value=msgspec.to_builtins(rolling),
-            expected_revision=found.revision if found else 0,
-            data_key=bound[0],
-            wipes=bound[1],
-        )
+        value = msgspec.to_builtins(rolling)
+        yield Deferred(*log.places.rolling, value, expected_revision=known, bound=bound)
         yield log.put_state(structs.replace(state, merged=new[-1].number), revision, bound)
 
     def _merge_due(self) -> float:

@@ -9,27 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import (
-    ROLLING,
-    RUNNING_TOKENS,
-    STATE,
-    Bound,
-    Log,
-    SessionState,
-    decoded,
-    keeper,
-    summary_room,
-    undisturbed,
-)
+from alcove.agents.conversations import RUNNING_TOKENS, Log, SessionState, record_at, undisturbed
 from alcove.agents.messages import Message
 from alcove.agents.prose import written
 from alcove.agents.rooms import Rooms
@@ -37,15 +27,14 @@ from alcove.agents.specs import Agent
 from alcove.agents.summariser import Point, Prose, untold
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
-from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Deferred
+from alcove.core.records import Bound, Deferred
 from alcove.core.waiting import Blocking, at_once
 from alcove.llm.model import Model, TokenUse
 from alcove.store.memories import Memories
 
-log = logging.getLogger("alcove")
-NoteUse = Callable[[str, str, TokenUse, Bound], None]
+logger = logging.getLogger("alcove")
+NoteUse = Callable[[str, str, Bound, TokenUse], None]
 ROLLING_TOKENS = 600
 """What the summary of a user's conversations may have."""
 MOST_WAITING = 10_000
@@ -78,34 +67,6 @@ class Wanted(NamedTuple):
     after: int = 0
     """Of the last conversation, the message after which it is new."""
 
-    @property
-    def place(self) -> tuple[Namespace, str]:
-        """Where it is."""
-        if self.rolling:
-            return summary_room(self.agent.name, self.user), ROLLING
-        return summary_room(self.agent.name, self.user, self.session), STATE
-
-
-class _Found(NamedTuple):
-    """A summary as it is."""
-
-    record: Rolling | SessionState
-    revision: int
-
-    @property
-    def points(self) -> list[Point]:
-        return self.record.points if isinstance(self.record, Rolling) else self.record.running
-
-
-class _Written(NamedTuple):
-    """What a model made of some sentences, or why it made nothing."""
-
-    prose: Prose | None
-    trouble: str
-    points: list[Point]
-    last: int
-    """The number of the last message that it was given."""
-
 
 class SummaryWriter:
     """Writes what is wanted, a few at a time."""
@@ -115,7 +76,7 @@ class SummaryWriter:
     ) -> None:
         """`count`: how many tokens a text has. `model`: who writes; without one nothing is wanted.
 
-        `note` is told what it took: the agent, the user, the tokens, and what `Memories.bound` gave.
+        `note` is told what it took: the agent, the user, what `Memories.bound` gave, and the tokens.
         """
         self._memories, self._count, self._model, self._note = memories, count, model, note
         self._due: dict[Wanted, tuple[float, int]] = {}
@@ -145,98 +106,78 @@ class SummaryWriter:
 
     async def _write(self, wanted: Wanted, tries: int) -> None:
         """Has one written; where that fails it is noted, and tried again some time later."""
+        assert self._model is not None
+        agent, user, session = wanted.agent, wanted.user, wanted.session
         try:
-            bound, found = self._memories.bound(wanted.user), self._found(wanted)
-            if found is None or self._worker.stopping:
+            bound = self._memories.bound(user)
+            log = Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
+            found = self._found(wanted, log)[0]
+            points = untold(found.points)
+            if not points or self._worker.stopping:
                 return
-            points, (messages, last) = untold(found.points), self._messages(wanted)
-            if not points or (not wanted.rolling and 2 * len(messages) < _window(wanted)):
+            messages, last = _messages(wanted, log)
+            if not wanted.rolling and 2 * len(messages) < agent.memory.conversation.window_size:
                 return
-            prose, trouble = found.record.prose, ""
+            most = ROLLING_TOKENS if wanted.rolling else RUNNING_TOKENS
+            note = partial(self._note, agent.name, user, bound)
+            changes: dict[str, object] = {} if wanted.rolling else {"written": last}
             try:
-                prose = await self._prose(wanted, prose, points, messages, bound)
+                prose = await written(
+                    self._model, found.prose, points, messages, most_tokens=most, count=self._count, note=note
+                )
+                changes |= {"prose": prose, "trouble": ""}
             except AlcoveError as error:
-                trouble = error.message
+                changes = {"trouble": error.message}
                 with self._mutex:
                     if tries < _MOST_TRIES:
                         self._due[wanted] = time.monotonic() + _AGAIN_SECONDS * 2**tries, tries + 1
-            made = _Written(prose, trouble, points, last)
-            undisturbed(lambda: self._put(wanted, found.record.prose, made, bound))
+            undisturbed(lambda: self._put(wanted, log, found.prose, points, changes, bound))
         except Exception as error:
             if not self._worker.stopping:
-                log.warning("a summary for %s was not written: %r", wanted.agent.name, error)
+                logger.warning("a summary for %s was not written: %r", agent.name, error)
 
-    async def _prose(
+    def _found(self, wanted: Wanted, log: Log) -> tuple[Rolling | SessionState, int]:
+        """The summary as it is now, and its revision."""
+        if wanted.rolling:
+            return record_at(self._memories, log.who, *log.places.rolling, Rolling)
+        return log.state()
+
+    def _put(
         self,
         wanted: Wanted,
+        log: Log,
         before: Prose | None,
-        points: list[Point],
-        messages: list[Message],
+        given: Sequence[Point],
+        changes: Mapping[str, object],
         bound: Bound,
-    ) -> Prose:
-        assert self._model is not None
-        most = ROLLING_TOKENS if wanted.rolling else RUNNING_TOKENS
-
-        def note(use: TokenUse) -> None:
-            self._note(wanted.agent.name, wanted.user, use, bound)
-
-        return await written(
-            self._model, before, points, messages, most_tokens=most, count=self._count, note=note
-        )
-
-    def _found(self, wanted: Wanted) -> _Found | None:
-        """The summary as it is now; None where there is none."""
-        memory = self._memories.get(keeper(Principal(wanted.user), wanted.agent.name), *wanted.place)
-        record: Rolling | SessionState | None = None
-        if memory is not None:
-            record = decoded(memory, Rolling) if wanted.rolling else decoded(memory, SessionState)
-        return _Found(record, memory.revision) if memory and record else None
-
-    def _messages(self, wanted: Wanted) -> tuple[list[Message], int]:
-        """What was said in the session that is not in a model's summary yet, and the number of the last."""
-        rooms, who = Rooms(wanted.agent, wanted.user, wanted.session), Principal(wanted.user)
-        log = Log(self._memories, rooms, keeper(who, wanted.agent.name), self._count)
-        state = log.state()[0]
-        first, last = (wanted.after, state.merged) if wanted.rolling else (state.written, state.covered)
-        said = takewhile(lambda said: said.number > first, log.newest_first(before=last + 1))
-        return [each.message for each in said][::-1], last
-
-    def _put(self, wanted: Wanted, before: Prose | None, written: _Written, bound: Bound) -> None:
+    ) -> None:
         """Puts what was written beside the sentences, if these are still those it was made of."""
-        now = self._found(wanted)
-        if now is None or now.record.prose != before:
+        now, revision = self._found(wanted, log)
+        if now.prose != before:
             return
-        given = {(each.text, each.speaker, each.at) for each in written.points}
+        known = {(each.text, each.speaker, each.at) for each in given}
         points = [
-            structs.replace(each, told=each.told or (each.text, each.speaker, each.at) in given)
+            structs.replace(each, told=each.told or (each.text, each.speaker, each.at) in known)
             for each in now.points
         ]
         if len(untold(points)) == len(untold(now.points)):
             return  # it was forgotten meanwhile, and begun anew
-        changed: Rolling | SessionState
-        if written.trouble:
-            changed = structs.replace(now.record, trouble=written.trouble)
-        elif isinstance(now.record, Rolling):
-            changed = structs.replace(now.record, points=points, prose=written.prose, trouble="")
-        else:
-            told = {"running": points, "written": written.last}
-            changed = structs.replace(now.record, prose=written.prose, trouble="", **told)
-        if changed == now.record:
+        changed = structs.replace(now, **changes, **({"points": points} if "prose" in changes else {}))
+        if changed == now:
             return
-        put = Deferred(
-            *wanted.place,
-            msgspec.to_builtins(changed),
-            expected_revision=now.revision,
-            data_key=bound[0],
-            wipes=bound[1],
-        )
+        place = log.places.rolling if wanted.rolling else log.places.state
+        put = Deferred(*place, msgspec.to_builtins(changed), expected_revision=revision, bound=bound)
         with suppress(KeyDestroyed):  # they were wiped meanwhile
-            self._memories.put_record(keeper(Principal(wanted.user), wanted.agent.name), put)
+            self._memories.put_record(log.who, put)
 
     def close(self) -> None:
         """Starts nothing more; what is under way is waited for shortly."""
         self._worker.stop(_AT_CLOSING_SECONDS)
 
 
-def _window(wanted: Wanted) -> int:
-    return wanted.agent.memory.conversation.window_size
+def _messages(wanted: Wanted, log: Log) -> tuple[list[Message], int]:
+    """What was said in the session that is not in a model's summary yet, and the number of the last."""
+    state = log.state()[0]
+    first, last = (wanted.after, state.merged) if wanted.rolling else (state.written, state.covered)
+    said = takewhile(lambda said: said.number > first, log.newest_first(before=last + 1))
+    return [each.message for each in said][::-1], last

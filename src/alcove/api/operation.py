@@ -230,6 +230,10 @@ class Operation(Generic[P, R]):
         renamed.details = {**error.details, **renamed.details}
         return renamed
 
+    def reading(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments only reads."""
+        return self.reads if isinstance(self.reads, bool) else self.reads(arguments)
+
     @cached_property
     def repeatable(self) -> bool:
         """Whether a request that may have been done already can be sent again."""

@@ -66,13 +66,12 @@ def review(store: Store, user: str, limit: int) -> None:
     What is in their rooms, and what they wrote into rooms of others, in the order it was written.
     Example:  alcove review alice
     """
-    found = by_cursor(store.admin.memories_of, user, field="items", limit=limit)
-    output.show_blocks(
-        found,
-        lambda each: f"{shown(each.created_at)}  {shown(each.namespace)}",
-        lambda each: (f"{plain(each.key)}: {shown(each.value)}", each.id),
-        empty=f"nothing of {plain(user)} is held",
-    )
+    each = None
+    for each in by_cursor(store.admin.memories_of, user, field="items", limit=limit):
+        head = click.style(f"{shown(each.created_at)}  {shown(each.namespace)}", bold=True)
+        show(each, head, f"  {plain(each.key)}: {shown(each.value)}", f"  {each.id}")
+    if each is None and not output.as_json():
+        click.echo(f"nothing of {plain(user)} is held", err=True)
 
 
 @command()

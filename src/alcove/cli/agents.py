@@ -95,8 +95,8 @@ def show_agent(
             columns = "day, user, turns, prompt=prompt_tokens, answers=completion_tokens"
             show_table(agents.usage(agent), columns, empty="no turns")
         case _:
-            show_table(agents.calls_of(agent, limit), "when=at, user, tool, outcome, ms, session",
-                      empty="no calls", ms=lambda call: f"{call.ms:.1f}")  # fmt: skip
+            columns = "when=at, user, tool, outcome, ms:.1f, session"
+            show_table(agents.calls_of(agent, limit), columns, empty="no calls")
 
 
 def _signature(schema: Mapping[str, Any]) -> str:

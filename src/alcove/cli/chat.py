@@ -33,9 +33,8 @@ A line that ends with \\ goes on in the next one."""
 
 
 @command(make=True, talks=True)
-@click.argument("message", required=False)
 @click.option("--session", help="The conversation, to go on with; a new one without it.")
-def chat(agents: AgentsHandle, agent: str, message: str | None, session: str | None) -> None:
+def chat(agents: AgentsHandle, agent: str, message: str | None = None, session: str | None = None) -> None:
     """Talk with an agent.
 
     \b

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from alcove.cli.output import as_json, compact, confirm, count, followed, plain, show, show_table, shown
+from alcove.cli.output import (
+    as_json,
+    compact,
+    confirm,
+    count,
+    plain,
+    show,
+    show_table,
+    shown,
+    wait_for_index,
+)
 from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
@@ -19,13 +28,9 @@ if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle
 
 _MOST_SESSIONS = 1000
-_BETWEEN_LOOKS = 0.2
-_PATIENCE = 120.0
 
 
 @command()
-@click.argument("session")
-@click.argument("message")
 @click.option("--budget", "budget_tokens", type=click.IntRange(1), default=8000, show_default=True,
               help="Tokens for all of it.")  # fmt: skip
 def context(agents: AgentsHandle, agent: str, session: str, message: str, budget_tokens: int) -> None:
@@ -47,9 +52,8 @@ def show_context(messages: Sequence[Message], receipt: ContextReceipt) -> None:
         click.echo(click.style(f"[{each.role}]", bold=True))
         calls = [compact(each.tool_calls)] if each.tool_calls else []
         click.echo(plain("\n".join([*filter(None, [each.content]), *calls]), keep="\n") + "\n")
-    rows = [(name, tier.tokens, len(tier.items)) for name, tier in receipt.tiers.items()]
-    show_table(rows, "tier, tokens, items", empty="", tier=lambda row: row[0], tokens=lambda row: row[1],
-               items=lambda row: row[2])  # fmt: skip
+    show_table(receipt.tiers.items(), "tier, tokens, items", empty="", tier=lambda each: each[0],
+               tokens=lambda each: each[1].tokens, items=lambda each: len(each[1].items))  # fmt: skip
     click.echo(f"{receipt.total_tokens:,} of {receipt.budget_tokens:,} tokens ({receipt.tokenizer})")
     for left in receipt.left_out:
         number = f"{left.count:,} " if left.count > 1 else ""
@@ -62,7 +66,6 @@ session = click.Group("session", help="Look at conversations, add to them, end a
 
 
 @command("add", group=session, make=True)
-@click.argument("session")
 @click.argument("messages", nargs=-1, required=True, metavar="ROLE=TEXT|JSON...")
 def add_turns(agents: AgentsHandle, agent: str, session: str, messages: tuple[str, ...]) -> None:
     """Keep messages of a conversation.
@@ -98,7 +101,6 @@ def list_sessions(agents: AgentsHandle, agent: str, limit: int) -> None:
 
 
 @command("show", group=session)
-@click.argument("session")
 def show_session(agents: AgentsHandle, agent: str, session: str, limit: int) -> None:
     """Show the last messages of a conversation, and the summary of what fell out of its window.
 
@@ -113,7 +115,6 @@ def show_session(agents: AgentsHandle, agent: str, session: str, limit: int) -> 
 
 
 @command("remove-last", group=session)
-@click.argument("session")
 def remove_last(agents: AgentsHandle, agent: str, session: str, *, yes: bool) -> None:
     """Take the last message of a conversation away; what a summary has of it stays.
 
@@ -127,7 +128,6 @@ def remove_last(agents: AgentsHandle, agent: str, session: str, *, yes: bool) ->
 
 
 @command("end", group=session)
-@click.argument("session")
 def end_session(agents: AgentsHandle, agent: str, session: str) -> None:
     """End a conversation, so that the next one begins with its summary.
 
@@ -139,7 +139,6 @@ def end_session(agents: AgentsHandle, agent: str, session: str) -> None:
 
 
 @command("delete", group=session)
-@click.argument("session")
 def delete_session(agents: AgentsHandle, agent: str, session: str, *, yes: bool) -> None:
     """Delete a conversation; what the summary of conversations has of it stays.
 
@@ -198,9 +197,8 @@ knowledge = click.Group("knowledge", help="Sync the documents of sources, look a
 
 
 @command("sync", group=knowledge, make=True)
-@click.argument("source", required=False)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
-def sync(agents: AgentsHandle, source: str | None, *, wait: bool) -> int:
+def sync(agents: AgentsHandle, source: str | None = None, *, wait: bool) -> int:
     """Bring sources in step with their files.
 
     \b
@@ -210,19 +208,8 @@ def sync(agents: AgentsHandle, source: str | None, *, wait: bool) -> int:
     names = [source] if source else [each.name for each in agents.sources()]
     found = [agents.sync_source(name) for name in names]
     if wait and found:
-        waiting = found[-1].waiting
-        followed("indexing", waiting, _indexed(agents, waiting))
+        wait_for_index(lambda: agents.sources()[0].waiting, found[-1].waiting)
     return _sources(agents, names)
-
-
-def _indexed(agents: AgentsHandle, waited: int) -> Iterator[int]:
-    """How many of those that wait have been indexed, until none waits or nothing has happened for long."""
-    last, changed = waited, time.monotonic()
-    while last and time.monotonic() - changed < _PATIENCE:
-        time.sleep(_BETWEEN_LOOKS)
-        if (now := agents.sources()[0].waiting) != last:
-            last, changed = now, time.monotonic()
-            yield max(waited - now, 0)
 
 
 @command("status", group=knowledge)
@@ -245,7 +232,6 @@ def _sources(agents: AgentsHandle, names: list[str] | None) -> int:
 
 
 @command("documents", group=knowledge)
-@click.argument("source")
 def documents(agents: AgentsHandle, source: str) -> None:
     """List the documents of a source.
 
@@ -257,8 +243,6 @@ def documents(agents: AgentsHandle, source: str) -> None:
 
 
 @command("show", group=knowledge)
-@click.argument("source")
-@click.argument("name")
 def document(agents: AgentsHandle, source: str, name: str) -> None:
     """Show a document in its pieces.
 
@@ -270,7 +254,6 @@ def document(agents: AgentsHandle, source: str, name: str) -> None:
 
 
 @command("put", group=knowledge, make=True)
-@click.argument("source")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--name", help="What it is called there; the file's name without it.")
 def put_document(agents: AgentsHandle, source: str, file: Path, name: str | None) -> None:
@@ -284,8 +267,6 @@ def put_document(agents: AgentsHandle, source: str, file: Path, name: str | None
 
 
 @command("remove", group=knowledge)
-@click.argument("source")
-@click.argument("name")
 def delete_document(agents: AgentsHandle, source: str, name: str, *, yes: bool) -> None:
     """Take a document away that was put into a source.
 
@@ -298,8 +279,6 @@ def delete_document(agents: AgentsHandle, source: str, name: str, *, yes: bool) 
 
 
 @command("search", group=knowledge)
-@click.argument("source")
-@click.argument("query")
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="The least score."
 )
@@ -310,9 +289,7 @@ def search_knowledge(agents: AgentsHandle, source: str, query: str, threshold: f
     Example:  alcove knowledge search manuals "how is it cleaned?"
     """
     found = agents.search_knowledge(source, query, limit=limit, threshold=threshold)
-    show_table(found, "score, cosine, document, heading, text", empty="nothing fits",
-               score=lambda each: f"{each.score:.3f}",
-               cosine=lambda each: "" if each.cosine is None else f"{each.cosine:.3f}")  # fmt: skip
+    show_table(found, "score:.3f, cosine:.3f, document, heading, text", empty="nothing fits")
 
 
 COMMANDS: list[click.Command] = [context, session, summary, knowledge]

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import UNSET, UnsetType
 
 from alcove.cli import output
 from alcove.cli.output import count, plain, show
 from alcove.cli.store import command
+from alcove.core.addresses import is_database
 
 if TYPE_CHECKING:
     from alcove import Store
     from alcove.upkeep.coming_from import Brought
-    from alcove.upkeep.transfer import File
+    from alcove.upkeep.transfer import File, Imports
 
 _LINES = "jsonl"
 _SOURCES = (_LINES, "mem0", "langgraph", "letta", "zep")
@@ -30,7 +30,7 @@ class _FileOrAddress(click.Path):
     """A file that is there, or the address of a PostgreSQL server."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | bytes:
-        if isinstance(value, str) and value.lower().startswith(("postgresql://", "postgres://")):
+        if isinstance(value, str) and is_database(value):
             return value
         return super().convert(value, param, ctx)  # type: ignore[arg-type, return-value]
 
@@ -63,7 +63,7 @@ def import_memories(
         if user is not None or agent is not None:
             raise click.UsageError("--user and --agent are for --from mem0, langgraph, letta and zep")
         return _from_lines(store, file, wait=wait)
-    if file == "-" or (file.startswith("postgres") and source != "langgraph" and not Path(file).exists()):
+    if file == "-" or (is_database(file) and source != "langgraph"):
         raise click.BadParameter(f"--from {source} reads a file", param_hint="'FILE'")
     from alcove.upkeep.coming_from import Target, bring  # noqa: PLC0415  --help does without
 
@@ -72,8 +72,8 @@ def import_memories(
     with output.progress("importing") as step:
         done = bring(partial(store.import_memories, wait_for_index=wait), source, file, target, step)
     broken = [f"{plain(each.record)}: {plain(each.error)}" for each in done.failed]
-    show(done, *_told(done.imported, done.unchanged, broken, done.failures, "records"), *_not_mapped(done))
-    return _ended(done.imported, done.failures, done.waiting, wait=wait)
+    left = [f"not brought: {count(each.count, each.kind)} ({each.reason})" for each in done.not_mapped]
+    return _tell(done, broken, "records", *left, wait=wait)
 
 
 def _from_lines(store: Store, file: str, *, wait: bool) -> int:
@@ -81,27 +81,19 @@ def _from_lines(store: Store, file: str, *, wait: bool) -> int:
     with click.open_file(file, "rb") as text, output.progress("importing", size) as step:
         report = store.import_memories(_Watched(text, step), wait_for_index=wait)
     broken = [f"line {each.line}: {plain(each.error)}" for each in report.failed]
-    show(report, *_told(report.imported, report.unchanged, broken, report.failures, "lines"))
-    return _ended(report.imported, report.failures, report.waiting, wait=wait)
+    return _tell(report, broken, "lines", wait=wait)
 
 
-def _told(imported: int, unchanged: int, broken: Sequence[str], failures: int, what: str) -> list[str]:
-    told = [f"{count(imported, 'memory')} imported, {unchanged:,} unchanged", *broken[:_TOLD]]
-    if failures > _TOLD:
-        told.append(f"and {failures - _TOLD:,} more {what} that were not taken")
-    return told
-
-
-def _not_mapped(done: Brought) -> list[str]:
-    return [f"not brought: {count(each.count, each.kind)} ({each.reason})" for each in done.not_mapped]
-
-
-def _ended(imported: int, failures: int, waiting: int | UnsetType, *, wait: bool) -> int:
-    """Says what waits to be indexed; gives the exit code."""
-    if waiting or (imported and not wait):
-        some = f"{waiting:,} of them" if waiting not in (UNSET, 0) else "those with an index text"
+def _tell(done: Imports | Brought, broken: Sequence[str], what: str, *more: str, wait: bool) -> int:
+    """Says what was done, what was not, and what waits to be indexed; gives the exit code."""
+    told = [f"{count(done.imported, 'memory')} imported, {done.unchanged:,} unchanged", *broken[:_TOLD]]
+    if done.failures > _TOLD:
+        told.append(f"and {done.failures - _TOLD:,} more {what} that were not taken")
+    show(done, *told, *more)
+    if done.waiting or (done.imported and not wait):
+        some = f"{done.waiting:,} of them" if done.waiting else "those with an index text"
         click.echo(f"{some} wait to be indexed; to see to it: alcove index --wait", err=True)
-    return 1 if failures else 0
+    return 1 if done.failures else 0
 
 
 class _Watched:

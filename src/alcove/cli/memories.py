@@ -157,14 +157,14 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
 
 
 @command(takes="filter, as_of, limit, offset")
-@click.argument("query", required=False)
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
               help="How a query ranks.")  # fmt: skip
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Only what is so relevant at least, 0 to 1.")
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
 @_UNINDEXED
 def search(
-    store: Store, prefix: Namespace, query: str | None, filter: Sequence[str], *, explain: bool, **asked: Any
+    store: Store, prefix: Namespace, filter: Sequence[str], query: str | None = None, *, explain: bool,
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Find memories, by meaning and words or by filter.
 
@@ -180,9 +180,7 @@ def search(
     told = "why: each signal's place and share=why" if explain else "rev=revision, written=created_at, value"
     asked |= {"query": query, "filter": given(filter, "--filter") or None, "explain": explain}
     show_table(by_offset(store.search, prefix, most=100, **asked),
-               f"{'' if query is None else 'relevance, score, '}namespace, key, {told}", why=_why,
-               score=lambda m: "" if m.score is None else f"{m.score:.3f}",
-               relevance=lambda m: "" if m.relevance is None else f"{m.relevance:.3f}",
+               f"{'' if query is None else 'relevance:.3f, score:.3f, '}namespace, key, {told}", why=_why,
                empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
 
 

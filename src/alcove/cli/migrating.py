@@ -6,7 +6,8 @@ import click
 
 from alcove.cli import output
 from alcove.cli.output import count, show
-from alcove.cli.store import command, is_url
+from alcove.cli.store import command
+from alcove.client import is_url
 
 
 @command()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,9 @@ from alcove.cli import output
 from alcove.cli.importing import import_memories
 from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
-from alcove.cli.store import command, duration, is_url, roles_option
-from alcove.core.addresses import is_database, state_of, without_password
+from alcove.cli.store import command, duration, roles_option
+from alcove.client import is_url
+from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
 from alcove.server import config as configuration
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from alcove import Store
     from alcove.upkeep.backup import Forgotten, Restored
     from alcove.upkeep.doctor import Examination
-
-_BETWEEN_LOOKS = 0.1
-_PATIENCE = 120.0
-"""Seconds without any progress; an embedder that fails is tried again within one minute."""
 
 
 @command()
@@ -103,22 +98,12 @@ def index(store: Store, *, retry: bool, wait: bool) -> int:
     """
     status = store.admin.trigger_index() if retry or wait else store.admin.index()
     if wait:
-        output.followed("indexing", status.waiting, _indexed(store, status.waiting))
+        output.wait_for_index(lambda: store.admin.index().waiting, status.waiting)
         status = store.admin.index()
     far = f"{status.serving or 'nothing yet'}: {status.indexed:,} indexed, {status.waiting:,} waiting"
     parked = (f"{plain(each.key)} in {each.namespace}: {plain(each.error)}" for each in status.parked_items)
     show(status, far, *(f"parked: {each}" for each in parked))
     return 1 if wait and status.waiting else 0
-
-
-def _indexed(store: Store, waited: int) -> Iterator[int]:
-    """How many of those that wait have been indexed, until none waits or nothing has happened for long."""
-    last, changed = waited, time.monotonic()
-    while last and time.monotonic() - changed < _PATIENCE:
-        time.sleep(_BETWEEN_LOOKS)
-        if (now := store.admin.index().waiting) != last:
-            last, changed = now, time.monotonic()
-            yield waited - now
 
 
 @command()
@@ -217,8 +202,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
     if is_database(at) is (backup is not None):
         raise click.UsageError("give a BACKUP for a file, and none for a database, which pg_restore has made")
     if backup is None:
-        beside = state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
-        again = output.finished(forget_again(at, beside, ledger=ledger))
+        again = output.finished(forget_again(at, placed(at)[1], ledger=ledger))
         show(again._asdict(), f"forgotten again: {_forgotten(again)}")
         return
     if not (ledger or Ledger.beside(Path(at)).path).exists():

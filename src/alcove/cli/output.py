@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 _GAP = "  "
 _LEAST = 6
+_BETWEEN_LOOKS = 0.1
+_PATIENCE = 120.0
+"""Seconds without any progress; an embedder that fails is tried again within one minute."""
 
 
 class Refused(AlcoveError):
@@ -54,44 +57,29 @@ def show_table(
 ) -> None:
     """Many answers, one a row, or one a line of JSON.
 
-    `columns` are the records' fields, such as `key, rev=revision` where a column's name is another;
-    `made` has those that are no field. `empty` is said where there are no records. `whole` is what
-    is printed as JSON in their place.
+    `columns` are the records' fields, such as `key, rev=revision, score:.3f` where a column's name is
+    another, or a number is shown with three decimals; `made` has those that are no field. `empty` is said
+    where there are no records. `whole` is what is printed as JSON in their place.
     """
     if as_json():
         for record in records if whole is None else (whole,):
             click.echo(compact(record))
         return
     names = [column.rpartition("=") for column in columns.split(", ")]
-    cells = [made.get(field) or partial(_field, path=field) for _, _, field in names]
+    cells = [made.get(field) or partial(_field, column=field) for _, _, field in names]
     rows = [[cell(record) for cell in cells] for record in records]
-    titles = [title or field for title, _, field in names]
+    titles = [title or field.partition(":")[0] for title, _, field in names]
     for number, line in enumerate(aligned([titles, *rows], _width())):
         click.echo(click.style(line, bold=True) if number == 0 else line)
     if not rows:
         click.echo(empty, err=True)
 
 
-def show_blocks(
-    records: Iterable[T], head: Callable[[T], str], lines: Callable[[T], Iterable[str]], *, empty: str
-) -> None:
-    """Many answers that are too long for a row: each a head and lines below it, or one a line of JSON."""
-    none = True
-    for record in records:
-        none = False
-        if as_json():
-            click.echo(compact(record))
-        else:
-            click.echo(click.style(head(record), bold=True))
-            click.echo("\n".join(f"  {line}" for line in lines(record)))
-    if none and not as_json():
-        click.echo(empty, err=True)
-
-
-def _field(record: Any, path: str) -> object:
+def _field(record: Any, column: str) -> object:
+    path, _, decimals = column.partition(":")
     for name in path.split("."):
         record = record[name] if isinstance(record, dict) else getattr(record, name)
-    return record
+    return format(record, decimals) if decimals and record is not None else record
 
 
 def compact(record: object) -> str:
@@ -224,6 +212,20 @@ def followed(label: str, length: int, reached: Iterable[int]) -> int:
             step(now - done)
             done = now
     return done
+
+
+def wait_for_index(waiting: Callable[[], int], waited: int) -> None:
+    """Waits until none of so many texts waits to be indexed, or nothing has happened for long."""
+
+    def indexed() -> Iterator[int]:
+        last, changed = waited, time.monotonic()
+        while last and time.monotonic() - changed < _PATIENCE:
+            time.sleep(_BETWEEN_LOOKS)
+            if (now := waiting()) != last:
+                last, changed = now, time.monotonic()
+                yield max(waited - now, 0)
+
+    followed("indexing", waited, indexed())
 
 
 def finished(steps: Iterable[Progress[T]]) -> T:

@@ -56,8 +56,8 @@ def map_memories(store: Store, prefix: Namespace, limit: int = 1000) -> None:
     Example:  alcove map user:alice --json
     """
     drawn = store.map(prefix, limit=limit)
-    show_table(drawn.points, "x, y, namespace, key, text", whole=drawn, empty="nothing is indexed here yet",
-               x=lambda point: f"{point.x:.2f}", y=lambda point: f"{point.y:.2f}")  # fmt: skip
+    columns = "x:.2f, y:.2f, namespace, key, text"
+    show_table(drawn.points, columns, whole=drawn, empty="nothing is indexed here yet")
 
 
 COMMANDS = [tree, newest, activity, map_memories]

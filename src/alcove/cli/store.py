@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from alcove.client import SCHEMES, connect
+from alcove.client import connect, is_url
 from alcove.core.addresses import is_database
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
@@ -86,7 +86,7 @@ def _on_store(
     embedder = reranker = None
     if local := not is_url(at):
         _check_file(at, make=make)
-        embedder, reranker = _embedder(), _reranker()
+        embedder, reranker = _models()
     who: dict[str, Any] = {"user": as_user, "token": token, "api_key": api_key}
     settings = replace(OPERATOR, session_store=variable("ALCOVE_SESSION_STORE") if local else None)
     vectors = variable("ALCOVE_VECTORS") if is_database(at) else None
@@ -117,24 +117,15 @@ def _agents(store: Store, specs: str | None, llm: Mapping[str, Any], *, local: b
     return store.agents(specs if typed("specs") is ParameterSource.COMMANDLINE else None)
 
 
-def _embedder() -> Embedder | None:
-    """The one that `alcove serve` would use in the same environment."""
+def _models() -> tuple[Embedder | None, Reranker | None]:
+    """Those that `alcove serve` would use in the same environment."""
     from alcove.search.embedders import embedder_for  # noqa: PLC0415  --help does without
+    from alcove.search.reranker import reranker_for  # noqa: PLC0415
 
     variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
     name, folder, key = map(variable, variables)
-    return embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
-
-
-def _reranker() -> Reranker | None:
-    """The one that `alcove serve` would use in the same environment."""
-    from alcove.search.reranker import reranker_for  # noqa: PLC0415  --help does without
-
-    return reranker_for(variable("ALCOVE_RERANKER"), key=variable("ALCOVE_RERANKER_KEY"))
-
-
-def is_url(at: str) -> bool:
-    return at.lower().startswith(SCHEMES)
+    embedder = embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
+    return embedder, reranker_for(variable("ALCOVE_RERANKER"), key=variable("ALCOVE_RERANKER_KEY"))
 
 
 def _check_file(at: str, *, make: bool) -> None:
@@ -254,6 +245,11 @@ PARAMETERS = {
     "agent": _argument(),
     "kind": _argument(),
     "id": _argument(),
+    "session": _argument(),
+    "message": _argument(),
+    "source": _argument(),
+    "name": _argument(),
+    "query": _argument(),
     "instance": _argument(required=False),
     "ttl_seconds": _option("--ttl", type=duration, metavar="DURATION",
                            help="Forget it after so many seconds, or 15m, 1h, 7d."),

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from alcove.search.embedders import Embedder
     from alcove.search.reranker import Reranker
 
-SCHEMES = ("http://", "https://")
+
+def is_url(at: object) -> bool:
+    """Whether it is the address of a server, and no file."""
+    return isinstance(at, str) and at.lower().startswith(("http://", "https://"))
 
 
 def connect(
@@ -34,10 +37,10 @@ def connect(
     often what was lost on its way is sent again.
     `settings`, `embedder`, `reranker`: for a file or a database; `vectors`: for a database.
     """
-    if isinstance(at, str) and at.lower().startswith(SCHEMES):
+    if is_url(at):
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
 
-        return Remote(at, token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
+        return Remote(str(at), token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
     from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
 
     store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import AdminOperations
-from alcove.client import SCHEMES
+from alcove.client import is_url
 from alcove.client.agent import SESSION, AsyncAgentHandle
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
@@ -84,6 +84,10 @@ class ThreadTransport(LocalTransport):
         await asyncio.to_thread(super().close)
 
 
+def _over_http(server: Server, principal: Principal) -> AsyncHttpTransport:
+    return AsyncHttpTransport(server, server.httpx.AsyncClient(**server.options), Awaiting(), principal)
+
+
 class AsyncAdminHandle(AdminOperations, FileOperations, OverTransport, AsyncHandle):
     """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
 
@@ -118,10 +122,9 @@ class AsyncAlcove(OverStore, AsyncHandle):
         vectors: str | None = None,
     ) -> None:
         """Opens the store; the arguments are those of `alcove.connect`."""
-        if isinstance(at, str) and at.lower().startswith(SCHEMES):
-            server = Server(at, token, api_key, timeout, retries)
-            client = server.httpx.AsyncClient(**server.options)
-            self.transport = AsyncHttpTransport(server, client, Awaiting(), named(user))
+        if is_url(at):
+            server = Server(str(at), token, api_key, timeout, retries)
+            self.transport = _over_http(server, named(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
             store = store if user is None else store.as_user(user)
@@ -132,11 +135,9 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """A store that is open already, for one event loop; what closes either closes a file for both."""
         handle, transport = cls.__new__(cls), store.transport
         if isinstance(transport, HttpTransport):
-            client = transport.server.httpx.AsyncClient(**transport.server.options)
-            http = AsyncHttpTransport(transport.server, client, Awaiting(), store.principal)
-            OverTransport.__init__(handle, http)
+            handle.transport = _over_http(transport.server, store.principal)
         elif isinstance(transport, LocalTransport):
-            OverTransport.__init__(handle, ThreadTransport(transport.services, store.principal))
+            handle.transport = ThreadTransport(transport.services, store.principal)
         return handle
 
     @property

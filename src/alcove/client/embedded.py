@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from alcove.api.operation import Operation
+from alcove.client import is_url
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
 from alcove.core.addresses import is_database, placed, without_password
@@ -156,17 +157,15 @@ class Alcove(Store):
 
 def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
     """A file, or the address of a database; and the path beside which its key and its ledger lie."""
-    return placed(at if isinstance(at, str) and is_database(at) else _checked_path(at))
-
-
-def _checked_path(at: str | os.PathLike[str]) -> Path:
+    if isinstance(at, str) and is_database(at):
+        return placed(at)
     if not isinstance(at, str | os.PathLike) or not os.fspath(at) or os.fspath(at) == ":memory:":
         raise InvalidRequest("at", "the path of a file (in a temporary folder, if it is not to last)")
     path = Path(at)
-    if isinstance(at, str) and at.startswith(("http://", "https://")):
+    if is_url(at):
         raise InvalidRequest("at", "the path of a file; alcove.connect opens a URL")
     if isinstance(at, str) and re.fullmatch(r"[\w.-]+:\d{2,5}(/.*)?", at) and not path.exists():
         raise InvalidRequest("at", f"the path of a file, or a URL: did you mean http://{at}?")
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the path of a file")
-    return path
+    return path, path

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alcove.agents.call_log import Usage
 from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
-from alcove.agents.token_use import Usage
 from alcove.api.operation import Operation, Streaming
 from alcove.core.background import Worker
 from alcove.core.principal import Principal

@@ -228,13 +228,15 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
     written_by: Author | None = None
 
 
+Bound = tuple[int | None, int]
+"""The id of a user's data key; None if they have none, and how many wipes there were of anybody counts."""
+
+
 class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
     """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
 
-    data_key: int | None
-    """The id of the data key that they had then; None if they had none, and `wipes` counts instead."""
-    wipes: int
-    """How many wipes there had been then, of anybody."""
+    bound: Bound | None
+    """What `Memories.bound` gave then; None for what did not wait."""
 
 
 class Get(Operation, frozen=True, tag="get"):

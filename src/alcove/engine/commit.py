@@ -17,7 +17,7 @@ MOST_BYTES = 8 * 1024 * 1024
 LINGER = 0.0002
 """Seconds a leader waits for the crowd of the last commit to come back; much less than an fsync saves."""
 FAR_LINGER = 0.002
-"""The same for all who write at the moment, where a commit is two journeys to a server besides."""
+"""The same for all who write at the moment, where a commit is a journey to a server besides, or two."""
 
 
 class Observer:

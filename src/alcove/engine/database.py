@@ -90,6 +90,13 @@ class Database(ABC):
         the rows that it takes.
         """
 
+    def put_each(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        """Puts in one transaction, whose statement decides by itself what becomes of each.
+
+        Of those that are `far`. What each is told with, and what is answered: see `version_log`.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:
         """A connection to read with; each statement sees the newest commit."""

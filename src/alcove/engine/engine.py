@@ -16,7 +16,7 @@ from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError
 from alcove.core.records import KINDS, Kind
-from alcove.engine import file_copy, rows
+from alcove.engine import file_copy, rows, version_log
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
 from alcove.engine.database import Database, Findings, RuledOut
@@ -75,9 +75,36 @@ class Engine(file_copy.DataKeys):
 
     def _commit(self, batch: Sequence[Submission]) -> None:
         """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
+        outcomes = self._put_each(batch) if self.far else None
+        if outcomes is None:
+            outcomes = self._run_each(batch)
+        for submission, outcome in zip(batch, outcomes, strict=True):
+            submission.outcome = outcome
+
+    def _put_each(self, batch: Sequence[Submission]) -> list[rows.Outcome | Exception] | None:
+        """In one journey; None where one of them is anything but a single put."""
+        puts = list[rows.PutRow]()
+        for each in batch:
+            match each.operations:
+                case [rows.PutRow() as put] if not each.once:
+                    puts.append(put)
+                case _:
+                    return None
+        at = self.clock()
+        told = [version_log.told(put, at, each.decided_by) for put, each in zip(puts, batch, strict=True)]
+        outcomes = list[rows.Outcome | Exception]()
+        for put, answer in zip(puts, self._db.put_each(told), strict=True):
+            try:
+                outcomes.append([version_log.answered(put, answer)])
+            except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
+                outcomes.append(refusal)
+        return outcomes
+
+    def _run_each(self, batch: Sequence[Submission]) -> list[rows.Outcome | Exception]:
+        outcomes = list[rows.Outcome | Exception]()
         with self._db.write() as db:
             ahead = [each for submission in batch for each in submission.operations] if self.far else ()
-            transaction, outcomes = Transaction(db, self.clock, ahead), list[rows.Outcome | Exception]()
+            transaction = Transaction(db, self.clock, ahead)
             for submission in batch:
                 try:
                     if submission.decided_by not in (None, transaction.documents):
@@ -86,8 +113,7 @@ class Engine(file_copy.DataKeys):
                 except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
                     outcomes.append(refusal)
                 transaction.at += 1
-        for submission, outcome in zip(batch, outcomes, strict=True):
-            submission.outcome = outcome
+        return outcomes
 
     # Reading
 
@@ -175,12 +201,12 @@ class Engine(file_copy.DataKeys):
         return ((ns, count) for ns, count in self._db.stream("counts", params, where=where))
 
     def newest(
-        self, scope: Scope, *, now: int, before: int = FOR_EVER, embedder: str = ""
+        self, scope: Scope, *, now: int, limit: int, before: int = FOR_EVER, embedder: str = ""
     ) -> Iterator[tuple[Row, bytes | None]]:
         """What was written last comes first, each with its vectors by an embedder."""
         params: Params = [embedder, scope.low, scope.high, now, before]
         where = self._db.where(scope, params)
-        every = self._db.stream("scan_newest", params, where=where)
+        every = self._db.stream("scan_newest", [*params, limit], where=where)
         return ((Row._make(each[:-1]), each[-1]) for each in every)
 
     def activity(

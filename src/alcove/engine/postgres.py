@@ -8,7 +8,7 @@ to one has missed nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from alcove.engine.database import Database, Findings, RuledOut, Value
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
 from alcove.engine.postgres_dialect import STATEMENTS, numbered, where
-from alcove.engine.postgres_listening import Listener, ServerClock
+from alcove.engine.postgres_listening import CHANNEL, Listener, ServerClock
 from alcove.engine.postgres_pool import Pool, alive, renewed
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import schema
 from alcove.store.filters import Params
 
-WRITING = f"{0x416C6376_0001} + hashtext(current_schema())"
-"""The lock that whoever writes holds until the commit: stores in schemas of one database have one each."""
+WRITING = "alcove_writing()"
+"""The lock that whoever writes holds until the commit."""
 MIGRATING = 0x416C6376_0002
 """The lock under which the schema is brought to a version."""
 MOST_READERS = 32
@@ -94,13 +94,47 @@ class PostgresDatabase(Database):
                     if in_turn:
                         writer.run_text(_TURN)
                     yield writer
+                    tells = in_turn and not undo
+                    if tells and not self._listener.listens:
+                        writer.run_text(_TELL)
                     sent = True
                     writer.run_text("ROLLBACK" if undo else "COMMIT")
+                if tells and self._listener.listens:
+                    self._listener.wrote()
             except BaseException as error:
-                _broken_off(writer)
-                if sent and writer.closed and isinstance(error, psycopg.OperationalError):
-                    raise self._in_doubt() from error
+                self._give_up(writer, error, sent=sent)
                 raise
+
+    def put_each(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        listens = self._listener.listens
+        with self._writing() as writer:
+            sent = True
+            try:
+                if len(puts) == 1 and listens:
+                    found = [writer.run("put", puts[0])]
+                else:
+                    with writer.together():  # one transaction, which ends with the last of them
+                        try:
+                            sent = False
+                            found = [writer.run("put", each) for each in puts]
+                            if not listens:
+                                writer.run_text(_TELL)
+                            sent = True
+                        except BaseException:
+                            writer.close()  # what was sent would be committed
+                            raise
+            except BaseException as error:
+                self._give_up(writer, error, sent=sent)
+                raise
+            if listens:
+                self._listener.wrote()
+            return [each.get for each in found]
+
+    def _give_up(self, writer: Connection, error: BaseException, *, sent: bool) -> None:
+        """Leaves nothing of a transaction under way; `sent`: its commit was, and may have been done."""
+        _broken_off(writer)
+        if sent and writer.closed and isinstance(error, psycopg.OperationalError):
+            raise self._in_doubt() from error
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -260,6 +294,7 @@ class AdvisoryLocks(Locks):
 
 
 _TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
+_TELL = f"NOTIFY {CHANNEL}"
 
 
 def _broken_off(db: Connection) -> None:

@@ -58,7 +58,7 @@ class Listener:
         self._connect = connect
         self._clock = clock
         self._told: list[Callable[[], None]] = []
-        self._stopping = False
+        self._stopping = self._unsaid = False
         self._thread: threading.Thread | None = None
         self._wakes, self._wake = os.pipe()
 
@@ -68,6 +68,17 @@ class Listener:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alcove-listening", daemon=True)
             self._thread.start()
+
+    @property
+    def listens(self) -> bool:
+        """Whether its thread runs; where it does not, who commits has to say so."""
+        return self._thread is not None
+
+    def wrote(self) -> None:
+        """Tells all who listen, this one included, soon after a commit: many cost them as much as one."""
+        if not self._unsaid:
+            self._unsaid = True
+            os.write(self._wake, b"!")
 
     def close(self) -> None:
         if self._stopping:
@@ -85,7 +96,9 @@ class Listener:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {CHANNEL}")
+                    self._unsaid = True  # what was committed while nobody listened
                     self._listen(connection)
+                    self._say(connection)
             except psycopg.Error as error:
                 log.warning("listening: %s; trying again", str(error).strip().partition("\n")[0])
                 self._wait(self._wakes, seconds=AGAIN_SECONDS)
@@ -97,17 +110,26 @@ class Listener:
                 self._clock.measure(connection)
                 renewed = time.monotonic()
                 self._tell_all()  # of what came before, or while it measured
-            if connection.fileno() not in self._wait(connection.fileno(), self._wakes, seconds=RENEW_SECONDS):
+            heard = self._say(connection)
+            if not (heard or self._wait(connection.fileno(), self._wakes, seconds=RENEW_SECONDS)):
                 continue
-            self._wait(self._wakes, seconds=GATHER_SECONDS)
+            time.sleep(GATHER_SECONDS)
             connection.pgconn.consume_input()
             if connection.pgconn.status != ConnStatus.OK:
                 raise psycopg.OperationalError("the server hung up")
-            heard = 0
             while connection.pgconn.notifies():
-                heard += 1
+                heard = True
             if heard:
                 self._tell_all()
+
+    def _say(self, connection: Raw) -> bool:
+        """Says that something was committed, where something was."""
+        if self._wait(self._wakes, seconds=0):
+            os.read(self._wakes, 64)
+        unsaid, self._unsaid = self._unsaid, False
+        if unsaid:
+            connection.execute(f"NOTIFY {CHANNEL}")
+        return unsaid
 
     def _tell_all(self) -> None:
         for call in self._told:

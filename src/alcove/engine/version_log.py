@@ -151,7 +151,7 @@ class Transaction:
     def _put(self, put: rows.PutRow) -> Row:
         newest = self._newest(put.ns, put.key, put.data_key)
         if put.expected is not None:
-            _expect(put.expected, newest.live, put.ns, put.key)
+            _expect(put.expected, newest.live.revision if newest.live else 0, put)
         if not newest.data_key_exists:
             raise DataKeyGone
         revision = self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
@@ -159,24 +159,13 @@ class Transaction:
             self._db.run("end", (self.at, newest.live.seq))
         elif not newest.namespace_known:
             self._db.run("know_namespace", (put.ns, put.owner))
-        expires_at = self.at + put.ttl if put.until is None and put.ttl is not None else put.until
-        original_at, added_at = self._past(put.original_at), self._past(put.added_at)
-        if newest.live:
-            added_at = min(filter(None, (newest.added_at, original_at)))
-        kind: Kind = "update" if newest.live else "add"
-        version = (put.id, put.ns, put.key, kind, revision + 1, self.at, expires_at, *put.writer,
-                   put.data_key, put.sealed, put.attributes, put.index_text, original_at, put.ttl,
-                   added_at)  # fmt: skip
+        version = _version(put, revision + 1, self.at, newest.added_at if newest.live else None)
         return self._append(version, put.owner, ended_at=None)
-
-    def _past(self, at: int | None) -> int | None:
-        """A moment that is told of something brought from elsewhere; one to come is not believed."""
-        return at if at is not None and at < self.at else None
 
     def _delete(self, delete: rows.DeleteRow) -> Row | None:
         newest = self._newest(delete.ns, delete.key)
         if delete.expected is not None:
-            _expect(delete.expected, newest.live, delete.ns, delete.key)
+            _expect(delete.expected, newest.live.revision if newest.live else 0, delete)
         if newest.lapsed:
             self.end(newest.lapsed, "expired")
         return self.end(newest.live, "delete", delete.writer) if newest.live else None
@@ -235,15 +224,51 @@ class Transaction:
         return self._db.run(name, params).fetchone()
 
 
-def _expect(expected: int, live: Live | None, ns: bytes, key: bytes) -> None:
-    actual = live.revision if live else 0
+def told(put: rows.PutRow, at: int, decided_by: int | None) -> tuple[Value, ...]:
+    """What the statement `put` is run with, for `Database.put_each`."""
+    return (decided_by, at, put.expected, put.until, put.ttl, put.original_at, put.added_at,
+            put.id, put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes,
+            put.index_text)  # fmt: skip
+
+
+def answered(put: rows.PutRow, answer: list[int]) -> Row:
+    """The version that came of a put by that statement, or why it was refused."""
+    match answer:
+        case [-1]:
+            raise rows.DecidedByOlder
+        case [-2]:
+            raise DataKeyGone
+        case [-3, actual]:
+            assert put.expected is not None
+            _expect(put.expected, actual, put)
+    seq, revision, at, since = answer
+    return Row(seq, *_version(put, revision, at, since))
+
+
+def _version(put: rows.PutRow, revision: int, at: int, since: int | None) -> tuple[Any, ...]:
+    """The fields of a `Row` after its number; `since` when there has been something, for an update."""
+    expires_at = at + put.ttl if put.until is None and put.ttl is not None else put.until
+    original_at = _past(put.original_at, at)
+    added_at = _past(put.added_at, at) if since is None else min(filter(None, (since, original_at)))
+    kind: Kind = "add" if since is None else "update"
+    return (put.id, put.ns, put.key, kind, revision, at, expires_at, *put.writer, put.data_key, put.sealed,
+            put.attributes, put.index_text, original_at, put.ttl, added_at)  # fmt: skip
+
+
+def _past(moment: int | None, at: int) -> int | None:
+    """A moment that is told of something brought from elsewhere; one to come is not believed."""
+    return moment if moment is not None and moment < at else None
+
+
+def _expect(expected: int, actual: int, at: rows.PutRow | rows.DeleteRow) -> None:
+    """`actual`: the revision that is there, or 0."""
     if expected == actual:
         return
     wanted = f"at revision {expected}" if expected else "absent"
     found = f"at revision {actual}" if actual else "absent"
     raise Conflict(
-        f"{_place(ns, key)}: expected it {wanted}, but it is {found}",
-        details={"expected_revision": expected, "revision": actual},
+        f"{_place(at.ns, at.key)}: expected it {wanted}, but it is {found}",
+        details={"operation": 0, "expected_revision": expected, "revision": actual},
     )
 
 

@@ -73,7 +73,7 @@ class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
         return await self._files.clear()
 
 
-# The commands, as a model may give them: nothing is taken for granted
+# The commands, as a model may give them: nothing is taken for granted; `MemoryFiles` has a method for each
 
 
 class _View(Struct, tag_field="command", tag="view"):
@@ -113,21 +113,10 @@ _Command: Any = _View | _Create | _StrReplace | _Insert | _Delete | _Rename
 async def _done(files: MemoryFiles, given: object) -> str:
     """Does a command, and says what came of it."""
     try:
-        match msgspec.convert(given, _Command):
-            case _View(path, lines):
-                return await files.view(path, lines)
-            case _Create(path, text):
-                return await files.create(path, text)
-            case _StrReplace(path, old, new):
-                return await files.replace(path, old, new)
-            case _Insert(path, line, text):
-                return await files.insert(path, line, text)
-            case _Delete(path):
-                return await files.delete(path)
-            case _Rename(old, new):
-                return await files.rename(old, new)
+        command = msgspec.convert(given, _Command)
+        do = getattr(files, command.__struct_config__.tag)
+        return str(await do(*msgspec.structs.astuple(command)))
     except msgspec.ValidationError as error:
         raise ToolError(f"This is no command of the memory tool: {str(error)[:300]}") from None
     except MENDABLE as error:
         raise ToolError(error.message) from error
-    raise AssertionError("a command that is not done")

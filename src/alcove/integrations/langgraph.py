@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from alcove.client import SCHEMES
+from alcove.client import is_url
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, needed_by
 from alcove.core.namespace import TREE
@@ -76,7 +76,7 @@ class AlcoveStore(Opened, BaseStore):
         if isinstance(index, str):
             raise InvalidRequest("index", "a list of paths")
         if isinstance(index, Mapping) and "embed" in index:
-            if isinstance(at, Store) or str(at).lower().startswith(SCHEMES):
+            if isinstance(at, Store) or is_url(at):
                 raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
             opening["embedder"] = LangChainEmbedder(index)
         super().__init__(at, opening)
@@ -102,13 +102,7 @@ class AlcoveStore(Opened, BaseStore):
             return None
         if memory.ttl_seconds:
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        return Item(
-            value=memory.value,
-            key=memory.key,
-            namespace=labels,
-            created_at=memory.added_at,
-            updated_at=memory.created_at,
-        )
+        return self._item(memory)
 
     # Each is written once, for a store whose answers are there and for one whose answers are awaited
 

@@ -142,40 +142,43 @@ class Checkpoints:
         return _config(place, id)
 
     async def keep_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Keeps what a task wrote; a task that is done again changes only errors, interrupts and the like."""
         room = (*self._place(config), "writes", config["configurable"]["checkpoint_id"])
         numbered = [
             (WRITES_IDX_MAP.get(channel, n), channel, value) for n, (channel, value) in enumerate(writes)
         ]
-        keys = [f"{task}:{n}" for n, _, _ in numbered]
+        keys = [f"{task_id}:{n}" for n, _, _ in numbered]
         there = await got(self._alcove, [Get(room, key) for key in keys])
         operations: list[Operation] = []
         for key, known, (n, channel, value) in zip(keys, there, numbered, strict=True):
             if known is None or n < 0:
                 operations += puts(
-                    self._serde, room, key, {"order": (path, task, n), "channel": channel, "value": value}
+                    self._serde,
+                    room,
+                    key,
+                    {"order": (task_path, task_id, n), "channel": channel, "value": value},
                 )
         if operations:
             await written(self._alcove, operations)
 
-    async def delete(self, threads: Sequence[str]) -> None:
-        """Takes threads away."""
-        for thread in threads:
-            await _emptied(self._alcove, self._thread(thread))
+    async def delete(self, thread_id: str) -> None:
+        """Takes a thread away."""
+        await _emptied(self._alcove, self._thread(thread_id))
 
-    async def delete_runs(self, runs: set[str]) -> None:
+    async def delete_runs(self, run_ids: Sequence[str]) -> None:
         """Takes the checkpoints of some runs away."""
+        runs = {*run_ids}
         for place in await self._places():
             gone = [memory async for memory in searched(self._alcove, place, exact=True)]
             kept = await things(self._serde, self._alcove, gone)
             of_runs = [m for m, k in zip(gone, kept, strict=True) if k["metadata"].get("run_id") in runs]
             await _without(self._alcove, of_runs)
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies checkpoints last, and none without what it names; nothing once the source is gone."""
-        old, new = self._thread(source), self._thread(target)
+        old, new = self._thread(source_thread_id), self._thread(target_thread_id)
         every = [each async for each in searched(self._alcove, old)]
         checkpoints = [each for each in every if each.namespace[5:] == ("at",)]
         if not checkpoints:
@@ -195,13 +198,15 @@ class Checkpoints:
         ]
         await written(self._alcove, copies, beside=[still_there])
 
-    async def prune(self, threads: Sequence[str], strategy: str) -> None:
+    async def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Takes all but the newest checkpoint of each namespace away, or all of them."""
-        if strategy == "delete":
-            return await self.delete(threads)
-        if strategy != "keep_latest":
+        if strategy not in ("keep_latest", "delete"):
             raise InvalidRequest("strategy", "keep_latest or delete")
-        for place in [each for thread in threads for each in await self._places(thread)]:
+        if strategy == "delete":
+            for thread in thread_ids:
+                await self.delete(thread)
+            return
+        for place in [each for thread in thread_ids for each in await self._places(thread)]:
             # Values first: those of a checkpoint that is put meanwhile are not among them.
             values = [each async for each in searched(self._alcove, (*place[:-1], "values"), exact=True)]
             found = [memory async for memory in searched(self._alcove, place, exact=True)]
@@ -214,7 +219,6 @@ class Checkpoints:
             await _without(self._alcove, gone)
             named = {*record["values"].values()}
             await written(self._alcove, deletes([each for each in values if each.key not in named]))
-        return None
 
     # Where things are, and how
 

@@ -8,8 +8,9 @@ Threads are in the caller's own room, sealed, and erased with them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alcove.core.errors import needed_by
 from alcove.core.waiting import at_once, in_turn
@@ -18,16 +19,29 @@ from alcove.integrations.opened import At, Opened
 
 with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import (
-        BaseCheckpointSaver,
-        ChannelVersions,
-        Checkpoint,
-        CheckpointMetadata,
-        CheckpointTuple,
-    )
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _twice(
+    do: Callable[Concatenate[Checkpoints, P], Coroutine[Any, Any, R]],
+) -> tuple[
+    Callable[Concatenate[AlcoveSaver, P], R], Callable[Concatenate[AlcoveSaver, P], Coroutine[Any, Any, R]]
+]:
+    """A method for threads and one for event loops, as LangGraph has each."""
+
+    @wraps(do)
+    def blocking(self: AlcoveSaver, /, *args: P.args, **named: P.kwargs) -> R:
+        return at_once(do(at_once(self._of(self._store)), *args, **named))
+
+    @wraps(do)
+    async def awaited(self: AlcoveSaver, /, *args: P.args, **named: P.kwargs) -> R:
+        return await do(await self._of(self._twin()), *args, **named)
+
+    return blocking, awaited
 
 
 class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
@@ -50,21 +64,13 @@ class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
     async def _of(self, alcove: Any) -> Checkpoints:
         return Checkpoints(alcove, self.serde, await self._caller(alcove))
 
-    def _now(self, do: Callable[[Checkpoints], Coroutine[Any, Any, R]]) -> R:
-        """Does something in this thread."""
-        return at_once(do(at_once(self._of(self._store))))
-
-    async def _here(self, do: Callable[[Checkpoints], Coroutine[Any, Any, R]]) -> R:
-        """Does something on this event loop."""
-        return await do(await self._of(self._twin()))
-
-    # LangGraph has each twice
-
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._now(lambda kept: kept.read(config))
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._here(lambda kept: kept.read(config))
+    get_tuple, aget_tuple = _twice(Checkpoints.read)
+    put, aput = _twice(Checkpoints.keep)
+    put_writes, aput_writes = _twice(Checkpoints.keep_writes)
+    delete_thread, adelete_thread = _twice(Checkpoints.delete)
+    delete_for_runs, adelete_for_runs = _twice(Checkpoints.delete_runs)
+    copy_thread, acopy_thread = _twice(Checkpoints.copy)
+    prune, aprune = _twice(Checkpoints.prune)
 
     def list(
         self,
@@ -90,55 +96,3 @@ class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
     async def _listed(self, alcove: Any, *asked: Any) -> AsyncGenerator[CheckpointTuple, None]:
         async for found in (await self._of(alcove)).listed(*asked):
             yield found
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return self._now(lambda kept: kept.keep(config, checkpoint, metadata, new_versions))
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return await self._here(lambda kept: kept.keep(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        self._now(lambda kept: kept.keep_writes(config, writes, task_id, task_path))
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        await self._here(lambda kept: kept.keep_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        self._now(lambda kept: kept.delete([thread_id]))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self._here(lambda kept: kept.delete([thread_id]))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._now(lambda kept: kept.delete_runs({*run_ids}))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._here(lambda kept: kept.delete_runs({*run_ids}))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._now(lambda kept: kept.copy(source_thread_id, target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._here(lambda kept: kept.copy(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        self._now(lambda kept: kept.prune(thread_ids, strategy))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._here(lambda kept: kept.prune(thread_ids, strategy))

@@ -59,7 +59,7 @@ class MemoryFiles:
             raise paths.exists(path) from None
         return f"File created successfully at: {path}"
 
-    async def replace(self, path: str, old: str, new: str) -> str:
+    async def str_replace(self, path: str, old: str, new: str) -> str:
         """Puts a text in the place of one that occurs just once."""
         path, line = checked_path(path), 0
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
-from alcove.llm.model import Answered, Answering, Asked, Trouble, seconds_after, used
+from alcove.llm.model import Answered, Answering, Asked, Trouble, parsed_arguments, seconds_after, used
 
 _FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 _MOST_TOKENS = 8192
@@ -52,18 +50,11 @@ class Anthropic:
             raise Trouble(repr(error), timeout=True) from None
         except library.APIStatusError as error:
             after = seconds_after(error.response.headers.get("retry-after", ""))
-            status = (
-                error.status_code if error.status_code >= 400 else 500
-            )  # an error in a stream comes with 200
+            status = error.status_code if error.status_code >= 400 else 500  # in a stream, it comes with 200
             raise Trouble(str(error), status=status, after=after) from None
         except library.APIConnectionError as error:
             raise Trouble(f"{error} ({error.__cause__!r})") from None
-        except (
-            library.AnthropicError,
-            AttributeError,
-            TypeError,
-            ValueError,
-        ) as error:  # of what is no event
+        except (library.AnthropicError, AttributeError, TypeError, ValueError) as error:  # it is no event
             raise Trouble(f"its answer is none: {error!r}", status=200) from None
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore2", "httpcore"):
@@ -142,22 +133,8 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
     if message.content and message.content.strip():
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:
-        function = call["function"]
-        yield {
-            "type": "tool_use",
-            "id": call["id"],
-            "name": function["name"],
-            "input": _object(function["arguments"]),
-        }
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call, as an object even where a model gave none."""
-    try:
-        found = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        name, given = call["function"]["name"], parsed_arguments(call["function"]["arguments"])
+        yield {"type": "tool_use", "id": call["id"], "name": name, "input": given or {}}
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

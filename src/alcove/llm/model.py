@@ -66,10 +66,15 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     def left(self) -> float:
         """How many seconds there are until then; an error if it is past. Providers ask with every piece."""
-        left = self.end - time.monotonic()
-        if left <= 0:
-            raise UpstreamTimeout("the turn took longer than it may")
-        return left
+        return seconds_left(self.end)
+
+
+def seconds_left(end: float) -> float:
+    """How many seconds a turn still has that ends at a moment of `time.monotonic`."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise UpstreamTimeout("the turn took longer than it may")
+    return left
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -166,11 +171,7 @@ class Model:
 
 def _unexpected(error: Exception) -> Trouble:
     """What a provider should have told as its trouble."""
-    return (
-        Trouble(repr(error), timeout=True)
-        if isinstance(error, TimeoutError)
-        else Trouble(repr(error), status=200)
-    )
+    return Trouble(repr(error), status=200, timeout=isinstance(error, TimeoutError))
 
 
 def _told(trouble: Trouble) -> AlcoveError:
@@ -244,6 +245,15 @@ class Answering:
 def seconds_after(header: str) -> float:
     """What a `Retry-After` says; nothing where it is no plain number."""
     return float(header) if header.isdecimal() and len(header) < 6 else 0.0
+
+
+def parsed_arguments(text: str) -> dict[str, Any] | None:
+    """The arguments of a call as an object; None where a model gave something else."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def decoded(raw: bytes | str, kind: type[Any]) -> Any:

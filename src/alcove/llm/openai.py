@@ -93,7 +93,8 @@ class OpenAI:
         except httpx.TimeoutException as error:
             raise Trouble(repr(error), timeout=True) from None
         except httpx.HTTPError as error:
-            raise Trouble(f"{type(error).__name__}: {error}", status=_cut_off(httpx, error)) from None
+            reached = None if isinstance(error, httpx.ConnectError) else 502  # of an answer that broke off
+            raise Trouble(f"{type(error).__name__}: {error}", status=reached) from None
         except httpx.InvalidURL as error:
             raise Trouble(f"{type(error).__name__}: {error}", status=400) from None
 
@@ -181,8 +182,3 @@ def _text(arguments: str | dict[str, Any] | None) -> str:
 def _sent(message: Message) -> dict[str, Any]:
     """A message as it goes over the wire; some servers want a content beside calls, too."""
     return {"role": message.role, "content": None, **msgspec.to_builtins(message)}
-
-
-def _cut_off(httpx: Any, error: Exception) -> int | None:
-    """No status where nothing was reached, otherwise that of an answer that broke off."""
-    return None if isinstance(error, httpx.ConnectError) else 502

@@ -1,7 +1,7 @@
 // What happened: events by day, growth by room, tool calls, types, and for who operates it, latency and lag.
 
 import { at, get, text } from "./api.js";
-import { empty, field, form, h, input, number, segments, select, spelled, time } from "./dom.js";
+import { empty, field, firstMemory, form, h, input, number, segments, select, spelled, time } from "./dom.js";
 import { lines, stacked } from "./plots.js";
 
 const kinds = ["add", "update", "delete", "expired"];
@@ -27,7 +27,7 @@ export default async function activity(asked, { me, go }) {
     return h(
       "div",
       choosing,
-      empty("Nothing happened in these days", "Every write is an event; this page plots them."),
+      empty("Nothing happened in these days", "Every write is an event; this page plots them.", firstMemory),
       operating,
     );
   return h(

@@ -184,7 +184,7 @@ async function policies(asked, { me, again }) {
     answer = h("div"),
     names = ["authz", "attributes", "filter"];
   const texts = Object.fromEntries(
-    names.map((name) => [name, h("textarea", { spellcheck: "false", readOnly: !me.admin }, now[name])]),
+    names.map((name) => [name, h("textarea.tall", { spellcheck: "false", readOnly: !me.admin }, now[name])]),
   );
   const changed = () =>
     Object.fromEntries(
@@ -199,7 +199,7 @@ async function policies(asked, { me, again }) {
     }
   };
   const question = h(
-    "textarea",
+    "textarea.tall",
     { spellcheck: "false" },
     JSON.stringify(
       {

@@ -5,7 +5,7 @@ import { to } from "./app.js";
 import { counted, empty, failure, field, form, h, input, link, select, spelled } from "./dom.js";
 import { newest } from "./memories.js";
 
-const streams = 3; // a browser keeps six connections to one server, for everything
+const most = 3; // streams: a browser keeps six connections to one server, for everything; other rooms are looked at by the clock
 
 const first = `# agents.yaml, given with: alcove serve --agents agents.yaml
 agents: [{name: helper, memory: {private: {}, facts: {enabled: true}, long_term: {}}}]`;
@@ -22,20 +22,33 @@ export async function chosen(asked, props) {
 
 // Whose memory it is: an admin may look at another user's.
 export const whose = (user, go) =>
-  form((given) => go(given.get("user")), field("User", input({ name: "user", value: user }), "Enter shows theirs"));
+  form(
+    (given) => go(given.get("user")),
+    h("div.row", field("User", input({ name: "user", value: user, size: 12 })), h("button", "Show theirs")),
+  );
 
 export default async function agents(asked, { me, go, until }) {
   const user = asked.get("user") ?? "";
   const { none, name, choose } = await chosen(asked, { onchange: (event) => go({ agent: event.target.value, user }) });
   if (none) return none;
   const filter = input({ type: "search", placeholder: "part of a memory" });
-  const other = user && user !== me.user;
-  const [shown, summary] = await Promise.all([
-    other ? theirs(name, user) : mine(name),
+  const other = user && user !== me.user,
+    look = async () => {
+      const { rooms } = await get(at("agents", name, "memory"));
+      return other ? theirs(rooms, name, me.user, user) : rooms;
+    };
+  const [found, summary] = await Promise.all([
+    look(),
     other ? null : get(at("agents", name, "summary")).catch(() => null),
   ]);
-  const rooms = shown.map((each) => room(each, until));
-  filter.addEventListener("input", () => rooms.forEach((each) => each.narrow(filter.value)));
+  const again = async () => rooms.draw(await look());
+  let streams = 0;
+  const rooms = shelf(found, (namespace) => {
+    if (streams++ < most) until(follow(namespace, again));
+  });
+  const tick = setInterval(() => document.hidden || again().catch(() => null), 5000);
+  until(() => clearInterval(tick));
+  filter.addEventListener("input", () => rooms.narrow(filter.value));
   return h(
     "div",
     h(
@@ -46,9 +59,9 @@ export default async function agents(asked, { me, go, until }) {
       link("See its prompt", to("prompt", { agent: name })),
       link("Its conversations", to("conversations", { agent: name, user })),
     ),
-    rooms.length
-      ? rooms.map((each) => each.node)
-      : empty(
+    rooms.node,
+    !found.some((each) => each.memories) &&
+      empty(
           "Nothing is remembered here yet",
           `Let ${name} remember something:`,
           `memory = alcove.connect("${location.origin}").agent("${name}")\nmemory.remember([{"role": "user", "content": "I drink green tea."}])`,
@@ -78,73 +91,94 @@ export const points = (summary) =>
       )
     : h("p.soft", "It is empty: a conversation that has ended is summarised here.");
 
-const mine = async (name) => (await get(at("agents", name, "memory"))).rooms;
-
-const kinds = { agent: "private", user: "long-term", "agent-room": "agent" };
-
-// An admin sees another user's rooms by the namespaces that are theirs and name the agent.
-async function theirs(name, user) {
-  const held = await get(at("admin", "users", user));
-  return held.namespaces
-    .filter((each) => each.namespace.includes(name) && !["turns", "summary", "calls"].includes(each.namespace[0]))
-    .map((each) => ({
-      room: kinds[each.namespace[0]] ?? each.namespace[0],
-      namespace: each.namespace,
-      memories: each.memories,
-    }));
+// Another user's rooms are where one's own are, with their name in it; others of theirs may name the agent, too.
+async function theirs(rooms, agent, mine, user) {
+  const { namespaces } = await get(at("admin", "users", user)),
+    owned = (part, n, ns) => part === mine && ["u", "user"].includes(ns[n - 1]),
+    within = (ns, room) => room.every((part, n) => part === ns[n]);
+  const found = rooms.map((each) => {
+    if (!each.namespace.some(owned)) return each;
+    const namespace = each.namespace.map((part, n, ns) => (owned(part, n, ns) ? user : part)),
+      deepest = exactly.includes(each.room) ? namespace.length : Infinity;
+    const held = namespaces.filter((held) => within(held.namespace, namespace) && held.namespace.length <= deepest);
+    return { ...each, namespace, memories: held.reduce((sum, held) => sum + held.memories, 0) };
+  });
+  const more = namespaces.filter(
+    ({ namespace: ns }) =>
+      ns.includes(agent) &&
+      !["turns", "calls"].includes(ns[0]) &&
+      !found.some((each) => within(ns, each.namespace)),
+  );
+  return [...found, ...more.map((each) => ({ ...each, room: each.namespace[0] }))];
 }
 
-const exactly = ["private", "facts", "long-term"];
+const exactly = ["private", "facts", "long-term"],
+  scratch = ["agent", "session", "global", "workflow", "swarm", "debate"];
 
-function room({ room: kind, namespace, memories }, until) {
+// Rooms one below the other; when it is drawn again, those that are there stay as they are, open or not.
+function shelf(found, opened) {
+  const node = h("div"),
+    rooms = new Map();
+  const draw = (found) => {
+    for (const each of found) {
+      const place = spelled(each.namespace);
+      if (rooms.has(place)) rooms.get(place).again(each.memories);
+      else {
+        rooms.set(place, room(each, opened));
+        node.append(rooms.get(place).node);
+      }
+    }
+  };
+  draw(found);
+  return { node, draw, narrow: (text) => rooms.forEach((each) => each.narrow(text)) };
+}
+
+function room({ room: kind, namespace, memories }, opened) {
   const list = newest(namespace, { exact: exactly.includes(kind), where: !exactly.includes(kind) }),
-    below = h("div");
-  const size = h("span.soft", counted(memories, "memory", "memories"));
-  let open = false;
+    below = shelf([], opened),
+    trouble = h("div");
+  const size = h("span.soft"),
+    count = (n) => {
+      memories = n;
+      size.textContent = counted(n, "memory", "memories");
+    };
+  count(memories);
+  let open = false,
+    words = "";
   const fresh = async () => {
-    await list.again();
-    const branches = exactly.includes(kind)
-      ? (await get("/v1/memories/tree", { ns: namespace, limit: 100 })).branches
-      : [];
-    below.replaceChildren(
-      ...branches.map(
-        (each) => room({ room: each.namespace.at(-1), namespace: each.namespace, memories: each.memories }, until).node,
-      ),
-    );
+    try {
+      if ((await list.again()) && words) await list.narrow(words);
+      if (!exactly.includes(kind)) return;
+      const { branches } = await get("/v1/memories/tree", { ns: namespace, limit: 100 });
+      below.draw(branches.map((each) => ({ ...each, room: each.namespace.at(-1) })));
+      trouble.replaceChildren();
+    } catch (error) {
+      trouble.replaceChildren(failure(error));
+    }
   };
   const node = h(
     "details.room",
     {
-      ontoggle: async () => {
+      ontoggle: () => {
         if (!node.open || open) return;
         open = true;
-        try {
-          await fresh();
-          if (room.streams < streams) {
-            room.streams += 1;
-            const end = follow(namespace, async () => {
-              await fresh();
-              size.textContent = "just changed";
-            });
-            until(() => {
-              room.streams -= 1;
-              end();
-            });
-          }
-        } catch (error) {
-          below.replaceChildren(failure(error));
-        }
+        fresh();
+        opened(namespace);
       },
     },
-    h("summary", h("span.kind", kind), " ", h("span", spelled(namespace)), " ", size),
-    h("div", list.node, below),
+    h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind), " ", h("span", spelled(namespace)), " ", size),
+    h("div", trouble, list.node, below.node),
   );
   return {
     node,
+    again: (n) => {
+      count(n);
+      if (open) fresh();
+    },
     narrow: (text) => {
-      if (open) list.narrow(text);
-      else if (text && memories) node.open = true;
+      words = text.trim();
+      if (open) list.narrow(words);
+      else if (words && memories) node.open = true;
     },
   };
 }
-room.streams = 0;

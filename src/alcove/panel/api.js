@@ -19,7 +19,7 @@ export class Refused extends Error {
 const away = "The server does not answer. Is it still running? Nothing you typed is lost; try again when it is back.";
 
 async function sent(method, path, body) {
-  const headers = { Accept: "application/json", ...(method === "GET" ? {} : { "X-Alcove-CSRF": csrf }) };
+  const headers = method === "GET" ? {} : { "X-Alcove-CSRF": csrf };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
@@ -70,13 +70,15 @@ export async function signedIn() {
 export const signIn = (token) => sent("POST", "/panel/session", { token });
 export const signOut = () => sent("DELETE", "/panel/session");
 
-// Calls back soon after something happened below a namespace; a browser keeps few connections, so end it.
+// Calls back soon after something happened below a namespace, however much does; a browser keeps few connections, so end it.
 export function follow(ns, happened) {
   const stream = new EventSource(`/v1/memories/events/stream${query({ ns })}`);
-  let due;
+  let due = null;
   const soon = () => {
-    clearTimeout(due);
-    due = setTimeout(happened, 150);
+    due ??= setTimeout(() => {
+      due = null;
+      happened().catch(() => null); // the stream itself comes back, and tells of what is new then
+    }, 300);
   };
   for (const kind of ["message", "add", "update", "delete", "expired"]) stream.addEventListener(kind, soon);
   return () => {

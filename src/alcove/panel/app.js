@@ -37,7 +37,6 @@ async function show() {
   ending.forEach((end) => end());
   ending = [];
   document.title = `${views[view] ?? asked.get("key") ?? "Memory"} · Alcove`;
-  drawTop(view);
   main.setAttribute("aria-busy", "true");
   const context = {
     me,
@@ -49,8 +48,10 @@ async function show() {
   };
   let shown;
   try {
-    const { default: make } = await import(`./${view}.js`);
-    shown = await make(asked, context);
+    const { default: make } = await import(`./${view}.js`),
+      making = make(asked, context);
+    if (mine === turn) drawTop(view); // while the server is at it
+    shown = await making;
   } catch (error) {
     if (error.status === 401) return login();
     shown = failure(error, show);
@@ -130,9 +131,10 @@ function shade(name) {
 }
 
 async function start() {
-  import(`./${here()[0]}.js`).catch(() => null); // meanwhile; `show` tells what is wrong with it
+  const meanwhile = import(`./${here()[0]}.js`).catch(() => null); // `show` tells what is wrong with it
   try {
     me = await signedIn();
+    await meanwhile;
   } catch (error) {
     if (error.status === 401) return login();
     main.replaceChildren(failure(error, start));
@@ -143,6 +145,10 @@ async function start() {
 
 shade(remembered("shade", matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 addEventListener("hashchange", show);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // its address is none of a view
+  main.focus();
+});
 addEventListener("unhandledrejection", (event) => {
   say(event.reason?.message ?? "That did not work.");
 });

@@ -74,13 +74,13 @@ async function conversation(agent, id, user, again, go) {
   }
   const path = at("agents", agent, "sessions", id),
     log = await get(path),
-    messages = h("div", log.said.map(said));
+    messages = h("div", log.said.map((each) => said(each)));
   let before = log.before;
   const earlier = button(
     "Show earlier messages",
     async () => {
       const more = await get(path, { before });
-      messages.prepend(...more.said.map(said));
+      messages.prepend(...more.said.map((each) => said(each)));
       before = more.before;
       earlier.hidden = before === null;
     },

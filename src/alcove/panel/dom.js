@@ -83,6 +83,9 @@ export function table(caption, head, rows) {
 export const empty = (title, hint, code) =>
   h("section.empty", h("h2", title), h("p", hint), code && h("pre", { tabindex: "0" }, code));
 
+export const firstMemory = `memory = alcove.connect("${location.origin}")
+memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)`;
+
 export const failure = (error, again) =>
   h(
     "section.failure",
@@ -101,7 +104,7 @@ export function say(text, undo) {
       undo &&
         button("Undo", () => {
           told.replaceChildren();
-          undo();
+          undo().catch((error) => say(`It was not undone: ${error.message}`));
         }),
     ),
   );

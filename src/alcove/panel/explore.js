@@ -8,31 +8,34 @@ import {
   empty,
   failure,
   field,
+  firstMemory,
   form,
   h,
   input,
   link,
   number,
-  say,
   segments,
   select,
   spelled,
 } from "./dom.js";
-import { entry, newest } from "./memories.js";
+import { entry, newest, undoable } from "./memories.js";
 
-const first = `memory = alcove.connect("${location.origin}")
-memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)`;
 const page = 100;
 
 export default async function explore(asked, { me, go, until }) {
   const ns = asked.getAll("ns"),
     words = asked.get("q") ?? "",
     mode = asked.get("mode") ?? "hybrid";
-  const tree = await branches([], ns);
+  const list = words ? null : newest(ns, { where: true });
+  const [tree, shown] = await Promise.all([
+    branches([], ns),
+    words ? found(ns, words, mode) : list.load().then(() => list.node),
+  ]);
+  if (list) until(follow(ns, list.again));
   if (!ns.length && !tree.children.length)
     return h(
       "div",
-      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", first),
+      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", firstMemory),
       adding([...(me.user ? ["user", me.user, "notes"] : [])], go),
     );
   const query = input({ type: "search", name: "q", value: words, placeholder: "what you look for, in your words" });
@@ -56,14 +59,6 @@ export default async function explore(asked, { me, go, until }) {
       h("button.main", "Search"),
     ),
   );
-  let shown;
-  if (words) shown = await found(ns, words, mode);
-  else {
-    const list = newest(ns, { where: true });
-    await list.load();
-    until(follow(ns, list.again));
-    shown = list.node;
-  }
   return h(
     "div.two",
     h(
@@ -161,14 +156,15 @@ function adding(ns, go) {
       const namespace = segments(given.get("namespace")),
         key = given.get("key"),
         days = Number(given.get("days"));
-      await put("/v1/memories", {
+      const entry = await put("/v1/memories", {
         namespace,
         key,
         value: JSON.parse(given.get("value")),
         index: given.get("index") === "on",
         ttl_seconds: days ? Math.round(days * 86400) : undefined,
+        create_only: true,
       });
-      say("Stored.");
+      undoable("Stored.", entry, null, () => go({ ns: namespace }, "explore"));
       go({ ns: namespace, key }, "memory");
     } catch (error) {
       trouble.replaceChildren(failure(error));

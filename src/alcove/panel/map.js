@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { to } from "./app.js";
-import { counted, empty, field, form, h, input, link, segments, select, spelled } from "./dom.js";
+import { counted, empty, field, firstMemory, form, h, input, link, segments, select, spelled } from "./dom.js";
 
 const colours = 8,
   near = 12;
@@ -30,7 +30,7 @@ export default async function map(asked, { go, until }) {
       empty(
         "Nothing to lay out yet",
         "Memories with index text appear here once they are indexed.",
-        'memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)',
+        firstMemory,
       ),
     );
   const groups = grouped(

@@ -5,9 +5,7 @@ import { to } from "./app.js";
 import { bar, button, counted, gist, h, link, say, spelled, time } from "./dom.js";
 
 export const author = (by) =>
-  [by?.agent && `agent ${by.agent}`, by?.user ?? "nobody", by?.client && `through ${by.client}`]
-    .filter(Boolean)
-    .join(", ");
+  `by ${by?.agent ? `${by.agent} for ` : ""}${by?.user ?? "nobody known"}${by?.client ? ` through ${by.client}` : ""}`;
 
 export function entry(memory, { where = false, actions = [] } = {}) {
   const value = memory.value ?? {},
@@ -46,7 +44,9 @@ function explained(memory) {
   );
 }
 
-// The newest memories of a namespace, with more on demand; what is typed into `filter` narrows them.
+const atMost = 100; // that the server tells at once
+
+// The newest memories of a namespace, with more on demand; `narrow` shows those with some words, `load` tells of changes.
 export function newest(ns, { exact = false, where = false, none = "There is nothing here yet." } = {}) {
   const list = h("ul.plain"),
     more = button("Show more", () => load(cursor)),
@@ -54,6 +54,7 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   let shown = [],
     cursor = null,
     words = "",
+    drawn = false,
     turn = 0;
   const fits = (memory) =>
     words
@@ -70,10 +71,16 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   async function load(after_cursor = null, limit = 20) {
     const mine = ++turn,
       page = await get("/v1/memories/newest", { ns, exact: exact || undefined, limit, after_cursor });
-    if (mine !== turn) return;
-    shown = after_cursor === null ? page.items : [...shown, ...page.items];
+    if (mine !== turn) return false;
+    const fresh = page.items,
+      same = (memory, n) => memory.id === shown[n]?.id && memory.expires_at === shown[n].expires_at;
+    if (drawn && after_cursor === null && fresh.every(same) && [shown.length, atMost].includes(fresh.length))
+      return false; // who reads it, or is at a link of it by keys, is left alone
+    shown = after_cursor === null ? fresh : [...shown, ...fresh];
     cursor = page.after_cursor ?? null;
+    drawn = true;
     draw();
+    return true;
   }
   async function narrow(text) {
     words = text.trim().toLowerCase();
@@ -89,22 +96,27 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
     node: h("div", count, list, more),
     load,
     narrow,
-    again: () => load(null, Math.min(100, Math.max(20, shown.length))),
+    again: () => load(null, Math.min(atMost, Math.max(20, shown.length))),
   };
 }
 
-export async function remove(memory, again) {
-  await del("/v1/memories", { ns: memory.namespace, key: memory.key });
-  say("Deleted.", async () => {
-    await put("/v1/memories", written(memory));
-    again();
-  });
-  again();
-}
+// How many seconds are left until then; undefined where that is never.
+export const left = (expires_at) =>
+  expires_at ? Math.max(1, Math.ceil((new Date(expires_at) - Date.now()) / 1000)) : undefined;
 
-export const written = ({ namespace, key, value, index }) => ({
+export const written = ({ namespace, key, value, index, expires_at }) => ({
   namespace,
   key,
   value,
   ...(index && Object.keys(index).length ? { index } : {}),
+  ttl_seconds: left(expires_at),
 });
+
+// Says what was done, with the way back to what was there `before`: null where nothing was. Nobody else's change is undone.
+export function undoable(text, { namespace: ns, key, revision }, before, again) {
+  say(text, async () => {
+    if (before === null) await del("/v1/memories", { ns, key, expected_revision: revision });
+    else await put("/v1/memories", { ...written(before), expected_revision: revision });
+    again();
+  });
+}

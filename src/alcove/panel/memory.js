@@ -1,9 +1,9 @@
 // One memory: what it holds now or held at a moment, every version with what changed, and what may be done to it.
 
-import { memory as at, post, put } from "./api.js";
+import { del, memory as at, post, put } from "./api.js";
 import { to } from "./app.js";
-import { ask, button, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
-import { author, remove, written } from "./memories.js";
+import { ask, button, counted, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
+import { author, left, undoable, written } from "./memories.js";
 
 export default async function memory(asked, { again }) {
   const ns = asked.getAll("ns"),
@@ -15,25 +15,27 @@ export default async function memory(asked, { again }) {
     newest = versions[0],
     live = newest.value !== null;
   const oldest = versions.length - 1;
-  const look = (n) => shown.replaceChildren(version(versions[n], versions[n + 1], n === 0 && live));
   const slider = h("input", {
     type: "range",
     min: 0,
     max: oldest,
     value: oldest,
-    "aria-label": "Moment",
-    oninput: () => {
-      look(oldest - slider.valueAsNumber);
-      moment();
-    },
+    oninput: () => travel(versions[oldest - slider.valueAsNumber]),
   });
-  const when = h("output"),
-    moment = () => {
-      const seen = versions[oldest - slider.valueAsNumber];
-      when.replaceChildren(`revision ${seen.revision}, `, time(seen.created_at));
-    };
-  look(0);
-  moment();
+  const when = h("output");
+  const look = (each, there) => {
+    shown.replaceChildren(version(each, there, each === newest && live));
+    when.replaceChildren(`as of ${new Date(each.created_at).toLocaleString()}, revision ${each.revision}`);
+    slider.setAttribute("aria-valuetext", when.textContent);
+  };
+  // To the moment of a version: what the store says was there then.
+  const travel = async (each) => {
+    const there = await at.get(ns, key, each.created_at).catch((error) => (error.status === 404 ? null : error));
+    if (versions[oldest - slider.valueAsNumber] !== each) return;
+    if (there instanceof Error) shown.replaceChildren(failure(there));
+    else look(each, there);
+  };
+  look(newest, live ? newest : null);
   return h(
     "div",
     up,
@@ -51,11 +53,7 @@ export default async function memory(asked, { again }) {
           changes(versions[n + 1]?.value ?? {}, each.value ?? {}),
           each.value !== null &&
             n > 0 &&
-            button("Restore this", async () => {
-              await restore(each, newest);
-              say(`What revision ${each.revision} held is stored again.`);
-              again();
-            }),
+            button("Restore this", () => restore(each, newest, live, again)),
         ),
       ),
     ),
@@ -74,15 +72,19 @@ const happened = (each) =>
     time(each.created_at),
   );
 
-function version(each, before, current) {
+// What was there at the moment of a version; null where that was nothing.
+function version(each, there, current) {
   return h(
     "section.card",
     h("h2", current ? "Now" : `Revision ${each.revision}`),
     happened(each),
-    each.expires_at && h("p", "Expires ", time(each.expires_at)),
-    each.value === null ? h("p", "Nothing was there.") : json(each.value),
-    each.index && Object.keys(each.index).length > 0 && [h("h3", "Found by, in plain text"), json(each.index)],
-    each.attributes && [h("h3", "Attributes that the policy derived"), json(each.attributes)],
+    there?.expires_at && h("p", "Expires ", time(there.expires_at)),
+    there ? json(there.value) : h("p", "Nothing was there."),
+    Object.keys(there?.index ?? {}).length > 0 && [h("h3", "Found by, in plain text"), json(there.index)],
+    Object.keys(there?.attributes ?? {}).length > 0 && [
+      h("h3", "Attributes that the policy derived"),
+      json(there.attributes),
+    ],
   );
 }
 
@@ -117,8 +119,31 @@ function flat(value, path = "", found = new Map()) {
   return found;
 }
 
-const restore = (each, newest) =>
-  put("/v1/memories", { ...written(each), ...(newest.value === null ? {} : { expected_revision: newest.revision }) });
+// An expiry that has passed is not restored, or nothing would be.
+async function restore(each, newest, live, again) {
+  const expires_at = new Date(each.expires_at) > Date.now() ? each.expires_at : null,
+    expected_revision = live ? newest.revision : 0;
+  const entry = await put("/v1/memories", { ...written({ ...each, expires_at }), expected_revision });
+  undoable(`What revision ${each.revision} held is stored again.`, entry, live ? newest : null, again);
+  again();
+}
+
+// The texts of a value by their paths, as the store finds them.
+function texts(node, path = "", found = {}) {
+  if (typeof node === "string" && node.trim()) found[path] = path in found ? `${found[path]}\n${node}` : node;
+  else if (Array.isArray(node)) node.forEach((each) => texts(each, path, found));
+  else if (node !== null && typeof node === "object")
+    for (const [name, each] of Object.entries(node)) texts(each, path ? `${path}.${name}` : name, found);
+  return found;
+}
+
+// A changed value is found by the fields it was found by; what was sealed stays sealed.
+function foundBy({ index, value }) {
+  const names = Object.keys(index ?? {}),
+    all = texts(value);
+  if (names.some((name) => index[name] !== all[name])) return index; // texts of somebody's own
+  return names.length > 0 && (names.length === Object.keys(all).length || names);
+}
 
 function changing(newest, again) {
   const trouble = h("div"),
@@ -132,22 +157,29 @@ function changing(newest, again) {
     }
   };
   const save = tried(async (given) => {
-    const indexed = newest.index && Object.keys(newest.index).length > 0;
-    await put("/v1/memories", {
+    const entry = await put("/v1/memories", {
       ...place,
       value: JSON.parse(given.get("value")),
-      index: indexed ? true : undefined,
+      index: foundBy(newest),
+      ttl_seconds: left(newest.expires_at),
       expected_revision: newest.revision,
     });
-    say("Stored as a new version.", async () => {
-      await put("/v1/memories", written(newest));
+    undoable("Stored as a new version.", entry, newest, again);
+  });
+  const expire = tried(async (given) => {
+    const days = Number(given.get("days")),
+      set = (ttl_seconds) => post("/v1/memories/touch", { ...place, ttl_seconds });
+    await set(days ? Math.round(days * 86400) : undefined);
+    say(days ? `It expires in ${counted(days, "day")}.` : "It never expires.", async () => {
+      await set(left(newest.expires_at));
       again();
     });
   });
-  const expire = tried(async (given) => {
-    const days = Number(given.get("days"));
-    await post("/v1/memories/touch", { ...place, ttl_seconds: days ? Math.round(days * 86400) : undefined });
-    say(days ? `It expires in ${days} days.` : "It never expires.");
+  const remove = tried(async () => {
+    if (!(await ask("Delete this memory?", "Its history stays, and it can be restored from it.", { yes: "Delete" })))
+      return;
+    await del("/v1/memories", { ns: newest.namespace, key: newest.key, expected_revision: newest.revision });
+    undoable("Deleted.", { ...place, revision: 0 }, newest, again);
   });
   const text = JSON.stringify(newest.value, null, 2);
   return h(
@@ -175,19 +207,7 @@ function changing(newest, again) {
           h("button", "Set"),
         ),
       ),
-      h(
-        "p",
-        button(
-          "Delete",
-          async () => {
-            if (
-              await ask("Delete this memory?", "Its history stays, and it can be restored from it.", { yes: "Delete" })
-            )
-              await remove(newest, again);
-          },
-          { class: "danger" },
-        ),
-      ),
+      h("p", button("Delete", remove, { class: "danger" })),
     ),
   );
 }

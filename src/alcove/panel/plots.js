@@ -4,8 +4,9 @@ import { h, number, svg, table } from "./dom.js";
 
 const wide = 520,
   high = 180,
-  left = 44,
-  bottom = 24;
+  left = 60,
+  bottom = 30,
+  top = 14;
 
 const frame = (title, legend, drawn, numbers) =>
   h(
@@ -20,8 +21,9 @@ const frame = (title, legend, drawn, numbers) =>
     h("details", h("summary", "As numbers"), numbers),
   );
 
-function axes(most, least, names) {
-  const y = (value) => 8 + (high - bottom - 8) * (1 - (value - least) / (most - least || 1)),
+function axes(highest, least, names) {
+  const most = highest + ((highest - least) % 2); // so that half of it is a whole number, too
+  const y = (value) => top + (high - bottom - top) * (1 - (value - least) / (most - least || 1)),
     step = Math.max(1, Math.ceil(names.length / 6));
   const x = (n) => left + ((wide - left) * (n + 0.5)) / names.length;
   const lines = [least, (least + most) / 2, most].map((value) => [
@@ -38,7 +40,7 @@ function axes(most, least, names) {
 export function stacked(title, names, kinds, count) {
   const most = Math.max(1, ...names.map((_, n) => kinds.reduce((sum, kind) => sum + count(kind, n), 0))),
     { x, y, drawn } = axes(most, 0, names),
-    width = Math.max(1, ((wide - left) / names.length) * 0.8);
+    width = Math.min(60, Math.max(1, ((wide - left) / names.length) * 0.8));
   const bars = names.map((_, n) => {
     let base = 0;
     return kinds.map((kind, k) => {

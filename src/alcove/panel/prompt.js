@@ -44,21 +44,57 @@ export default async function prompt(asked, { go }) {
   return h(
     "div",
     asking,
-    h(
-      "div.two",
-      tiers(receipt),
-      h("div", h("h2", counted(messages.length, "message")), messages.map(said), left(receipt)),
-    ),
+    h("div.two", tiers(receipt), h("div", sentAs(messages, receipt), left(receipt))),
   );
 }
 
-export const said = (message) =>
+export const said = (message, more) =>
   h(
     "article",
     { class: `message ${message.role}` },
     h("div.meta", h("span.kind", message.name ?? message.role), message.at && time(message.at)),
     message.content && h("p", message.content),
     (message.tool_calls ?? []).map((call) => h("p", h("code", `${call.function?.name}(${call.function?.arguments})`))),
+    more,
+  );
+
+const called = (tier) => tier.replaceAll("_", " ");
+
+// Every message as it would be sent, under the tier that it comes from.
+function sentAs(messages, receipt) {
+  let sent = 0;
+  return Object.entries(receipt.tiers).map(([name, tier]) => {
+    const own = messages.slice(sent, (sent += tier.messages));
+    const told = `${counted(tier.tokens, "token")} in ${counted(own.length, "message")}`,
+      one = (each, n) => said(each, tier.items.length === own.length && about(tier.items[n]));
+    const shown = name === "conversation" ? own.map(one) : own.map((each) => quoted(each, tier));
+    return own.length > 0 && h("section", h("h2", called(name), " ", h("small", told)), shown);
+  });
+}
+
+// One message of lines that were recalled, each with where it comes from and what it counted; the lines are as sent.
+function quoted(message, { items, frame }) {
+  const lines = (message.content ?? "").split("\n");
+  if (!items.length || lines.length < items.length + 1) return said(message);
+  return h(
+    "article",
+    { class: `message ${message.role}` },
+    h("div.meta", h("span.kind", message.role), h("span", `${counted(frame, "token")} around it`)),
+    h("p", lines[0]),
+    items.map((item, n) => h("div.recalled", h("p", lines[n + 1]), about(item))),
+    lines.slice(items.length + 1).map((line) => h("p", line)),
+  );
+}
+
+const about = (item) =>
+  h(
+    "div.meta",
+    h("span", item.source),
+    h("span", counted(item.tokens, "token")),
+    typeof item.score === "number" && h("span", `score ${item.score.toFixed(2)}`),
+    typeof item.cosine === "number" && h("span", `likeness ${item.cosine.toFixed(2)}`),
+    item.at && time(item.at),
+    h("span", item.id),
   );
 
 function tiers(receipt) {
@@ -70,34 +106,12 @@ function tiers(receipt) {
     receipt.degraded && h("p.soft", receipt.degraded),
     Object.entries(receipt.tiers)
       .filter(([, tier]) => tier.tokens)
-      .map(([name, tier]) =>
-        h(
-          "details",
-          h("summary", bar(name.replaceAll("_", " "), tier.tokens / total, `${number(tier.tokens)}`)),
-          h(
-            "ul.plain",
-            tier.items.map((item) =>
-              h(
-                "li",
-                h("div", item.id),
-                h(
-                  "div.meta",
-                  h("span", item.source),
-                  h("span", counted(item.tokens, "token")),
-                  typeof item.score === "number" && h("span", `score ${item.score.toFixed(2)}`),
-                  typeof item.cosine === "number" && h("span", `likeness ${item.cosine.toFixed(2)}`),
-                  item.at && time(item.at),
-                ),
-              ),
-            ),
-          ),
-        ),
-      ),
+      .map(([name, tier]) => bar(called(name), tier.tokens / total, number(tier.tokens))),
+    h("p.soft", `Counted with ${receipt.tokenizer}.`),
     h(
       "p.soft",
-      `Counted with ${receipt.tokenizer}. `,
       Object.entries(receipt.timings_ms)
-        .map(([name, ms]) => `${name} ${ms.toFixed(1)} ms`)
+        .map(([name, ms]) => `${called(name)} ${ms.toFixed(1)} ms`)
         .join(", "),
     ),
   );
@@ -109,10 +123,10 @@ const left = (receipt) =>
         "Left out, and why",
         ["tier", "what", "tokens", "why"],
         receipt.left_out.map((each) => [
-          each.tier,
-          each.id ?? counted(each.count, "item"),
+          called(each.tier),
+          each.text ?? each.id ?? counted(each.count, "item"),
           each.tokens ?? "",
-          each.why,
+          each.why === "budget" ? "no room left in the budget" : each.why,
         ]),
       )
     : h("p.soft", "Nothing was left out.");

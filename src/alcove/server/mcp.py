@@ -94,9 +94,7 @@ class PooledTransport(LocalTransport):
         async def call(*args: Any, **named: Any) -> Any:
             if not _on_the_loop():
                 return do(*args, **named)
-            reads = operation.reads
-            if not isinstance(reads, bool):
-                reads = reads(operation.signature.bind(*args, **named).arguments)
+            reads = operation.reading(operation.signature.bind(*args, **named).arguments)
             return await self._threads[reads or operation.tag == "memories"](partial(do, *args, **named))
 
         return call

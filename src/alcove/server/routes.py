@@ -280,8 +280,7 @@ def _handler(
 
     def handle(request: Request) -> Awaitable[Page]:
         arguments = operation.arguments(request)
-        reading = operation.reads if isinstance(operation.reads, bool) else operation.reads(arguments)
-        return (reads if reading else changes).settled(done(request, arguments))
+        return (reads if operation.reading(arguments) else changes).settled(done(request, arguments))
 
     return handle
 

@@ -301,14 +301,13 @@ def check(config: ServeConfig) -> None:
     sources = [config.jwt_secret, config.jwks_url, config.oidc_issuer]
     if config.auth == "jwt" and sum(bool(source) for source in sources) != 1:
         raise InvalidRequest("auth", "one of --jwt-secret, --jwks-url and --oidc-issuer with jwt")
-    for name, url in (("jwks-url", config.jwks_url), ("oidc-issuer", config.oidc_issuer)):
+    urls = {"jwks-url": config.jwks_url, "oidc-issuer": config.oidc_issuer, "llm-url": config.llm_url}
+    for name, url in urls.items():
         if url is not None and not url.startswith(("http://", "https://")):
             raise InvalidRequest(name, "an address that starts with http:// or https://")
     for origin in [] if config.cors_origins is None else config.cors_origins.split(","):
         if origin.strip() != "*" and not re.fullmatch(r"https?://[^/\s]+", origin.strip()):
             raise InvalidRequest("cors-origins", "origins such as https://app.example.org, or *")
-    if config.llm_url is not None and not config.llm_url.startswith(("http://", "https://")):
-        raise InvalidRequest("llm-url", "an address that starts with http:// or https://")
     if config.tokenizer not in FAMILIES:
         raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
     if config.jwt_secret == "":

@@ -26,6 +26,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import (
     Address,
     AfterCursor,
+    Bound,
     Caller,
     Delete,
     Deletion,
@@ -207,7 +208,7 @@ class Memories(Writing, Overview):
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
         return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
 
-    def bound(self, user: str) -> tuple[int | None, int]:
+    def bound(self, user: str) -> Bound:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
@@ -224,11 +225,11 @@ class Memories(Writing, Overview):
         """Lets the next take its turn."""
         self._engine.locks.give(namespace.encode("namespace"))
 
-    def bound_for_long(self, user: str) -> tuple[int, int]:
+    def bound_for_long(self, user: str) -> Bound:
         """The same for what takes long: makes the user's data key, so that a wipe of anybody else is none."""
         return self._vault.key(user_subject(user)).id, 0
 
-    def refuse_wiped(self, user: str, since: tuple[int | None, int]) -> None:
+    def refuse_wiped(self, user: str, since: Bound) -> None:
         """Raises where a user was wiped since `bound` gave this: what was begun then is not gone on with."""
         self._vault.forget(user_subject(user))  # another process may have wiped them
         if self.bound(user)[0] != since[0]:

@@ -128,8 +128,8 @@ class Overview(Reading):
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
 
         def read() -> Portion[Memory]:
-            found = (row for row, _ in self._engine.newest(scope, now=self._clock(), before=before))
-            rows, more = portion(found, limit)
+            found = self._engine.newest(scope, now=self._clock(), limit=limit + 1, before=before)
+            rows, more = portion((row for row, _ in found), limit)
             memories = Portion(self._opener.still_there(rows, self._opener.memory))
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
@@ -159,7 +159,7 @@ class Overview(Reading):
         )
 
     def _types(self, scope: Scope) -> Counter[str]:
-        found = islice(self._engine.newest(scope, now=self._clock()), MOST_POINTS)
+        found = self._engine.newest(scope, now=self._clock(), limit=MOST_POINTS)
         return Counter(type for _, type in self._typed(row for row, _ in found) if type is not None)
 
     def map(
@@ -178,7 +178,7 @@ class Overview(Reading):
         limit = validation.whole(limit, "limit", 1, MOST_POINTS)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         embedder = self._engine.index.serving() or ""
-        found = [*islice(self._engine.newest(scope, now=self._clock(), embedder=embedder), limit + 1)]
+        found = [*self._engine.newest(scope, now=self._clock(), limit=limit + 1, embedder=embedder)]
         placed = [(row, body) for row, body in found[:limit] if body]
         positions = layout.positions([body for _, body in placed])
         points = [

@@ -231,20 +231,22 @@ class Writing(Service):
             attributes = write.policy.attributes(write.principal, namespace, put.key, value, index).decode()
             if not imported and not write.policy.judges_content:
                 room.attributes = attributes
-        data_key = self._deferred_key(put, room.subject) if isinstance(put, records.Deferred) else None
+        bound = put.bound if isinstance(put, records.Deferred) else None
+        data_key = self._deferred_key(bound, room.subject) if bound else None
         if data_key is None and room.subject not in write.data_keys:
             write.data_keys[room.subject] = self._vault.known(room.subject)
         text = None if index is None else index.decode()
         brought = _brought(imported, write) if imported else {}
         return _Allowed(place, value, text, ttl, expected, room, attributes, data_key, brought)
 
-    def _deferred_key(self, put: records.Deferred, subject: str) -> SubjectKey:
+    def _deferred_key(self, bound: records.Bound, subject: str) -> SubjectKey:
         """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
         self._vault.forget(subject)  # another process may have wiped them: the next call is to see that
-        if put.data_key is not None:
-            return self._vault.existing(put.data_key)
-        data_key = self._vault.key(subject, wipes=put.wipes)
-        if self._engine.erasure.wipes() > put.wipes:  # it is of another time, or gone when it is looked for
+        known, wipes = bound
+        if known is not None:
+            return self._vault.existing(known)
+        data_key = self._vault.key(subject, wipes=wipes)
+        if self._engine.erasure.wipes() > wipes:  # it is of another time, or gone when it is looked for
             raise KeyDestroyed("somebody was wiped since")
         return data_key
 

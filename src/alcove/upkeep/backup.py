@@ -125,9 +125,7 @@ def restore(
             copy.refuse_damaged()
         notes = found or []
         yield from _copying(backup, partial)
-        with closing(
-            Engine(partial.path, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
-        ) as engine:
+        with closing(_opened(partial.path)) as engine:
             vault = Vault(engine, provider)
             unreadable = yield from _opening(engine, vault, held.versions)
             users, memories = yield from _forgetting(engine, vault, notes, partial.path)
@@ -156,9 +154,7 @@ def forget_again(
     notes = _notes(beside, ledger)
     if notes is None:
         raise StoreError(f"there is no ledger {Ledger.beside(beside).path}: give the one of the lost store")
-    with closing(
-        Engine(address, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
-    ) as engine:
+    with closing(_opened(address)) as engine:
         vault = Vault(engine, keys or default_keys(beside))
         done = yield from _forgetting(engine, vault, notes, without_password(address))
     Ledger.beside(beside).include(notes)
@@ -356,6 +352,10 @@ def _companions(path: Path) -> list[Path]:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _opened(at: Path | str) -> Engine:
+    return Engine(at, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
 
 
 def _refuse_new() -> None:

@@ -198,6 +198,11 @@ def test_all_tiers_together_stand_in_a_fixed_order(salon: Salon) -> None:
     assert [each for each in later["receipt"]["tiers"] if each != "running"] == [
         "instructions", "standing", "summary", "conversation", "knowledge", "facts", "long_term", "message",
     ]  # fmt: skip
+    given = [(tier["messages"], name) for name, tier in later["receipt"]["tiers"].items()]
+    names = [name for count, name in given for _ in range(count)]
+    assert [
+        name for name, each in zip(names, later["messages"], strict=True) if "turn" in each["content"][:4]
+    ] == (["conversation"] * later["receipt"]["tiers"]["conversation"]["messages"])
     assert set(later["receipt"]["timings_ms"]) >= {
         "conversation",
         "summary",
@@ -218,6 +223,8 @@ def test_a_small_budget_leaves_out_and_says_so(salon: Salon) -> None:
     small = alice.context("all", "s", "And now?", budget_tokens=250)
     assert small["receipt"]["total_tokens"] <= 250 < full["receipt"]["total_tokens"]
     assert "budget" in left_out(small, "conversation")
+    texts = [each["text"] for each in small["receipt"]["left_out"] if each["why"] == "budget"]
+    assert any(text.startswith("turn ") and len(text) < 200 for text in texts)
     shown = [m["content"] for m in small["messages"] if m["content"].startswith("turn")]
     assert shown == [m["content"] for m in full["messages"] if m["content"].startswith("turn")][-len(shown) :]
 

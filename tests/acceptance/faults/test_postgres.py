@@ -15,6 +15,7 @@ import pytest
 from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
 from alcove.engine.postgres import WRITING
+from alcove.engine.postgres_connection import Connection
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
@@ -111,6 +112,45 @@ def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
             server.start()
 
 
+def test_a_put_is_one_journey_to_the_server(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journeys = list[Connection]()
+    flush = Connection._flush
+
+    def counted(connection: Connection) -> None:
+        journeys.append(connection)
+        flush(connection)
+
+    monkeypatch.setattr(Connection, "_flush", counted)
+    with opened(tmp_path, address) as memory:
+        writer = memory.memories._engine._db._writer  # type: ignore[attr-defined]
+        for n in range(3):
+            journeys.clear()
+            memory.put(HOME, "over", {"n": n})
+        assert journeys.count(writer) == 1
+
+
+def test_whoever_commits_tells_of_it_also_as_the_last_thing_before_it_closes(
+    tmp_path: Path, address: str
+) -> None:
+    opened(tmp_path, address).close()
+    with psycopg.connect(address, autocommit=True) as other:
+        other.execute("LISTEN alcove")
+        for listens in (True, False):
+            with opened(tmp_path, address) as memory:
+                if listens:
+                    told = threading.Event()
+                    memory.memories.when_told(told.set)
+                    until(told.is_set)
+                memory.put(HOME, "first", {})  # which makes a data key, too
+                assert [*other.notifies(timeout=PATIENCE, stop_after=1)]
+                for _ in other.notifies(timeout=0.2):
+                    pass
+                memory.put(HOME, "told", {})
+            assert [*other.notifies(timeout=PATIENCE, stop_after=1)]
+
+
 def test_a_lock_that_a_restart_of_postgresql_freed_is_taken_again_by_who_had_it(
     tmp_path: Path, server: Server, address: str
 ) -> None:
@@ -191,6 +231,34 @@ def later() -> int:
 def claimed(address: str) -> bool:
     with psycopg.connect(address) as db:
         return bool(db.execute("SELECT 1 FROM to_index WHERE due > 0").fetchall())
+
+
+def test_a_long_queue_of_one_writer_is_not_looked_through_for_another(tmp_path: Path, address: str) -> None:
+    with opened(tmp_path, address) as memory, psycopg.connect(address, autocommit=True) as other:
+        memory.as_user("busy").put(("user", "busy"), "k", {}, index={"text": "tea"})
+        other.execute(
+            "INSERT INTO to_index (seq, due, writer, size, turn) SELECT 1000000 + n, 0, 'busy', 3, 3 * n"
+            " FROM generate_series(1, 20000) n"
+        )
+        other.execute("ANALYZE to_index")
+
+        def looked_at() -> int:
+            other.execute("SELECT pg_stat_clear_snapshot()")
+            asked = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'to_index'"
+            return int(other.execute(asked).fetchall()[0][0])
+
+        before = looked_at()
+        with psycopg.connect(address) as db:
+            for n in range(20):  # a plan for any writer is made after a few
+                written = (n.to_bytes(16, "big"), b"k%d" % n)
+                db.execute(
+                    "INSERT INTO versions (id, ns, key, kind, revision, created_at, \"user\", attributes, index_text)"
+                    " SELECT %s, ns, %s, kind, revision, created_at, 'newcomer', attributes, index_text"
+                    " FROM versions LIMIT 1",
+                    written,
+                )
+            db.execute("SELECT pg_stat_force_next_flush()")
+        assert looked_at() - before < 1000
 
 
 def test_nodes_that_start_together_on_an_empty_database_make_one_schema_and_one_key(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Browser
@@ -117,6 +118,103 @@ def test_a_memory_is_added_changed_taken_back_and_looked_at_as_it_was(panel: Ope
     assert there["value"] == {"text": "green tea", "cups": 1}
 
 
+def test_whatever_is_done_to_a_memory_is_undone_to_what_was_there_before(panel: Open, house: Service) -> None:
+    place, key, who = ["user", "undoer", "notes"], "k", token("undoer")
+
+    def there() -> dict[str, object]:
+        return dict(house.get(place, key, who).json())
+
+    seen = panel("undoer")
+    page = seen.show("explore?ns=user&ns=undoer&ns=notes")
+
+    def undo(until_said: str) -> None:
+        page.click("#told button >> text=Undo")
+        page.wait_for_selector(f"text={until_said}")
+
+    page.click("text=Add a memory")
+    page.fill("input[name=key]", key)
+    page.fill("textarea[name=value]", json.dumps({"text": "plain", "secret": "sealed"}))
+    page.click("button >> text=Store")
+    page.wait_for_selector("text=History (1)")
+    undo("There is nothing here yet.")
+    assert house.get(place, key, who).status_code == 404
+
+    value = {"text": "plain", "secret": "sealed"}
+    body = {"namespace": place, "key": key, "value": value, "index": ["text"], "ttl_seconds": 90_000}
+    house.call("PUT", "/v1/memories", who, json=body).raise_for_status()
+    seen.show("memory?ns=user&ns=undoer&ns=notes&key=k")
+    before = there()
+
+    page.click("text=Change, set an expiry")
+    page.fill("textarea[name=value]", json.dumps({"text": "other", "secret": "still sealed"}))
+    page.click("button >> text=Store")
+    page.wait_for_selector("text=History (4)")
+    changed = there()
+    assert changed["index"] == {"text": "other"}  # and nothing that was sealed
+    assert days_left(changed) == 1
+    undo("History (5)")
+    assert (there()["value"], there()["index"], days_left(there())) == (value, before["index"], 1)
+
+    for days, told in (("10", "in 10 days"), ("", "It never expires.")):
+        page.click("text=Change, set an expiry")
+        page.fill("input[name=days]", days)
+        page.click("button >> text='Set'")
+        page.wait_for_selector(f"text={told}")
+        assert days_left(there()) == (int(days) if days else None)
+        undo("Expires tomorrow")
+        until(lambda: days_left(there()) == 1)
+
+    seen.shown()
+    page.click("text=Change, set an expiry")
+    page.click("button >> text='Delete'")
+    page.click("dialog button >> text=Delete")
+    page.wait_for_selector("text=History (6)")
+    assert house.get(place, key, who).status_code == 404
+    undo("History (7)")
+    assert (there()["value"], there()["index"], days_left(there())) == (value, before["index"], 1)
+
+
+def days_left(memory: dict[str, object]) -> int | None:
+    at = memory["expires_at"]
+    return (
+        at
+        if at is None
+        else round((datetime.fromisoformat(str(at)) - datetime.now(UTC)).total_seconds() / 86_400)
+    )
+
+
+def test_an_undo_never_takes_back_what_somebody_else_wrote_since(panel: Open, house: Service) -> None:
+    store(house, "two", "notes", "k", {"text": "first"})
+    page = panel("two").show("memory?ns=user&ns=two&ns=notes&key=k")
+    page.click("text=Change, set an expiry")
+    page.fill("textarea[name=value]", json.dumps({"text": "second"}))
+    page.click("button >> text=Store")
+    page.wait_for_selector("text=History (2)")
+    store(house, "two", "notes", "k", {"text": "of somebody else"})
+    page.click("#told button >> text=Undo")
+    page.wait_for_selector("#told:not(:has(button)) p")
+    assert (
+        house.get(["user", "two", "notes"], "k", token("two")).json()["value"]["text"] == "of somebody else"
+    )
+
+
+def test_the_prompt_is_shown_as_it_would_be_sent_with_what_was_left_out(panel: Open, house: Service) -> None:
+    furnish(house, "asker")
+    fact = {"arguments": {"key": "cats", "content": "Has <two> cats"}}
+    house.call("POST", "/v1/agents/helper/tools/learn_fact", token("asker"), json=fact).raise_for_status()
+    said = {"session_id": "monday", "message": "What of my cats?", "budget_tokens": 4000}
+    sent = house.call("POST", "/v1/agents/helper/context", token("asker"), json=said).json()
+    seen = panel("asker")
+    page = seen.show("prompt?agent=helper&session=monday&message=What+of+my+cats%3F")
+    shown = page.locator(".message p").all_text_contents()
+    lines = [line for message in sent["messages"] for line in message["content"].split("\n")]
+    assert [line for text in shown for line in text.split("\n")] == lines
+    assert any("cats" in line for line in lines[:-1])
+    assert "likeness" in seen.text or "score" in seen.text
+    assert "Descale it once a month" in page.inner_text("table")
+    assert "below the threshold" in page.inner_text("table")
+
+
 def test_a_memory_that_was_deleted_is_brought_back_from_its_history(panel: Open, house: Service) -> None:
     store(house, "finder", "notes", "k", {"text": "keep me"})
     page = panel("finder").show("memory?ns=user&ns=finder&ns=notes&key=k")
@@ -135,6 +233,24 @@ def test_what_others_store_appears_by_itself(panel: Open, house: Service) -> Non
     page = panel("reader").show("explore?ns=user&ns=reader")
     store(house, "reader", "notes", "second", {"text": "came meanwhile"})
     page.wait_for_selector("main a >> text=came meanwhile")
+
+
+def test_a_room_of_an_agent_tells_its_new_count_and_stays_open(panel: Open, house: Service) -> None:
+    furnish(house, "watcher")
+    page = panel("watcher").show("agents")
+    page.click("summary >> text=agent:helper:u:watcher")
+    page.wait_for_selector("main a >> text=A light coat")
+    told = {"arguments": {"key": "hat", "content": "A straw hat"}}
+    house.call("POST", "/v1/agents/helper/tools/remember", token("watcher"), json=told).raise_for_status()
+    page.wait_for_selector("main a >> text=A straw hat")
+    page.wait_for_selector("summary >> text=/agent:helper:u:watcher 2 memories/")
+    page.focus("main a >> text=A straw hat")
+    with page.expect_response("**/v1/memories/newest*"):  # it looks again by itself
+        pass
+    assert page.evaluate("document.activeElement.textContent") == "A straw hat"
+    page.fill("input[type=search]", "straw")
+    page.wait_for_selector("main a >> text=A light coat", state="detached")
+    assert page.is_visible("main a >> text=A straw hat")
 
 
 def test_a_person_is_erased_from_click_to_receipt(panel: Open, house: Service) -> None:

@@ -49,7 +49,7 @@ def test_every_view_is_whole_readable_by_all_and_never_wider_than_the_screen(
     views = {**OF_ALL, memory: "History (1)", **(OF_OPERATORS if ROLES[role] else {})}
     if role == "admin":
         views["knowledge?q=descale"] = "vinegar"
-        views["agents?agent=helper&user=alice"] = "agent:helper:u:alice"
+        views["agents?agent=helper&user=alice"] = "user:alice:long-term:all"
         views["conversations?agent=helper&user=alice&session=monday"] = "I fly on Friday."
     for view, expected in views.items():
         seen.show(view)
@@ -85,3 +85,11 @@ def test_every_view_can_be_reached_by_keys_alone(panel: Open) -> None:
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent"))
     assert {"Agents", "Explore", "Prompt", "Conversations", "Map", "Activity", "Sign out"} <= reached
+
+
+def test_the_way_past_the_navigation_leads_to_the_content_of_the_same_view(panel: Open) -> None:
+    page = panel("user").show("explore")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.url.endswith("#explore")

@@ -82,13 +82,8 @@ class KeyedRoom:
         return several(found, self.reader, none=NOTHING if found else room.none_found())
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
-        room = self._room(turn, pool)
-        found = room.search(limit=min(limit + 1, MOST), offset=offset)
-        after = offset + min(limit, len(found))
-        more = found.next_offset or len(found) > limit
-        if len(found) == limit == MOST and not more:
-            more = bool(room.search(limit=1, offset=after))
-        return several(found[:limit], self.reader, after if more else None)
+        found = self._room(turn, pool).search(limit=limit, offset=offset)
+        return several(found, self.reader, offset + len(found) if found.after_cursor else None)
 
     def _found(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
         return self._room(turn, pool).get(key)
@@ -114,8 +109,7 @@ class PrivateRoom(KeyedRoom):
         answer = super().list(turn, limit, offset)
         if answer.result["items"]:
             return answer
-        older = sorted(self._older(turn).values(), key=lambda memory: memory.created_at, reverse=True)
-        found, more = some(older[offset:], limit)
+        found, more = some([*self._older(turn).values()][offset:], limit)
         return several(found, self.reader, offset + len(found) if more else None)
 
     def forget(self, turn: Turn, key: Key) -> Answer:
@@ -139,15 +133,19 @@ class PrivateRoom(KeyedRoom):
     def _older(self, turn: Turn) -> dict[str, Memory]:
         """The newest that was left behind under each key, while the private room is empty."""
         room = self._room(turn, {})
-        if turn.memories.list(room.who, room.at, limit=1, exact=True):
-            return {}
-        return {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
+        return {} if turn.memories.list(room.who, room.at, limit=1, exact=True) else newest_left_behind(turn)
 
 
 def left_behind(turn: Turn) -> Iterator[Memory]:
     """What this user wrote into rooms from before users had their own."""
     if older := turn.rooms.fallback:
         yield from turn.memories.everything(turn.within(older), older.namespace, unowned=True)
+
+
+def newest_left_behind(turn: Turn) -> dict[str, Memory]:
+    """The newest of it under each key, the newest first."""
+    found = {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
+    return dict(sorted(found.items(), key=lambda pair: pair[1].created_at, reverse=True))
 
 
 def _found_before(turn: Turn, query: str, min_score: float | None) -> Iterator[Memory]:
@@ -192,9 +190,7 @@ def pool_tools(pools: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these pools."""
     pool: dict[str, Any] = {"choices": {"pool": pools}, "before": (("pool", Pool),)}
     return (
-        Tool(
-            "share_to", "Write to a pool, which other users read: never anything private.", _POOL.keep, **pool
-        ),
+        Tool("share_to", f"Write to a pool, {_OTHERS_READ}", _POOL.keep, **pool),
         Tool("read_from_pool", "Read an entry of a pool.", _POOL.read, **pool, reads=True),
         Tool("search_pool", "Search a pool by meaning.", _POOL.search, **pool, reads=True),
         Tool("list_pool", "List the entries of a pool.", _POOL.list, **pool, reads=True),

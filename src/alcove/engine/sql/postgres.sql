@@ -11,6 +11,10 @@ RETURNING seq
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
        (SELECT max(nextval('versions_seq_seq')) FROM generate_series(1, ?)) FROM marks WHERE name = 'documents'
 
+-- name: put
+-- See `alcove_put` in the schema.
+SELECT alcove_put(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version
 
@@ -40,7 +44,7 @@ SELECT setval('versions_seq_seq', greatest({reached}, ?) + ?)
 
 -- name: reach
 UPDATE marks SET value = greatest(value, coalesce((
-    SELECT turn FROM to_index WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
+    SELECT turn FROM to_index WHERE due >= 0 AND error IS NULL ORDER BY turn LIMIT 1), 0))
 WHERE name = 'turn'
 
 -- name: next_in_line
@@ -49,7 +53,7 @@ SELECT CAST(coalesce(json_agg(json_build_array(
     seq, replace(index_text, U&'\F8F02', '\u0000'), tries + 1, at_field, at_window) ORDER BY turn, seq), '[]') AS TEXT)
 FROM (
     SELECT *, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
-        SELECT * FROM to_index WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2
+        SELECT * FROM to_index WHERE due BETWEEN 0 AND ?1 ORDER BY turn, seq LIMIT ?2
         FOR UPDATE SKIP LOCKED) line) first
 JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 

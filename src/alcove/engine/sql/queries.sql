@@ -100,15 +100,21 @@ WHERE {whose} n.ns >= ? AND n.ns < ? AND EXISTS (
 ORDER BY n.ns
 
 -- name: counts
+-- Off the index alone where the caller sees everything: what has expired is known by an index of its own.
 SELECT ns, count(*) FROM versions v INDEXED BY live
-WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where}
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL
+  AND seq NOT IN (SELECT seq FROM versions INDEXED BY expiring WHERE ended_at IS NULL AND expires_at <= ?) AND {where}
 GROUP BY ns ORDER BY ns
 
 -- name: scan_newest
--- What is live in a subtree, what was written last first; each with its vectors by one embedder.
+-- Some of what is live in a subtree, what was written last first; each with its vectors by one embedder.
 SELECT {columns}, (SELECT body FROM vectors x WHERE x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?)
-FROM versions v
-WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND seq < ? AND {where}
+FROM versions v WHERE seq IN (
+    SELECT seq FROM versions v INDEXED BY live
+    WHERE ns >= ? AND ns < ? AND ended_at IS NULL
+      AND seq NOT IN (SELECT seq FROM versions INDEXED BY expiring WHERE ended_at IS NULL AND expires_at <= ?)
+      AND seq < ? AND {where}
+    ORDER BY seq DESC LIMIT ?)
 ORDER BY seq DESC
 
 -- name: activity

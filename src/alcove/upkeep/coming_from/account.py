@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
@@ -71,6 +72,14 @@ class Account:
         if len(self.broken) < _MOST_TOLD:
             self.broken.append(Broken(record, error))
 
+    @contextmanager
+    def noting(self, record: str) -> Iterator[None]:
+        """Notes a record that turns out not to be what it should be; it holds up no other."""
+        try:
+            yield
+        except InvalidRequest as error:
+            self.fail(record, error.message)
+
     def not_mapped(self) -> list[NotMapped]:
         """Everything that was left, in the order in which it was met."""
         return [NotMapped(kind, count, reason) for (kind, reason), count in self._left.items()]
@@ -80,12 +89,13 @@ class Account:
     ) -> Iterator[bytes]:
         """The lines of records that come with a name each; one that is broken holds up no other."""
         for name, record in records:
-            try:
-                lines = [encoded(line) for line in lines_of(record)]
-            except InvalidRequest as error:
-                self.fail(name, error.message)
-            else:
-                yield from lines
+            with self.noting(name):
+                yield from [encoded(line) for line in lines_of(record)]
+
+
+def numbered(place: str, records: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """Records of a list, named by their place in it."""
+    return ((f"{place}[{number}]", each) for number, each in enumerate(records))
 
 
 def encoded(line: Line) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from alcove.core.errors import InvalidRequest
 
+T = TypeVar("T")
 Record = Mapping[str, Any]
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
 
 
 def record(given: object) -> Record:
@@ -20,10 +22,7 @@ def record(given: object) -> Record:
 
 def text(given: Record, name: str) -> str | None:
     """A text; None where there is none or it is empty."""
-    found = given.get(name)
-    if found is not None and not isinstance(found, str):
-        raise InvalidRequest(name, f"a text, not {_kind(found)}")
-    return found or None
+    return _given(given, name, str) or None
 
 
 def required(given: Record, name: str) -> str:
@@ -36,18 +35,12 @@ def required(given: Record, name: str) -> str:
 
 def mapping(given: Record, name: str) -> dict[str, Any]:
     """An object; empty where there is none."""
-    found = given.get(name)
-    if found is not None and not isinstance(found, dict):
-        raise InvalidRequest(name, f"an object, not {_kind(found)}")
-    return found or {}
+    return _given(given, name, dict) or {}
 
 
 def listed(given: Record, name: str) -> list[Any]:
     """A list; empty where there is none."""
-    found = given.get(name)
-    if found is not None and not isinstance(found, list):
-        raise InvalidRequest(name, f"a list, not {_kind(found)}")
-    return found or []
+    return _given(given, name, list) or []
 
 
 def moment(given: Record, name: str) -> datetime | None:
@@ -68,6 +61,13 @@ def rest(given: Record, *known: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in known and value not in (None, [], {})}
 
 
+def _given(given: Record, name: str, kind: type[T]) -> T | None:
+    """What a field says, if that is of this kind or nothing."""
+    found = given.get(name)
+    if found is not None and not isinstance(found, kind):
+        raise InvalidRequest(name, f"{_KINDS[kind]}, not {_kind(found)}")
+    return found
+
+
 def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+    return _KINDS.get(type(value), "a number")

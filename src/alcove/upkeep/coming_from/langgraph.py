@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
+from alcove.core.addresses import is_database
 from alcove.core.errors import InvalidRequest, Unavailable, needed_by
 from alcove.core.namespace import TREE
 from alcove.core.principal import checked_user
@@ -20,7 +21,6 @@ from alcove.upkeep.transfer import Line
 if TYPE_CHECKING:
     import psycopg
 
-_POSTGRES = ("postgresql://", "postgres://")
 _STORE = "a database with the table store of LangGraph"
 _COLUMNS = {"prefix", "key", "value", "created_at", "updated_at"}
 _EXPIRY = {"expires_at", "ttl_minutes"}
@@ -29,14 +29,9 @@ _AT_ONCE = 500
 _THREADS = "only stores are brought; a graph's threads begin anew"
 
 
-def is_address(where: str) -> bool:
-    """Whether this is the address of a PostgreSQL server, and no file."""
-    return where.lower().startswith(_POSTGRES)
-
-
 def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
     """The lines of a store's items."""
-    rows = _of_server(where, account) if is_address(where) else _of_file(Path(where), account)
+    rows = _of_server(where, account) if is_database(where) else _of_file(Path(where), account)
     named = ((f"item {row['key']} of {row['prefix']}", row) for row in rows)
     return account.each(named, partial(_item, target=target, account=account))
 

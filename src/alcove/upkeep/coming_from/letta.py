@@ -9,12 +9,13 @@ from typing import Any
 
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, files, letta_messages, lines
-from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target
+from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target, numbered
 from alcove.upkeep.transfer import Line
 
 _FILE = "an agent file of Letta (.af) with agents and blocks, or a list of passages"
 _PASSAGES = ("passages", "archival_memory", "archival_passages")
-_DERIVED = ("embedding", "embedding_config")
+_KNOWN = ("metadata", "is_deleted", "tags", "embedding", "embedding_config")
+"""Of a passage: what has a place in Alcove, and what is computed from its text."""
 _NOT_MEMORY = {
     "tools": "code is not memory: give it to the agent anew",
     "mcp_servers": "they are the agent's, not memory",
@@ -56,7 +57,7 @@ def _agent_file(document: dict[str, Any], name: str, target: Target, account: Ac
     account.leave(
         "system prompt", "write it into the spec, as instructions", sum("system" in a for a in agents)
     )
-    blocks = ((f"blocks[{n}]", each) for n, each in enumerate(_list(document, "blocks", name)))
+    blocks = numbered("blocks", _list(document, "blocks", name))
     made = partial(
         _block, target=target, account=account, agents=agents, created_at=document.get("created_at")
     )
@@ -75,16 +76,14 @@ def _list(document: dict[str, Any], kind: str, name: str) -> list[Any]:
 
 
 def _sound(agents: list[Any], account: Account) -> Iterator[dict[str, Any]]:
-    for number, each in enumerate(agents):
-        try:
-            agent = dict(fields.record(each))
+    for place, each in numbered("agents", agents):
+        with account.noting(place):
+            agent = fields.record(each)
             yield {
                 **agent,
                 "name": fields.text(agent, "name"),
                 "block_ids": fields.listed(agent, "block_ids"),
             }
-        except InvalidRequest as error:
-            account.fail(f"agents[{number}]", error.message)
 
 
 def _block(
@@ -98,15 +97,19 @@ def _block(
         return account.leave("block", NO_USER)
     id, label = fields.text(block, "id"), fields.text(block, "label")
     owner = next((each["name"] for each in agents if id in each["block_ids"]), None)
-    more = fields.rest(block, "id", "value", "metadata", "metadata_", "created_at")
+    named = {
+        **block,
+        "id": "-".join(map(str, (owner or "no-agent", label or id))),
+        "created_at": block.get("created_at") or created_at,
+    }
     yield lines.long_term(
         "letta",
-        "-".join(map(str, (owner or "no-agent", label or id))),
+        named,
         target.user,
-        fields.required(block, "value"),
-        rest=more,
+        id="id",
+        content="value",
+        known=("metadata", "metadata_"),
         agent=target.agent,
-        created_at=fields.moment({"created_at": block.get("created_at") or created_at}, "created_at"),
         tags=[label],
         metadata=fields.mapping(block, "metadata") or fields.mapping(block, "metadata_"),
     )
@@ -121,23 +124,21 @@ def _passages(document: dict[str, Any], target: Target, account: Account) -> Ite
             return account.leave("passage", NO_USER)
         if record.get("is_deleted"):
             return account.leave("passage", "deleted there already")
-        more = fields.rest(record, "id", "text", "metadata", "created_at", "is_deleted", "tags", *_DERIVED)
         yield lines.long_term(
             "letta",
-            fields.required(record, "id"),
+            record,
             target.user,
-            fields.required(record, "text"),
-            rest=more,
+            id="id",
+            content="text",
+            known=_KNOWN,
             agent=target.agent,
-            created_at=fields.moment(record, "created_at"),
             tags=fields.listed(record, "tags"),
             metadata=fields.mapping(record, "metadata"),
         )
 
     for kind in _PASSAGES:
         found = document.get(kind)
-        named = enumerate(found if isinstance(found, list) else ())
-        yield from account.each(((f"{kind}[{n}]", each) for n, each in named), passage)
+        yield from account.each(numbered(kind, found if isinstance(found, list) else ()), passage)
 
 
 def _conversation(agent: dict[str, Any], target: Target, account: Account) -> Iterator[Line]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, lines
-from alcove.upkeep.coming_from.account import Account
+from alcove.upkeep.coming_from.account import Account, numbered
 
 _SEND = "send_message"
 """The tool by which older agents of Letta talk; its argument is what they said."""
@@ -18,14 +18,12 @@ _NOBODY = "said by Letta, not in the conversation"
 def said(given: list[Any], account: Account) -> Iterator[dict[str, Any]]:
     """What the user, the assistant and its tools said, in order; the rest is accounted for."""
     sent = set[str]()
-    for number, each in enumerate(given):
-        try:
+    for place, each in numbered("messages", given):
+        with account.noting(place):
             message = fields.record(each)
             at, name = fields.moment(message, "created_at"), lines.speaker(fields.text(message, "name"))
             for found in _of(message, sent, account):
                 yield {**found, "at": at, **({"name": name} if found["role"] != "tool" else {})}
-        except InvalidRequest as error:
-            account.fail(f"messages[{number}]", error.message)
 
 
 def _of(message: fields.Record, sent: set[str], account: Account) -> Iterator[dict[str, Any]]:
@@ -59,11 +57,8 @@ def _text(message: fields.Record, account: Account) -> str:
 
 def _unwrapped(text: str) -> str | None:
     """What a user said, which may be in a package; None for a package of Letta's own, such as a heartbeat."""
-    try:
-        package = json.loads(text) if text.startswith("{") else None
-    except (ValueError, RecursionError):
-        package = None
-    if not isinstance(package, dict) or not isinstance(package.get("type"), str) or "time" not in package:
+    package = _object(text) if text.startswith("{") else {}
+    if not isinstance(package.get("type"), str) or "time" not in package:
         return text
     found = package.get("message") if package["type"] == "user_message" else None
     return found if isinstance(found, str) else None
@@ -76,7 +71,8 @@ def _answered(
     for call in map(fields.record, fields.listed(message, "tool_calls")):
         function = fields.mapping(call, "function")
         name, arguments = fields.required(function, "name"), fields.text(function, "arguments") or "{}"
-        if name == _SEND and (answer := _argument(arguments)) is not None:
+        answer = _object(arguments).get("message") if name == _SEND else None
+        if isinstance(answer, str):
             answers.append(answer)
             sent.add(str(call.get("id")))
         else:
@@ -91,13 +87,12 @@ def _answered(
         account.leave("message", "it says nothing")
 
 
-def _argument(arguments: str) -> str | None:
-    try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    answer = found.get("message") if isinstance(found, dict) else None
-    return answer if isinstance(answer, str) else None
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one where a text is none."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {}
 
 
 def _returned(

@@ -18,7 +18,8 @@ from alcove.core.principal import checked_user
 from alcove.core.records import Author
 from alcove.core.settings import Settings
 from alcove.store import validation
-from alcove.upkeep.coming_from.account import Account
+from alcove.upkeep.coming_from import fields
+from alcove.upkeep.coming_from.account import Account, numbered
 from alcove.upkeep.transfer import Line
 
 _LAST = 10**12
@@ -29,13 +30,13 @@ _NAME = 64
 
 def long_term(
     project: str,
-    id: str,
+    record: fields.Record,
     user: str,
-    content: str,
     *,
-    rest: Mapping[str, Any],
+    id: str,
+    content: str,
+    known: Iterable[str] = (),
     agent: str | None = None,
-    created_at: datetime | None = None,
     expires_at: datetime | None = None,
     tags: Iterable[object] = (),
     metadata: Mapping[str, Any] | None = None,
@@ -43,14 +44,17 @@ def long_term(
 ) -> Line:
     """A long-term memory of a user, as `memory_remember` writes it and `memory_recall` finds it.
 
-    `project` and its `id` there are what it is recognised by when it is brought again. Of an agent, it is in
-    the room that only that agent enters. `more` is added to the value, and `rest`, the fields that have no
-    place here, to what the value says of its origin. It is always of the type `fact`: a text from outside is
-    not to become an instruction.
+    `id` and `content` are the fields of the record that have them. `project` and its id there are what it is
+    recognised by when it is brought again. Of an agent, it is in the room that only that agent enters. `more`
+    is added to the value, and fields of the record that have no place here, which are those not `known`, to
+    what the value says of its origin. It is always of the type `fact`: a text from outside is not to become
+    an instruction.
     """
+    name, text = fields.required(record, id), fields.required(record, content)
+    rest = fields.rest(record, id, content, "created_at", *known)
     scope = "agent" if agent else "all"
-    value = {"content": content, "type": "fact", "tags": _tags(tags), "scope": scope}
-    origin = {"from": project, "id": id}
+    value = {"content": text, "type": "fact", "tags": _tags(tags), "scope": scope}
+    origin = {"from": project, "id": name}
     return Line(
         namespace=[
             "user",
@@ -58,15 +62,15 @@ def long_term(
             "long-term",
             *(("agent", agent) if agent else ("all",)),
         ],
-        key=f"{scope}-{project}-{id}",
+        key=f"{scope}-{project}-{name}",
         value={
             **value,
             **({"metadata": dict(metadata)} if metadata else {}),
             **more,
             "origin": {**origin, **rest, **origin},
         },
-        index={"content": cut(content)},
-        created_at=created_at,
+        index={"content": cut(text)},
+        created_at=fields.moment(record, "created_at"),
         expires_at=expires_at,
         written_by=Author(user, None, agent),
     )
@@ -102,12 +106,12 @@ def turns(
 
 def _checked(account: Account, place: str, said: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
     """Messages as records; one that is broken holds up no other."""
-    for number, given in enumerate(said):
+    for name, given in numbered(place, said):
         try:
             [message] = checked([given])
             validation.json(msgspec.to_builtins(message), "message")
         except InvalidRequest as error:
-            account.fail(f"{place}[{number}]", error.message.removeprefix("messages[0]."))
+            account.fail(name, error.message.removeprefix("messages[0]."))
         else:
             yield message
 

@@ -15,14 +15,13 @@ import apsw
 
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, files, lines
-from alcove.upkeep.coming_from.account import EXPIRED, NO_AGENT, NO_USER, Account, Target
+from alcove.upkeep.coming_from.account import EXPIRED, NO_AGENT, NO_USER, Account, Target, numbered
 from alcove.upkeep.transfer import Line
 
 _JSON = 'the JSON of mem0\'s get_all(), {"results": [...]} or a list of memories'
 _HISTORY = "the history database of mem0"
-_MAPPED = ("id", "memory", "user_id", "agent_id", "metadata", "created_at", "expiration_date")
-_DERIVED = ("hash", "score")
-"""What mem0 computes from a text, and Alcove has no use for."""
+_KNOWN = ("user_id", "agent_id", "metadata", "expiration_date", "hash", "score")
+"""What has a place in Alcove, and what mem0 computes from a text."""
 
 
 def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
@@ -37,8 +36,7 @@ def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
 def _memories(document: Any, name: str, account: Account, inside: str = "") -> Iterator[tuple[str, Any]]:
     """Every memory with its place in the document; several answers of get_all() may stand in one list."""
     if isinstance(document, list):
-        for number, each in enumerate(document):
-            place = f"{inside}[{number}]"
+        for place, each in numbered(inside, document):
             if isinstance(each, dict) and isinstance(each.get("results"), list):
                 yield from _memories(each, name, account, place)
             else:
@@ -74,15 +72,14 @@ def _memory(given: object, target: Target, account: Account) -> Iterator[Line]:
     expires_at = _end_of(record)
     if expires_at and expires_at <= target.now:
         return account.leave("memory", EXPIRED)
-    more = fields.rest(record, *_MAPPED, *_DERIVED)
     yield lines.long_term(
         "mem0",
-        fields.required(record, "id"),
+        record,
         user,
-        fields.required(record, "memory"),
-        rest=more,
+        id="id",
+        content="memory",
+        known=_KNOWN,
         agent=fields.text(record, "agent_id"),
-        created_at=fields.moment(record, "created_at"),
         expires_at=expires_at,
         tags=fields.listed(record, "categories"),
         metadata=fields.mapping(record, "metadata"),
@@ -115,15 +112,8 @@ def _last_versions(database: apsw.Connection, target: Target, account: Account) 
             return account.leave("memory", "deleted there already")
         if target.user is None:
             return account.leave("memory", NO_USER)
-        more = fields.rest(row, "memory_id", "new_memory", "is_deleted", "created_at", "versions", "last")
-        yield lines.long_term(
-            "mem0",
-            fields.required(row, "memory_id"),
-            target.user,
-            fields.required(row, "new_memory"),
-            rest=more,
-            created_at=fields.moment(row, "created_at"),
-        )
+        known = ("is_deleted", "versions", "last")
+        yield lines.long_term("mem0", row, target.user, id="memory_id", content="new_memory", known=known)
 
     # Beside max(), SQLite gives the other columns of the row that has it.
     statement = """SELECT memory_id, new_memory, is_deleted, created_at, updated_at, actor_id, role,

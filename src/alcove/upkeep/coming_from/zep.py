@@ -13,7 +13,7 @@ from typing import Any
 
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, files, lines, zep_messages
-from alcove.upkeep.coming_from.account import NO_USER, Account, Target
+from alcove.upkeep.coming_from.account import NO_USER, Account, Target, numbered
 from alcove.upkeep.coming_from.zep_owners import NAMES, Owners, id_of
 from alcove.upkeep.transfer import Line
 
@@ -23,8 +23,8 @@ _SPELLINGS = {
     "episodic_nodes": "episodes", "sessions": "threads",
 }  # fmt: skip
 _KINDS = ("users", "threads", "messages", "episodes", "nodes", "edges")
-_SCORED = ("fact_embedding", "name_embedding", "score", "relevance", "rating")
-"""What is computed from the rest, or for one search."""
+_KNOWN = ("uuid_", "attributes", "fact_embedding", "name_embedding", "score", "relevance", "rating")
+"""What has a place in Alcove, and what is computed from the rest, or for one search."""
 
 
 def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
@@ -35,8 +35,8 @@ def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
     owners = Owners(found["users"], found["threads"], target)
     names = {id_of(each): each.get("name") for each in found["nodes"]}
     with_all = partial(partial, target=target, account=account, owners=owners)
-    yield from account.each(_named(found, "edges"), with_all(_fact, names=names))
-    yield from account.each(_named(found, "nodes"), with_all(_entity))
+    yield from account.each(numbered("edges", found["edges"]), with_all(_fact, names=names))
+    yield from account.each(numbered("nodes", found["nodes"]), with_all(_entity))
     yield from zep_messages.conversations(found, owners, target, account)
 
 
@@ -66,20 +66,17 @@ def _sorted(document: Any, name: str, account: Account) -> dict[str, list[Any]]:
 
 def _sound(kind: str, records: list[Any], account: Account) -> Iterator[dict[str, Any]]:
     """The records that are objects, and name others by texts; for the rest they are looked at one by one."""
-    for number, each in enumerate(records):
-        try:
+    for place, each in numbered(kind, records):
+        with account.noting(place):
             for name in NAMES:
                 fields.text(fields.record(each), name)
-        except InvalidRequest as error:
-            account.fail(f"{kind}[{number}]", error.message)
-        else:
             yield each
 
 
 def _by_look(records: list[Any], account: Account) -> dict[str, list[Any]]:
     """Records of a list by their kinds, which their fields tell."""
     found: dict[str, list[Any]] = {}
-    for number, each in enumerate(records):
+    for place, each in numbered("", records):
         has = each.keys() if isinstance(each, dict) else set[str]()
         if "fact" in has or "source_node_uuid" in has:
             found.setdefault("edges", []).append(each)
@@ -90,12 +87,8 @@ def _by_look(records: list[Any], account: Account) -> dict[str, list[Any]]:
         elif has & {"thread_id", "session_id"}:
             found.setdefault("threads", []).append(each)
         else:
-            account.fail(f"[{number}]", f"record: expected one of {', '.join(_KINDS)}")
+            account.fail(place, f"record: expected one of {', '.join(_KINDS)}")
     return found
-
-
-def _named(found: dict[str, list[Any]], kind: str) -> Iterator[tuple[str, Any]]:
-    return ((f"{kind}[{number}]", each) for number, each in enumerate(found[kind]))
 
 
 def _fact(
@@ -113,16 +106,13 @@ def _fact(
     sides = {f"{side}_node_name": names.get(edge.get(f"{side}_node_uuid")) for side in ("source", "target")}
     known = {name: value for name, value in sides.items() if value}
     times = {name: moment for name in ("valid_at", "invalid_at") if (moment := fields.moment(edge, name))}
-    more = fields.rest(
-        edge, "uuid", "uuid_", "fact", "attributes", "created_at", "expired_at", *times, *_SCORED
-    )
     yield lines.long_term(
         "zep",
-        id_of(edge) or fields.required(edge, "uuid"),
+        {**known, **edge, "uuid": id_of(edge)},
         user,
-        fields.required(edge, "fact"),
-        rest={**known, **more},
-        created_at=fields.moment(edge, "created_at"),
+        id="uuid",
+        content="fact",
+        known=("expired_at", *times, *_KNOWN),
         expires_at=min(ends, default=None),
         metadata=fields.mapping(edge, "attributes"),
         **{name: moment.isoformat() for name, moment in times.items()},
@@ -136,14 +126,13 @@ def _entity(given: object, target: Target, account: Account, owners: Owners) -> 
         return account.leave("node", "it has no summary; the facts name it")
     if (user := owners.of(node)) is None:
         return account.leave("node", NO_USER)
-    more = fields.rest(node, "uuid", "uuid_", "summary", "attributes", "created_at", *_SCORED)
     yield lines.long_term(
         "zep",
-        id_of(node) or fields.required(node, "uuid"),
+        {**node, "uuid": id_of(node), "summary": f"{fields.required(node, 'name')}: {summary}"},
         user,
-        f"{fields.required(node, 'name')}: {summary}",
-        rest=more,
-        created_at=fields.moment(node, "created_at"),
+        id="uuid",
+        content="summary",
+        known=_KNOWN,
         tags=[label for label in fields.listed(node, "labels") if label not in ("Entity", "Node")],
         metadata=fields.mapping(node, "attributes"),
     )

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, lines
-from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target
+from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target, numbered
 from alcove.upkeep.coming_from.zep_owners import Owners, id_of
 from alcove.upkeep.transfer import Line
 
@@ -27,16 +26,14 @@ def conversations(
     messages = [*(each for thread in threads for each in _inside(thread, owners)), *found["messages"]]
     sessions: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for kind, records in (("messages", messages), ("episodes", found["episodes"])):
-        for number, each in enumerate(records):
-            try:
+        for place, each in numbered(kind, records):
+            with account.noting(place):
                 record = fields.record(each)
                 said = (
                     _message(record, account) if kind == "messages" else _episode(record, account, messages)
                 )
                 if said and (room := _room(record, owners, target, account, called)):
                     sessions.setdefault(room, []).append(said)
-            except InvalidRequest as error:
-                account.fail(f"{kind}[{number}]", error.message)
 
     def turns(given: tuple[tuple[str, str], list[dict[str, Any]]]) -> Iterator[Line]:
         (user, session), said = given

@@ -1,0 +1,103 @@
+"""A single put, which PostgreSQL decides by itself, does what the same put does among other operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from alcove import Alcove, Conflict
+from alcove.engine import rows
+from alcove.engine.commit import Submission
+from alcove.engine.rows import GetRow, PutRow, Row, RowOperation, Writer
+from alcove.engine.version_log import new_id
+from tests.support.clock import ManualClock
+
+NS = b"user\0alice\0"
+
+
+@pytest.fixture
+def put(memory: Alcove) -> Callable[..., PutRow]:
+    memory.as_user("alice").put(("user", "alice"), "first", {})  # makes the data key
+
+    def one(key: bytes, expected: int | None = None, **more: int | None) -> PutRow:
+        its = dict.fromkeys(("ttl", "until", "original_at", "added_at"), None) | more
+        return PutRow(
+            new_id(), NS, key, "alice", Writer("alice", None, None), 1, b"sealed", "{}", None,
+            its["ttl"], expected, its["until"], its["original_at"], its["added_at"],
+        )  # fmt: skip
+
+    return one
+
+
+def told(row: Row) -> tuple[object, ...]:
+    """What must be the same by both roads."""
+    return row.kind, row.revision, row.expires_at is None, row.original_at, row.ttl, row.added_at is None
+
+
+def test_a_single_put_and_one_among_others_leave_the_same_versions(
+    memory: Alcove, clock: ManualClock, put: Callable[..., PutRow]
+) -> None:
+    engine = memory.memories._engine
+
+    def done(*operations: RowOperation) -> Row | Conflict:
+        try:
+            (row, *_) = engine.submit(operations, None).result()
+        except Conflict as refused:
+            return refused
+        assert isinstance(row, Row)
+        return row
+
+    second = 1_000_000
+    steps: list[dict[str, int | None]] = [
+        {},
+        {"ttl": 5 * second},
+        {"expected": 2},
+        {"expected": 9},
+        {"expected": 0},
+        {"ttl": second, "original_at": 1, "added_at": 1},
+        {},  # after the last one's expiry, which is a version, too
+        {"until": clock() + 100 * second, "original_at": clock() + 1000 * second},
+    ]
+    for n, step in enumerate(steps):
+        if n == 6:
+            clock.advance(2)
+        ours, theirs = done(put(b"alone", **step)), done(put(b"among", **step), GetRow(NS, b"none"))
+        if isinstance(ours, Conflict) or isinstance(theirs, Conflict):
+            assert isinstance(ours, Conflict)
+            assert isinstance(theirs, Conflict)
+            assert ours.details == theirs.details
+        else:
+            assert told(ours) == told(theirs)
+            assert engine.get(NS, b"alone", now=ours.created_at) == ours
+    one, other = ([told(each) for each in engine.history(NS, key)] for key in (b"alone", b"among"))
+    assert one == other
+    assert len(one) == 7
+    assert [name for name, _, wrong in engine.check() if wrong] == []
+
+
+def test_a_put_that_is_refused_fails_none_of_those_it_is_committed_with(
+    memory: Alcove, put: Callable[..., PutRow]
+) -> None:
+    engine = memory.memories._engine
+    version = engine._db.mark("documents")
+    late = put(b"late")._replace(data_key=999)
+    group: list[tuple[PutRow, int | None]] = [
+        (put(b"a", expected=0), version),
+        (put(b"b", expected=7), None),
+        (late, None),
+        (put(b"c"), version + 1),
+        (put(b"a", expected=1), None),
+    ]
+    waiting: list[Submission] = [engine.submit([each], None, None, by) for each, by in group]
+    kept = [waiting[0].result(), waiting[4].result()]
+    for each, error in zip(waiting[1:4], (Conflict, rows.DataKeyGone, rows.DecidedByOlder), strict=True):
+        with pytest.raises(error):
+            each.result()
+    first, second = (row for outcome in kept for row in outcome)
+    assert isinstance(first, Row)
+    assert isinstance(second, Row)
+    assert (first.revision, second.revision) == (1, 2)
+    assert first.seq < second.seq
+    assert first.created_at < second.created_at
+    assert [engine.get(NS, key, now=second.created_at) for key in (b"b", b"c", b"late")] == [None] * 3
