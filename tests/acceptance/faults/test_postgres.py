@@ -253,8 +253,8 @@ def test_a_long_queue_of_one_writer_is_not_looked_through_for_another(tmp_path: 
                 written = (n.to_bytes(16, "big"), b"k%d" % n)
                 db.execute(
                     'INSERT INTO versions (id, ns, key, kind, revision, created_at, "user", attributes,'
-                    " index_text) SELECT %s, ns, %s, kind, revision, created_at, 'newcomer', attributes, index_text"
-                    " FROM versions LIMIT 1",
+                    " index_text) SELECT %s, ns, %s, kind, revision, created_at, 'newcomer', attributes,"
+                    " index_text FROM versions LIMIT 1",
                     written,
                 )
             db.execute("SELECT pg_stat_force_next_flush()")
