@@ -284,7 +284,7 @@ def _stuck(path: str) -> None:
 def _writing(path: str, turn: str) -> None:
     with opened(Path(path), Bag()) as memory:
         for n in range(100_000):
-            text = f"tea {n} " * (4000 if n % 5 == 0 else 1)  # some in pieces
+            text = f"tea {n} " * (4000 if n % 20 == 0 else 1)  # some in pieces
             memory.put(HOME, f"{turn}-{n}", {}, index={"text": text})
             say(n)
 
