@@ -96,12 +96,14 @@ def test_just_those_without_text_can_be_listed(open_store: Open) -> None:
 def test_a_search_tells_how_many_memories_wait_for_their_vectors(
     open_store: Open, mode: Mode, ranked: str
 ) -> None:
-    memory, indexer = open_store(embedder=Bag(), settings=IDLE), open_store(embedder=Bag())
+    memory = open_store(embedder=Bag(), settings=IDLE)
     memory.put(HOME, "first", {}, index={"text": "tea"})
     assert "1 memory waits" in str(memory.search(HOME, query="tea", mode=mode).degraded)
+    indexer = open_store(embedder=Bag())
     indexer.put(HOME, "blank", {}, index={"text": "  "}, wait_for_index=True)
     indexer.search(HOME, query="tea", wait_for_index=True)
     assert memory.search(HOME, query="tea", mode=mode).degraded is None
+    indexer.close()  # it would hear of what comes now
     memory.put(HOME, "one", {"n": 1}, index={"text": "tea"})
     told = f"1 memory waits for its vectors and is {ranked}"
     assert memory.search(HOME, query="tea", mode=mode).degraded == told
@@ -110,7 +112,8 @@ def test_a_search_tells_how_many_memories_wait_for_their_vectors(
     assert memory.search(HOME, query="tea", mode=mode).degraded == told
     narrow = memory.search(HOME, query="tea", mode=mode, filter={"n": 2})
     assert narrow.degraded == f"1 memory waits for its vectors and is {ranked}", "of those it looks through"
-    assert indexer.search(HOME, query="tea", mode=mode, wait_for_index=True).degraded is None
+    again = open_store(embedder=Bag())
+    assert again.search(HOME, query="tea", mode=mode, wait_for_index=True).degraded is None
     assert memory.search(HOME, query="tea", mode=mode).degraded is None
 
 
@@ -130,9 +133,9 @@ def test_what_cannot_be_embedded_is_told_of_too(open_store: Open, clock: ManualC
 
 
 def test_a_write_that_waited_says_whether_it_can_be_found_by_meaning(open_store: Open) -> None:
-    well, none = open_store(embedder=Bag()), open_store(embedder=None)
     value = {"text": "tea"}
-    for memory, indexed in ((well, True), (none, False)):
+    for embedder, indexed in ((Bag(), True), (None, False)):
+        memory = open_store(embedder=embedder)
         assert memory.put(HOME, "k", value, index=True, wait_for_index=True).indexed is indexed
         assert memory.put(HOME, "k", value, index=["absent"], wait_for_index=True).indexed is False
         assert memory.put(HOME, "k", value, index=True).indexed is None, "nobody waited"
@@ -143,3 +146,4 @@ def test_a_write_that_waited_says_whether_it_can_be_found_by_meaning(open_store:
         puts[0] = {**puts[0], "index": True}
         results = memory.batch([*puts, {"op": "get", "namespace": HOME, "key": "a"}], wait_for_index=True)
         assert [getattr(each, "indexed", None) for each in results] == [indexed, None, None]
+        memory.close()  # it would hear of what the next one writes
