@@ -17,6 +17,7 @@ from alcove.engine.postgres import PostgresDatabase
 from tests.support.patience import PATIENCE
 
 _numbers = count(1)
+_ROOT = Path(__file__).parents[2]
 
 
 class Server:
@@ -77,7 +78,19 @@ def new_database(on: str | None = None, *, template: str = "template1") -> str:
 
 @cache
 def template() -> str:
-    """The name of a database with the tables of a new store: to copy it takes a fifth of making them."""
+    """The name of a database with the tables of a new store: to copy it takes a fifth of making them.
+
+    With `ALCOVE_TEST_BOUNDS` these are split by tenant, between those that it names.
+    """
     address = new_database()
     PostgresDatabase(address, busy_timeout=PATIENCE, on_create=lambda: None).close()
+    if bounds := os.environ.get("ALCOVE_TEST_BOUNDS"):
+        split(address, bounds)
     return urlsplit(address).path.strip("/")
+
+
+def split(address: str, bounds: str) -> None:
+    """Splits a store's tables by tenant, as an operator would."""
+    script = (_ROOT / "deploy" / "partitions.sql").read_text(encoding="utf-8")
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute(script.replace(":'bounds'", f"'{bounds}'"))

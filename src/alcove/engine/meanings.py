@@ -124,7 +124,6 @@ class Windows(Meanings):
             db.run("drop_windows")
             db.run("make_windows", dimensions=str(dimensions))
             db.run("windows_by_text")
-            db.run("windows_by_place")
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 

@@ -29,6 +29,19 @@ AT_ONCE = 200
 """Rows that are taken at once of a statement whose reader may stop."""
 MOST_PREPARED = 500
 """Statements that are kept prepared, each once for every set of types that it is run with."""
+_TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
+_OF_A_VERSION = (
+    "CREATE TEMPORARY TABLE loading AS SELECT {fields} FROM {table} LIMIT 0",
+    "loading",
+    "INSERT INTO {table} (ns, {fields}) SELECT v.ns, l.* FROM loading l JOIN versions v USING (seq);"
+    "DROP TABLE loading",
+)
+_LOADING = {
+    "versions": (_TO_INDEX.format("DISABLE"), "versions", _TO_INDEX.format("ENABLE")),
+    **dict.fromkeys(("to_index", "pieces", "touches"), _OF_A_VERSION),
+}
+"""What is done before rows of a table are loaded, into where, and after: its trigger would look for the place
+in line of each version, and what waits for one has the version's namespace, which other databases leave out."""
 _Prepared = tuple[bytes, tuple[int, ...]]
 """A statement, and the types of its parameters."""
 
@@ -133,14 +146,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         if together := self._together:
             self._sync()
-        queue = "ALTER TABLE versions {} TRIGGER version_to_index"  # looks for its place in line, row by row
-        if table == "versions":
-            self.execute(queue.format("DISABLE"))
-        with self.cursor().copy(STATEMENTS["load_rows"].format(table=table, fields=fields)) as copy:
+        parts = {"table": table, "fields": fields}
+        before, into, after = _LOADING.get(table, ("SELECT", table, "SELECT"))
+        self.execute(before.format(**parts))
+        with self.cursor().copy(f"COPY {into} ({fields}) FROM STDIN (FORMAT BINARY)") as copy:
             for row in rows:
                 copy.write_row(row)
-        if table == "versions":
-            self.execute(queue.format("ENABLE"))
+        self.execute(after.format(**parts))
         if together:
             self._begin_together()
 

@@ -5,15 +5,13 @@ DROP TABLE IF EXISTS windows
 
 -- name: make_windows
 CREATE TABLE windows (
-    seq       BIGINT NOT NULL REFERENCES terms ON DELETE CASCADE,
     ns        BYTEA  NOT NULL,
-    embedding HALFVEC({dimensions}) NOT NULL)
+    seq       BIGINT NOT NULL,
+    embedding HALFVEC({dimensions}) NOT NULL,
+    FOREIGN KEY (ns, seq) REFERENCES terms ON DELETE CASCADE)
 
 -- name: windows_by_text
-CREATE INDEX windows_of ON windows (seq)
-
--- name: windows_by_place
-CREATE INDEX windows_in ON windows (ns)
+CREATE INDEX windows_of ON windows (ns, seq)
 
 -- name: windows_to_order
 -- Whether there are so many windows that they are worth an index by meaning, and there is none that is whole.

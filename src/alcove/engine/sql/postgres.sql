@@ -67,6 +67,13 @@ SELECT CAST(coalesce(json_agg(seq), '[]') AS TEXT) FROM json_array_elements(CAST
 ON seq = CAST(asked.value ->> 0 AS BIGINT) AND at_field = CAST(asked.value ->> 1 AS BIGINT)
 AND at_window = CAST(asked.value ->> 2 AS BIGINT)
 
+-- name: add_piece
+INSERT INTO pieces (ns, seq, body) SELECT ns, seq, ?2 FROM versions WHERE seq = ?1
+
+-- name: park
+INSERT INTO to_index (ns, seq, due, error, writer, size)
+SELECT ns, seq, NULL, ?2, user, octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
+
 -- name: add_vectors
 INSERT INTO vectors (ns, seq, embedder, body)
 SELECT ns, seq, ?1, substring(?2 FROM CAST(asked.value ->> 1 AS INTEGER) FOR CAST(asked.value ->> 2 AS INTEGER))
@@ -90,9 +97,6 @@ ORDER BY place
 -- name: summary
 SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {reached},
        (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'scrubbed')
-
--- name: load_rows
-COPY {table} ({fields}) FROM STDIN (FORMAT BINARY)
 
 -- name: count_of
 SELECT greatest((SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_{key}_seq),
