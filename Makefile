@@ -17,12 +17,13 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) browser    ## every test, fault and property tests in their short form
 	$(PYTEST)
-	ALCOVE_TEST_ENGINE=postgres $(BIN)/python -m pytest tests/acceptance/rest/test_memories.py
+	ALCOVE_TEST_ENGINE=postgres ALCOVE_TEST_BOUNDS='{user:b,user:u}' $(BIN)/python -m pytest tests/acceptance/rest/test_memories.py
 
 test-postgres: $(READY) browser ## the acceptance tests with a PostgreSQL database under every path
 	ALCOVE_TEST_ENGINE=postgres $(PYTEST) tests/acceptance
 
-test-all: test-postgres   ## all, with the long forms: more kills, more random operations
+test-all: test-postgres   ## all, with the long forms: more kills, more random operations; the contract with tables split by tenant
+	ALCOVE_TEST_BOUNDS='{user:alice,user:b}' $(PYTEST) tests/contract -k postgres
 	ALCOVE_LONG=1 $(PYTEST) --timeout 3000
 
 lint: $(READY)            ## style, types and SQL kept honest

@@ -40,8 +40,8 @@ _LOADING = {
     "versions": (_TO_INDEX.format("DISABLE"), "versions", _TO_INDEX.format("ENABLE")),
     **dict.fromkeys(("to_index", "pieces", "touches"), _OF_A_VERSION),
 }
-"""What is done before rows of a table are loaded, into where, and after: its trigger would look for the place
-in line of each version, and what waits for one has the version's namespace, which other databases leave out."""
+"""What is done before rows of a table are loaded, into where, and after: a trigger would look for the place
+of each version in line, and what waits for one has its namespace, which other databases leave out."""
 _Prepared = tuple[bytes, tuple[int, ...]]
 """A statement, and the types of its parameters."""
 
