@@ -2,7 +2,8 @@
 
 Nodes are `alcove serve` processes that index nothing, each with its own wrk and 64 connections, all on this
 machine: where the processors that PostgreSQL, the nodes and the clients share are the limit, a second node
-cannot show what it is worth, so the processor time of each is told.
+cannot show what it is worth, so the processor time of each is told, and they are compared once more with half
+a processor each, where control groups let us say so.
 
 The embedder of the workers is a service that takes 100 ms a call, whatever it is asked, and four calls at
 once. One worker asks once at a time, so that the embedder's limit is four workers.
@@ -34,22 +35,29 @@ ALCOVE = [sys.executable, "-c", "from alcove.cli import main; main()"]
 TEXTS, TEXT_BYTES = 480, 1000
 CALL_SECONDS, CALLS_AT_ONCE = 0.1, 4
 TICKS = os.sysconf("SC_CLK_TCK")
+GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Where the kernel is told how much of a processor some processes may have."""
 
 
 def figures(address: str, folder: Path, rounds: int) -> Iterator[Figure]:
     """What two do against one."""
     if shutil.which("wrk"):
         yield from _nodes(address, folder, rounds)
+        if os.access(GROUPS / "cpu.cfs_quota_us", os.W_OK):
+            yield from _nodes(address, folder, rounds, halved=True)
     yield _workers(address, folder)
 
 
-def _nodes(address: str, folder: Path, rounds: int) -> Iterator[Figure]:
+def _nodes(address: str, folder: Path, rounds: int, *, halved: bool = False) -> Iterator[Figure]:
+    each_has = " of half a processor" if halved else ""
     command = [*ALCOVE, "serve", "--engine", address, "--indexing-interval", "0"]
     with ExitStack() as at_the_end, ThreadPoolExecutor(2) as threads:
         nodes = list[Server]()
         for _ in range(2):
             nodes.append(Server(command, folder, "/readyz"))
             at_the_end.callback(nodes[-1].stop)
+            if halved:
+                at_the_end.enter_context(_half(nodes[-1].pid))
         for method, path in (("PUT", "/v1/memories"), ("GET", READ.format(user="noop"))):
             lua = script(folder, "noop", None, write=method == "PUT")
 
@@ -60,8 +68,24 @@ def _nodes(address: str, folder: Path, rounds: int) -> Iterator[Figure]:
 
             rate(nodes, seconds=1)
             both = [(rate(nodes[:1]), _used(address, nodes, lambda: rate(nodes))) for _ in range(rounds)]
-            print(f"{method} over REST, two nodes: {both[-1][1][1]}")
-            yield _figure(f"{method}, two nodes", "one node", [(one, two) for one, (two, _) in both])
+            print(f"{method} over REST, two nodes{each_has}: {both[-1][1][1]}")
+            rates = [(one, two) for one, (two, _) in both]
+            yield _figure(f"{method}, two nodes{each_has}", f"one node{each_has}", rates)
+
+
+@contextmanager
+def _half(pid: int) -> Iterator[None]:
+    """Gives a process at most half of a processor, in slices short enough for its clients not to notice."""
+    group = GROUPS / f"alcove-{pid}"
+    group.mkdir()
+    (group / "cpu.cfs_period_us").write_text("10000")
+    (group / "cpu.cfs_quota_us").write_text("5000")
+    (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield
+    finally:
+        (GROUPS / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
 
 
 def _used(address: str, nodes: Sequence[Server], work: Callable[[], float]) -> tuple[float, str]:
