@@ -3,13 +3,13 @@
 
 -- name: the log runs forward in time
 SELECT count(*) FROM versions;
-SELECT seq FROM (SELECT seq, created_at, lag(created_at) OVER (ORDER BY seq) AS before FROM versions)
+SELECT seq FROM (SELECT seq, created_at, lag(created_at) OVER (ORDER BY seq) AS before FROM versions) each
 WHERE created_at < before
 
 -- name: the newest version of each key is the live one, or a tombstone
-SELECT count(*) FROM (SELECT DISTINCT ns, key FROM versions);
+SELECT count(*) FROM (SELECT DISTINCT ns, key FROM versions) places;
 SELECT seq FROM (
-    SELECT seq, kind, ended_at, lead(seq) OVER (PARTITION BY ns, key ORDER BY revision) AS next FROM versions)
+    SELECT seq, kind, ended_at, lead(seq) OVER (PARTITION BY ns, key ORDER BY revision) AS next FROM versions) each
 WHERE (ended_at IS NULL AND (next IS NOT NULL OR kind IN ('delete', 'expired')))
    OR (ended_at IS NOT NULL AND next IS NULL AND kind IN ('add', 'update'))
 
@@ -18,7 +18,7 @@ SELECT count(*) FROM versions WHERE ended_at IS NOT NULL;
 SELECT seq FROM (
     SELECT seq, kind, revision, created_at, ended_at,
            lead(created_at) OVER w AS next, lead(revision) OVER w AS next_revision
-    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision))
+    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision)) each
 WHERE (kind IN ('add', 'update') AND next_revision = revision + 1 AND ended_at IS NOT next)
    OR (kind IN ('delete', 'expired') AND ended_at IS NOT created_at)
 
@@ -27,7 +27,7 @@ SELECT count(*) FROM versions;
 SELECT seq FROM (
     SELECT seq, revision,
            lag(seq) OVER w AS seq_before, lag(revision) OVER w AS revision_before
-    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision))
+    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision)) each
 WHERE seq <= seq_before OR revision < 1
 
 -- name: an update follows something live, an add does not
@@ -35,7 +35,7 @@ SELECT count(*) FROM versions;
 SELECT seq FROM (
     SELECT seq, kind, revision,
            lag(kind) OVER w AS before, lag(revision) OVER w AS revision_before
-    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision))
+    FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision)) each
 WHERE revision = revision_before + 1
   AND ((kind = 'add') = (before IN ('add', 'update')))
 
@@ -45,9 +45,9 @@ SELECT seq FROM versions WHERE (sealed IS NULL) != (kind IN ('delete', 'expired'
 
 -- name: the directory of namespaces matches the log
 SELECT count(*) FROM namespaces;
-SELECT hex(ns) FROM (SELECT ns, owner FROM namespaces EXCEPT SELECT ns, owner FROM versions)
+SELECT hex(ns) FROM (SELECT ns, owner FROM namespaces EXCEPT SELECT ns, owner FROM versions) extra
 UNION ALL
-SELECT hex(ns) FROM (SELECT ns, owner FROM versions EXCEPT SELECT ns, owner FROM namespaces)
+SELECT hex(ns) FROM (SELECT ns, owner FROM versions EXCEPT SELECT ns, owner FROM namespaces) missing
 
 -- name: every value's data key exists
 SELECT count(*) FROM data_keys;
