@@ -201,7 +201,8 @@ def test_stores_in_schemas_of_one_database_are_apart_and_do_not_wait_for_one_ano
     address = new_database()
     with psycopg.connect(address, autocommit=True) as database:
         database.execute("CREATE SCHEMA one; CREATE SCHEMA two")
-    one, two = (f"{address}&options=-csearch_path%3D{name}%2Cpublic" for name in ("one", "two"))
+    more = "&" if "?" in address else "?"
+    one, two = (f"{address}{more}options=-csearch_path%3D{name}%2Cpublic" for name in ("one", "two"))
     with opened(tmp_path, one) as first, opened(tmp_path, two) as second:
         for memory, said in ((first, "green tea"), (second, "black coffee")):
             memory.put(HOME, "drink", {"text": said}, index=["text"], wait_for_index=True)
