@@ -39,7 +39,7 @@ function explained(memory) {
       `relevance ${Math.round(100 * (memory.relevance ?? 0))} %, likeness ${memory.score === null ? "not known yet" : memory.score.toFixed(2)}`,
     ),
     signals.map(([name, signal]) =>
-      bar(name.replaceAll("_", " "), signal.score / most, `${signal.score.toFixed(3)} (${signal.rank}.)`),
+      bar(name.replaceAll("_", " "), signal.score / most, `${signal.score.toFixed(3)}, rank ${signal.rank}`),
     ),
   );
 }
