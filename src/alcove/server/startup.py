@@ -38,7 +38,7 @@ from alcove.api.agent_operations import (
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core import heap
-from alcove.core.addresses import placed, without_password
+from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
 from alcove.core.waiting import Awaiting, Blocking
@@ -150,7 +150,7 @@ def build(config: ServeConfig) -> ASGIApp:
     metrics = monitoring.Metrics()
     store = _store(config, metrics)
     memories = store.memories
-    authenticate = authenticator(config, memories.admin.find_api_key)
+    authenticate = authenticator(config, memories.admin.find_api_key, far=is_database(config.at))
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = monitoring.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event, memories.when_told)

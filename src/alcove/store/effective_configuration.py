@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from alcove.core.errors import InvalidRequest
+from alcove.core.errors import AlcoveError, InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.settings import AdjustableSettings, Settings
 from alcove.engine.administration import Administration
 from alcove.policy import Policy
 
+R = TypeVar("R")
+Denials = list[tuple[Principal, str]]
+"""Who was turned away, and from which operation."""
 _KINDS = ("policies", "settings")
 ADJUSTABLE = tuple(each.name for each in fields(AdjustableSettings))
 
@@ -43,6 +46,8 @@ class Configuration:
         self.versions = dict.fromkeys(_KINDS, 0)
         """Of each kind of document, which is loaded; 0 where none was put."""
         self._loading = threading.Lock()
+        self._undecided = threading.local()
+        """Its `denials`: whom the policy turned away in what this thread is about to decide."""
 
     def current(self) -> InForce:
         """What holds now."""
@@ -62,9 +67,29 @@ class Configuration:
         self.current()
         return self.loaded[0] == version
 
+    def decided(self, decide: Callable[[], R]) -> tuple[R | AlcoveError, Denials]:
+        """What is decided by what was loaded, or why it is refused, without asking the store for anything.
+
+        And whom the policy turned away: `tell` of them once it is known to be the newest.
+        """
+        self._undecided.denials = denials = Denials()
+        try:
+            return decide(), denials
+        except AlcoveError as error:
+            return error, denials
+        finally:
+            del self._undecided.denials
+
+    def tell(self, denials: Denials) -> None:
+        """Tells of who was turned away."""
+        for principal, operation in denials:
+            self._on_denied(principal, operation)
+
     def _denied(self, principal: Principal, operation: str) -> None:
         """Tells of who was turned away, unless by rules that others have replaced: it is decided again."""
-        if self.is_newest(self.loaded[0]):
+        if hasattr(self._undecided, "denials"):
+            self._undecided.denials.append((principal, operation))
+        elif self.is_newest(self.loaded[0]):
             self._on_denied(principal, operation)
 
     def stored(self, kind: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from alcove.engine.rows import Row, Writer
 from alcove.engine.version_log import new_id
 from alcove.store import row_decoding, validation
 from alcove.store.common import Service, Steps, Work
-from alcove.store.effective_configuration import InForce
+from alcove.store.effective_configuration import Denials, InForce
 from alcove.store.session_store import Places
 from alcove.vault import SubjectKey, subject_of, user_subject
 
@@ -42,7 +43,7 @@ class _Write:
         self.rooms: dict[bytes, _Room] = {}
         """By the encoding of their namespaces: many operations go to few of them."""
         self.data_keys: dict[str, SubjectKey | None] = {}
-        """By subject, what seals it; None where that is still to be made."""
+        """By subject, what seals it; None where that is still to be read or made."""
 
 
 class _Room:
@@ -107,17 +108,15 @@ class Writing(Service):
         for _ in range(_MOST_ATTEMPTS):
             version, in_force = self._configuration.loaded
             write = _Write(in_force, principal)
-            try:
-                allowed = self._allowed(write, operations)
-            except AlcoveError:
-                if self._configuration.is_newest(version):
-                    raise
+            allowed, denials = self._configuration.decided(partial(self._allowed, write, operations))
+            if isinstance(allowed, AlcoveError):
+                yield from self._refuse(allowed, denials, version)
                 continue
             once = None
             if token is not None:
                 own = user_subject(principal.user_id)
-                write.data_keys[own] = self._vault.known(own)
-            if None in write.data_keys.values():  # of newcomers, to whom all of it is allowed
+                write.data_keys[own] = self._vault.held(own)
+            if None in write.data_keys.values():  # of newcomers, or who has not been here for long
                 yield Work.WAITS
                 write.data_keys = {subject: self._vault.key(subject) for subject in write.data_keys}
                 yield 0.0
@@ -145,6 +144,14 @@ class Writing(Service):
                 results.after_cursor = cursor.encode(done + len(outcome))
             return results
         raise Unavailable("this user is being wiped, or rules are put, again and again; try later")
+
+    def _refuse(self, refusal: AlcoveError, denials: Denials, version: int) -> Steps[None]:
+        """Raises a refusal, unless other rules were put than those of the version by which it was made."""
+        if self._engine.far:
+            yield Work.LARGE  # a journey to a server, for which no event loop waits
+        if self._configuration.is_newest(version):
+            self._configuration.tell(denials)
+            raise refusal
 
     def _tell_others(
         self,
@@ -234,7 +241,7 @@ class Writing(Service):
         bound = put.bound if isinstance(put, records.Deferred) else None
         data_key = self._deferred_key(bound, room.subject) if bound else None
         if data_key is None and room.subject not in write.data_keys:
-            write.data_keys[room.subject] = self._vault.known(room.subject)
+            write.data_keys[room.subject] = self._vault.held(room.subject)
         text = None if index is None else index.decode()
         brought = _brought(imported, write) if imported else {}
         return _Allowed(place, value, text, ttl, expected, room, attributes, data_key, brought)

@@ -22,6 +22,8 @@ from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
 from tests.support.patience import LONG, PATIENCE, until
 from tests.support.postgres import Server
 from tests.support.service import Service, assert_error, refused
+from tests.support.tokens import FLAGS as TOKENS
+from tests.support.tokens import token
 
 RESTARTS = 10 if LONG else 2
 RACES = 200 if LONG else 20
@@ -83,6 +85,46 @@ def test_a_restart_of_postgresql_during_load_loses_no_acknowledged_write_and_nee
         for each in nodes:
             assert each.call("GET", "/readyz").status_code == 200
         all_there(tmp_path, address, loads)
+
+
+BOB, CAROL = "ns=user&ns=bob", {"namespace": ["user", "carol"], "key": "k"}
+CALLS = [
+    ("GET", f"/v1/memories?{BOB}&key=k", None),
+    ("GET", "/v1/memories?ns=user&ns=carol&key=k", None),
+    ("GET", "/v1/memories/namespaces", None),
+    ("GET", f"/v1/memories/events?{BOB}", None),
+    ("POST", "/v1/memories/search", {"namespace_prefix": ["user", "bob"], "query": "tea"}),
+    ("PUT", "/v1/memories", {"namespace": ["user", "bob"], "key": "k", "value": {}}),
+    ("PUT", "/v1/memories", {"namespace": ["user", "bob"], "key": "k", "value": {"n": 2**70}}),
+    ("PUT", "/v1/memories", {**CAROL, "value": {}}),
+    ("POST", "/v1/memories/batch", {"operations": [{"op": "get", **CAROL}]}),
+    ("DELETE", f"/v1/memories?{BOB}&key=k", None),
+    ("GET", "/readyz", None),
+]
+"""What a node is asked while its database hangs, of which it can know nothing by itself."""
+
+
+def test_a_database_that_hangs_holds_up_whoever_asks_it_and_nobody_else(
+    tmp_path: Path, server: Server, address: str
+) -> None:
+    flags = ("--request-seconds", 2)
+    with opened(tmp_path, address) as memory:
+        key = memory.admin.create_api_key(client="app", user="bob")
+    with (
+        node(tmp_path, address, *flags, *TOKENS) as by_token,
+        node(tmp_path, address, *flags, "--auth", "apikey") as by_key,
+        ThreadPoolExecutor(len(CALLS) + 1) as beside,
+        server.hung(),
+    ):
+        asked = [
+            beside.submit(by_token.call, method, path, token("bob"), json=body)
+            for method, path, body in CALLS
+        ]
+        asked.append(beside.submit(by_key.look, key))
+        for one in (by_token, by_key) * 10:
+            assert one.call("GET", "/healthz", timeout=PATIENCE / 4).status_code == 200
+        assert [each.result().status_code for each in asked] == [503] * len(asked)
+        assert by_token.call("GET", "/v1/admin/audit", token("bob")).status_code == 403
 
 
 def test_a_connection_that_died_while_nobody_used_it_fails_no_call(
