@@ -27,7 +27,7 @@ class Pool(Generic[C]):
     def __init__(self, connect: Callable[[], C], *, most: int, patience: float) -> None:
         """`patience`: the seconds that somebody waits for one where all are in use."""
         self._connect = connect
-        self._places = SimpleQueue[None]()  # a semaphore is a tenth of a get
+        self._places = SimpleQueue[None]()  # a semaphore is written in Python, and costs each get
         for _ in range(most):
             self._places.put(None)
         self._patience = patience
