@@ -162,7 +162,8 @@ class CommitQueue:
         finally:
             if leading:
                 self._led = False
-                self.pass_on()
+                if self._waiting:
+                    self.pass_on()
 
     def pass_on(self) -> None:
         """Wakes the first that waits, unless somebody leads already."""
@@ -173,7 +174,7 @@ class CommitQueue:
                     return
 
     def _commit_batch(self, leader: Submission) -> None:
-        if leader.signal is None:
+        if leader.signal is None and self._count < self._crowd:
             deadline = time.monotonic() + (FAR_LINGER if self._far else LINGER)
             while self._count < self._crowd and time.monotonic() < deadline:
                 time.sleep(LINGER)

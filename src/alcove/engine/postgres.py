@@ -106,29 +106,35 @@ class PostgresDatabase(Database):
                 raise
 
     def put_each(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        try:  # without the contexts of `_writing`: this is much of a put
+            with self._turn:
+                return self._put_each(self._writer_in_turn(), puts)
+        except psycopg.Error as error:
+            raise _explain(error, self._place) from error
+
+    def _put_each(self, writer: Connection, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
         listens = self._listener.listens
-        with self._writing() as writer:
-            sent = True
-            try:
-                if len(puts) == 1 and listens:
-                    found = [writer.run("put", puts[0])]
-                else:
-                    with writer.together():  # one transaction, which ends with the last of them
-                        try:
-                            sent = False
-                            found = [writer.run("put", each) for each in puts]
-                            if not listens:
-                                writer.run_text(_TELL)
-                            sent = True
-                        except BaseException:
-                            writer.close()  # what was sent would be committed
-                            raise
-            except BaseException as error:
-                self._give_up(writer, error, sent=sent)
-                raise
-            if listens:
-                self._listener.wrote()
-            return [each.get for each in found]
+        sent = True
+        try:
+            if len(puts) == 1 and listens:
+                found = [writer.run("put", puts[0])]
+            else:
+                with writer.together():  # one transaction, which ends with the last of them
+                    try:
+                        sent = False
+                        found = [writer.run("put", each) for each in puts]
+                        if not listens:
+                            writer.run_text(_TELL)
+                        sent = True
+                    except BaseException:
+                        writer.close()  # what was sent would be committed
+                        raise
+        except BaseException as error:
+            self._give_up(writer, error, sent=sent)
+            raise
+        if listens:
+            self._listener.wrote()
+        return [each.get for each in found]
 
     def _give_up(self, writer: Connection, error: BaseException, *, sent: bool) -> None:
         """Leaves nothing of a transaction under way; `sent`: its commit was, and may have been done."""
@@ -138,12 +144,15 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """The connection of who writes in turn."""
         with self._turn, self._explained():
-            if self._closed:
-                raise self._no_longer_open()
-            self._writer = renewed(self._writer, self._connect_writer)
-            yield self._writer
+            yield self._writer_in_turn()
+
+    def _writer_in_turn(self) -> Connection:
+        """The connection of who writes in turn."""
+        if self._closed:
+            raise self._no_longer_open()
+        self._writer = renewed(self._writer, self._connect_writer)
+        return self._writer
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -271,49 +271,50 @@ CREATE FUNCTION alcove_put(
     its_agent TEXT, its_data_key BIGINT, its_sealed BYTEA, its_attributes TEXT, its_index_text TEXT
 ) RETURNS BIGINT[] LANGUAGE plpgsql AS $$
 DECLARE
-    last   RECORD;
-    live   BOOLEAN;
-    actual BIGINT := 0;
-    number BIGINT;
+    documents BIGINT;
+    known     BOOLEAN;
+    sealable  BOOLEAN;
+    last      BIGINT;  -- the newest revision,
+    unended   BIGINT;  -- its number where the log has not ended it,
+    since     BIGINT;  -- and, where it is live, since when its key has held something
+    number    BIGINT;
 BEGIN
     PERFORM pg_advisory_xact_lock(alcove_writing());
-    SELECT value AS documents, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1) AS moment,
-           EXISTS (SELECT 1 FROM namespaces WHERE ns = its_ns) AS known,
-           EXISTS (SELECT 1 FROM data_keys WHERE id = its_data_key) AS sealable, v.*
-    INTO last FROM marks LEFT JOIN LATERAL (
-        SELECT seq, revision, owner, attributes, coalesce(added_at, original_at, created_at) AS since, expires_at, ended_at
-        FROM versions WHERE ns = its_ns AND key = its_key ORDER BY revision DESC LIMIT 1) v ON TRUE
-    WHERE name = 'documents';
-    at := greatest(at, last.moment + 1);
-    live := last.seq IS NOT NULL AND last.ended_at IS NULL AND (last.expires_at IS NULL OR last.expires_at > at);
-    IF live THEN
-        actual := last.revision;
-    END IF;
-    IF allowed_by <> last.documents THEN
+    -- Two statements, into variables: a join of them, into a record, takes the server a sixth longer to look.
+    SELECT (SELECT value FROM marks WHERE name = 'documents'),
+           greatest(at, (SELECT created_at + 1 FROM versions ORDER BY seq DESC LIMIT 1)),
+           EXISTS (SELECT 1 FROM namespaces WHERE ns = its_ns), EXISTS (SELECT 1 FROM data_keys WHERE id = its_data_key)
+    INTO documents, at, known, sealable;
+    SELECT revision, CASE WHEN ended_at IS NULL THEN seq END,
+           CASE WHEN ended_at IS NULL AND (expires_at IS NULL OR expires_at > at)
+               THEN coalesce(added_at, original_at, created_at) END
+    INTO last, unended, since FROM versions WHERE ns = its_ns AND key = its_key ORDER BY revision DESC LIMIT 1;
+    IF allowed_by <> documents THEN
         RETURN ARRAY[-1];
-    ELSIF expected <> actual THEN
-        RETURN ARRAY[-3, actual];
-    ELSIF NOT last.sealable THEN
+    ELSIF expected <> (CASE WHEN since IS NULL THEN 0 ELSE last END) THEN
+        RETURN ARRAY[-3, CASE WHEN since IS NULL THEN 0 ELSE last END];
+    ELSIF NOT sealable THEN
         RETURN ARRAY[-2];
     END IF;
-    IF last.seq IS NOT NULL AND last.ended_at IS NULL THEN
-        UPDATE versions SET ended_at = at WHERE seq = last.seq;
-        IF NOT live THEN  -- it was past its expiry, which is recorded first
-            last.revision := last.revision + 1;
-            INSERT INTO versions (id, ns, key, kind, revision, created_at, attributes, owner, ended_at) VALUES (
-                uuid_send(gen_random_uuid()), its_ns, its_key, 'expired', last.revision, at, last.attributes, last.owner, at);
+    IF unended IS NOT NULL THEN
+        UPDATE versions SET ended_at = at WHERE seq = unended;
+        IF since IS NULL THEN  -- it was past its expiry, which is recorded first
+            last := last + 1;
+            INSERT INTO versions (id, ns, key, kind, revision, created_at, attributes, owner, ended_at)
+            SELECT uuid_send(gen_random_uuid()), ns, key, 'expired', last, at, attributes, owner, at
+            FROM versions WHERE seq = unended;
         END IF;
     END IF;
-    IF NOT last.known THEN
+    IF NOT known THEN
         INSERT INTO namespaces (ns, owner) VALUES (its_ns, its_owner) ON CONFLICT DO NOTHING;
     END IF;
-    its_original_at := CASE WHEN its_original_at < at THEN its_original_at END;  -- one to come is not believed
-    its_added_at := CASE WHEN live THEN least(last.since, its_original_at) WHEN its_added_at < at THEN its_added_at END;
     INSERT INTO versions (id, ns, key, kind, revision, created_at, expires_at, "user", client, agent, data_key, sealed,
                           attributes, index_text, original_at, ttl, added_at, owner)
-    VALUES (its_id, its_ns, its_key, CASE WHEN live THEN 'update' ELSE 'add' END, coalesce(last.revision, 0) + 1, at,
+    VALUES (its_id, its_ns, its_key, CASE WHEN since IS NULL THEN 'add' ELSE 'update' END, coalesce(last, 0) + 1, at,
             coalesce(until, at + its_ttl), its_user, its_client, its_agent, its_data_key, its_sealed, its_attributes,
-            its_index_text, its_original_at, its_ttl, its_added_at, its_owner)
+            its_index_text, CASE WHEN its_original_at < at THEN its_original_at END,  -- one to come is not believed
+            its_ttl, CASE WHEN since IS NOT NULL THEN least(since, its_original_at)
+                          WHEN its_added_at < at THEN its_added_at END, its_owner)
     RETURNING seq INTO number;
-    RETURN ARRAY[number, coalesce(last.revision, 0) + 1, at, CASE WHEN live THEN last.since END];
+    RETURN ARRAY[number, coalesce(last, 0) + 1, at, since];
 END $$;
