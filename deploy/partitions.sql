@@ -5,11 +5,14 @@
 -- of its own (`versions_1`, `versions_2`, …) with its own indexes: it can lie on another disk (`ALTER TABLE versions_2 SET
 -- TABLESPACE …`), and is vacuumed by itself. PostgreSQL refuses this where any key spans two parts.
 --
--- Stop the nodes first. All of it is done, or nothing; it needs the space of the largest table once more. What is made of
--- the vectors for large pools (`terms`, `windows`) stays whole.
+-- Stop the nodes first. Bounds ascend, tens of them at most, and are taken as they are spelled here. All of it is done, or
+-- nothing, and it can be done once; it needs the space of the largest table once more. What is made of the vectors for
+-- large pools (`terms`, `windows`) stays whole.
 
+\set ON_ERROR_STOP on
 BEGIN;
 SELECT set_config('alcove.bounds', :'bounds', TRUE);
+SELECT set_config('role', pg_get_userbyid(relowner), TRUE) FROM pg_class WHERE oid = 'versions'::regclass;
 
 DO $$
 DECLARE
@@ -42,9 +45,14 @@ BEGIN
         LOOP
             EXECUTE made;
         END LOOP;
-        SELECT array_agg(rest) INTO last FROM (  -- triggers, and the names of indexes, which an upgrade may call by them
+        SELECT array_agg(rest) INTO last FROM (  -- triggers, grants, and names of indexes, which an upgrade may call by them
             SELECT replace(pg_get_triggerdef(oid), format('%I.whole ', current_schema()), format('%I ', split)) AS rest
             FROM pg_trigger WHERE tgrelid = 'whole'::regclass AND NOT tgisinternal
+            UNION ALL
+            SELECT format('GRANT %s ON %I TO %s', privilege_type, split,
+                          CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END)
+                   || CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
+            FROM pg_class, aclexplode(relacl) WHERE oid = 'whole'::regclass AND grantee <> relowner
             UNION ALL
             SELECT format('ALTER INDEX %s RENAME TO %s', new.indexrelid::regclass, old.indexrelid::regclass)
             FROM pg_index old JOIN pg_index new ON new.indrelid = split::regclass

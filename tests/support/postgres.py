@@ -110,4 +110,4 @@ def split(address: str, bounds: str) -> None:
     """Splits a store's tables by tenant, as an operator would."""
     script = (_ROOT / "deploy" / "partitions.sql").read_text(encoding="utf-8")
     with psycopg.connect(address, autocommit=True) as db:
-        db.execute(script.replace(":'bounds'", f"'{bounds}'"))
+        db.execute(script.replace(":'bounds'", f"'{bounds}'").replace("\\set ON_ERROR_STOP on", ""))

@@ -178,7 +178,7 @@ class ErrorAnswer(Struct):
     @classmethod
     def of(cls, error: AlcoveError, request_id: str) -> ErrorAnswer:
         reason = getattr(error, "reason", UNSET)
-        return cls(error.code, error.message, request_id, error.details or UNSET, reason)
+        return cls(error.code, error.told, request_id, error.details or UNSET, reason)
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):

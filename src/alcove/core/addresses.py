@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+_SCHEMA = re.compile(r"search_path=\\?(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^,\s\"]+))")
+"""The first schema among the options of an address, in which the tables are."""
 _DATABASES = ("postgresql://", "postgres://")
 
 
@@ -28,15 +30,24 @@ def placed(at: str | Path) -> tuple[Path | str, Path]:
 
 
 def state_of(address: str, folder: Path) -> Path:
-    """Beside which path of a folder the key and the ledger of a database lie."""
+    """Beside which path of a folder the key and the ledger of a database lie: SERVER-DATABASE[+SCHEMA]."""
     parts = urlsplit(address)
-    name = parts.path.strip("/") or "postgres"
-    schema = re.search(r"search_path=\"?(\w+)", unquote(parts.query))  # several stores in one database
-    own = f"-{schema[1]}" if schema and schema[1] != "public" else ""
-    return folder / f"{server_of(address).replace(':', '-')}-{name}{own}"
+    query = dict(parse_qsl(parts.query))
+    name = query.get("dbname") or unquote(parts.path.strip("/")) or "postgres"
+    schema = _SCHEMA.search(query.get("options", ""))  # several stores in one database
+    own = quote(schema["quoted"] or schema["plain"], safe="") if schema else "public"
+    server = quote(server_of(address).replace(":", "-"), safe=",")
+    return folder / f"{server}-{quote(name, safe='')}{'' if own == 'public' else f'+{own}'}"
 
 
 def server_of(address: str) -> str:
-    """The host of a database, with its port where that is not the usual one; there may be several of them."""
-    hosts = urlsplit(address).netloc.rpartition("@")[2].lower()
+    """The host of a database, with its port where that is not the usual one; there may be several of them.
+
+    Or the folder of its socket.
+    """
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query))
+    hosts = query.get("host") or parts.netloc.rpartition("@")[2].lower()
+    if port := query.get("port"):
+        hosts = f"{hosts.partition(':')[0]}:{port}"
     return re.sub(r":5432(?=,|$)", "", hosts) or "localhost"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+E = TypeVar("E", bound="AlcoveError")
 
 STATUS = {
     "invalid_request": 400,
@@ -32,6 +35,8 @@ class AlcoveError(Exception):
         super().__init__(message)
         self.message = message
         self.details: dict[str, object] = details or {}
+        self.told = message
+        """What whoever calls over a network hears: not where the store is, nor what its database says."""
 
 
 class InvalidRequest(AlcoveError):
@@ -149,6 +154,12 @@ class UnsupportedMediaType(AlcoveError):
 
 class MissingExtra(AlcoveError):
     """Packages that only some installations need are not there; the message says what to install."""
+
+
+def of_a_store(error: E, place: object, told: str | None = None) -> E:
+    """An error whose message names the place of a store, which is not for everybody who calls."""
+    error.told = told or error.message.replace(str(place), "the store")
+    return error
 
 
 @contextmanager

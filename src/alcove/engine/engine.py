@@ -14,7 +14,7 @@ from typing import Any
 
 from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import PIECE_BYTES
-from alcove.core.errors import AlcoveError
+from alcove.core.errors import AlcoveError, needed_by
 from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows, version_log
 from alcove.engine.administration import Administration, Erasure
@@ -314,7 +314,8 @@ def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) 
     """A database, and the locks that all who have it open share."""
     if isinstance(at, Path):
         return SqliteDatabase(at, busy_timeout=busy_timeout, on_create=on_create), FileLocks.beside(at)
-    from alcove.engine.postgres import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
+    with needed_by("postgresql://", extra="postgres"):
+        from alcove.engine.postgres import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
 
     database = PostgresDatabase(at, busy_timeout=busy_timeout, on_create=on_create)
     return database, database.locks

@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
-from alcove.core.errors import AlcoveError, StoreError, Unavailable
+from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
 from alcove.engine.database import Database, Findings, RuledOut, Value
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
@@ -243,7 +243,7 @@ class PostgresDatabase(Database):
         self.locks.close()
 
     def _no_longer_open(self) -> Unavailable:
-        return Unavailable(f"{self._place} has been closed")
+        return of_a_store(Unavailable(f"{self._place} has been closed"), self._place)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -256,7 +256,7 @@ class PostgresDatabase(Database):
     def _in_doubt(self) -> Unavailable:
         """Of a commit, of which nobody knows whether it was done where the server goes away at it."""
         doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
-        return Unavailable(f"{self._place} went away during the commit: {doubt}")
+        return of_a_store(Unavailable(f"{self._place} went away during the commit: {doubt}"), self._place)
 
 
 class AdvisoryLocks(Locks):
@@ -345,12 +345,18 @@ def _explain(error: Exception, place: str) -> Exception:
         case errors.QueryCanceled():
             return cancellation.Cancelled()
         case errors.DiskFull():
-            return Unavailable(f"{place}: the disk is full; nothing of this write was kept")
+            why = "the disk is full; nothing of this write was kept"
         case errors.ReadOnlySqlTransaction():
-            return Unavailable(f"{place} is read-only: Alcove needs to write to it")
+            why = "it is read-only, and Alcove needs to write to it"
         case errors.LockNotAvailable():
-            return Unavailable(f"{place} is busy: somebody wrote for too long")
+            why = "it is busy: somebody wrote for too long"
+        case errors.DeadlockDetected() | errors.SerializationFailure():
+            why = "others were in the way; nothing of this was kept, try again"
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            return Unavailable(f"{place} cannot be reached: {str(error).strip()}")
+            said = " ".join(str(error).split())
+            return of_a_store(
+                Unavailable(f"{place} cannot be reached: {said}"), place, "the store cannot be reached"
+            )
         case _:
-            return AlcoveError(f"{place}: {error}")
+            return of_a_store(AlcoveError(f"{place}: {error}"), place, "the store has failed")
+    return of_a_store(Unavailable(f"{place}: {why}"), place)

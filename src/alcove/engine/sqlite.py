@@ -16,7 +16,7 @@ import apsw
 
 from alcove.core import cancellation
 from alcove.core.clock import parse_instant
-from alcove.core.errors import AlcoveError, StoreError, Unavailable
+from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import SQL, schema
@@ -214,7 +214,7 @@ class SqliteDatabase(Database):
             self._writer.close()
 
     def _no_longer_open(self) -> Unavailable:
-        return Unavailable(f"{self.path} has been closed")
+        return of_a_store(Unavailable(f"{self.path} has been closed"), self.path)
 
     def _connect(self, *, cache_kb: int) -> Connection:
         """A connection to the file, once it is known to be ours; refusing it leaves it as it was.
@@ -322,9 +322,13 @@ def pragma(db: apsw.Connection, name: str) -> int:
 
 
 def _explain(error: apsw.Error, path: Path) -> Exception:
+    if isinstance(error, apsw.InterruptError):
+        return cancellation.Cancelled()
+    return of_a_store(_in_our_words(error, path), path)
+
+
+def _in_our_words(error: apsw.Error, path: Path) -> AlcoveError:
     match error:
-        case apsw.InterruptError():
-            return cancellation.Cancelled()
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is busy: another process held it for too long")
         case apsw.FullError():

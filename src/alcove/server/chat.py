@@ -104,7 +104,7 @@ class OpenAIError(Struct):
         field = str(error.details["field"]) if "field" in error.details else None
         return cls(
             {
-                "message": error.message,
+                "message": error.told,
                 "type": kind,
                 "code": error.code,
                 "param": field,

@@ -240,7 +240,7 @@ class Health:
                 said = await self._threads(check)
                 checks[name] = said if isinstance(said, str) else "ok"
             except AlcoveError as error:
-                checks[name], ready = error.message, False
+                checks[name], ready = error.told, False
         versions = {name: str(version) for name, version in self._versions().items()}
         if ready:
             return HealthAnswer("ok", checks, versions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -71,6 +72,28 @@ def test_a_store_that_is_split_holds_what_it_held_and_each_part_its_own_tenants(
         places = db.execute(PLACES).fetchall()
         assert sorted(part for part, _ in places) == ["versions_1", "versions_3"]
         assert_sound(memory)
+
+
+def test_whoever_splits_a_store_its_owner_and_its_readers_stay_the_same(tmp_path: Path, address: str) -> None:
+    name = urlsplit(address).path.strip("/")
+    owner, reader = f"{name}_owner", f"{name}_reader"
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute(
+            f"CREATE ROLE {owner} LOGIN; CREATE ROLE {reader} LOGIN; GRANT CREATE ON SCHEMA public TO {owner}"
+        )
+    theirs = urlsplit(address)._replace(netloc=f"{owner}@").geturl()
+    with opened(tmp_path, theirs) as memory:
+        fill(memory)
+    with psycopg.connect(theirs) as db:
+        db.execute(f"GRANT SELECT ON versions TO {reader}")
+    split(address, "{user:b}")  # by who may do everything
+    with opened(tmp_path, theirs) as memory:
+        fill(memory)
+        assert_sound(memory)
+    with psycopg.connect(urlsplit(address)._replace(netloc=f"{reader}@").geturl()) as db:
+        assert db.execute("SELECT count(*) FROM versions").fetchone() == (18,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            db.execute("SELECT count(*) FROM vectors")
 
 
 def test_bounds_that_cannot_be_leave_the_store_as_it_was(tmp_path: Path, address: str) -> None:
