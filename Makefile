@@ -53,6 +53,7 @@ $(BIN)/python:
 
 # Each stamp says that one extra is installed; what serving needs is a part of what testing needs.
 $(SERVER): pyproject.toml | $(BIN)/python
+	@echo 'installing what the service needs, some two minutes the first time'
 	$(PIP) '.[knowledge,llm,mcp,server,tokens]'
 	touch $@
 

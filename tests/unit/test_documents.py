@@ -290,7 +290,7 @@ def test_without_the_extra_text_is_read_and_the_rest_says_what_to_install(
         monkeypatch.setitem(sys.modules, package, None)
     assert cut("a.md", "text")
     for name in ("a.html", "a.pdf"):
-        with pytest.raises(MissingExtra, match=r"alcove\[knowledge\]"):
+        with pytest.raises(MissingExtra, match=r"\.\[knowledge\]"):
             cut(name, "text")
 
 

@@ -120,7 +120,7 @@ def test_a_network_that_takes_texts_says_what_it_is_missing(
     with pytest.raises(EmbedderUnavailable, match=r"takes no texts: it needs its tokenizer\.json"):
         model.embed(["text"])
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
-    with pytest.raises(EmbedderUnavailable, match=r"pip install 'alcove\[onnx-extensions\]'"):
+    with pytest.raises(EmbedderUnavailable, match=r"pip install '\.\[onnx-extensions\]'"):
         model.embed(["text"])
 
 

@@ -117,10 +117,11 @@ def test_the_version_is_that_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("words", "missing", "said"),
     [
-        (["serve"], "uvicorn", "alcove serve needs uvicorn: pip install 'alcove[server]'"),
-        (["serve", "--tracing"], "opentelemetry.sdk", "pip install 'alcove[tracing]'"),
-        (["token", "--user", "a", "--jwt-secret", "s"], "jwt", "needs jwt: pip install 'alcove[server]'"),
-        (["list", "--at", "http://127.0.0.1:9"], "httpx", "needs httpx: pip install 'alcove[client]'"),
+        (["serve"], "uvicorn", "alcove serve needs uvicorn: pip install '.[server]' in a clone of Alcove"),
+        (["serve", "--engine", "postgresql:///no"], "psycopg", "needs psycopg: pip install '.[postgres]'"),
+        (["serve", "--tracing"], "opentelemetry.sdk", "pip install '.[tracing]'"),
+        (["token", "--user", "a", "--jwt-secret", "s"], "jwt", "needs jwt: pip install '.[server]'"),
+        (["list", "--at", "http://127.0.0.1:9"], "httpx", "needs httpx: pip install '.[client]'"),
     ],
 )  # fmt: skip
 def test_a_missing_extra_is_one_line_that_says_what_to_install(

@@ -168,4 +168,6 @@ def needed_by(what: str, *, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"{what} needs {error.name}: pip install 'alcove[{extra}]'") from None
+        raise MissingExtra(
+            f"{what} needs {error.name}: pip install '.[{extra}]' in a clone of Alcove"
+        ) from None

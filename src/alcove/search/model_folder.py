@@ -167,7 +167,7 @@ class TextEncoder:
         except ImportError:
             wanted = f"beside {network} there is no {TOKENIZER}, and for one inside of it"
             raise EmbedderUnavailable(
-                f"{wanted} onnxruntime-extensions is missing: pip install 'alcove[onnx-extensions]'"
+                f"{wanted} onnxruntime-extensions is missing: pip install '.[onnx-extensions]'"
             ) from None
         session = opened_network(network, get_library_path())
         inputs, outputs = session.get_inputs(), session.get_outputs()

@@ -169,7 +169,7 @@ def test_a_file_whose_reader_is_not_installed_is_reported(
     monkeypatch.setitem(sys.modules, "selectolax.lexbor", None)
     monkeypatch.setitem(sys.modules, "selectolax", None)
     (why,) = handle.sync_source("manuals").errors.values()
-    assert "pip install 'alcove[knowledge]'" in why
+    assert "pip install '.[knowledge]'" in why
 
 
 def test_links_out_of_the_folder_and_hidden_files_are_not_read(source: Any, tmp_path: Path) -> None:

@@ -355,4 +355,4 @@ def test_a_wipe_of_the_user_takes_the_files_and_their_bytes_are_sealed(memory: A
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['anthropic'] = None; import alcove.integrations.anthropic_memory"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'alcove[anthropic]'" in done.stderr
+    assert "pip install '.[anthropic]'" in done.stderr

@@ -113,7 +113,10 @@ def test_a_missing_driver_is_one_line_that_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     said = command.refuses("import", "--from", "langgraph", "postgresql://127.0.0.1/db")
-    assert said == "alcove: reading a PostgresStore needs psycopg: pip install 'alcove[postgres]'\n"
+    assert (
+        said
+        == "alcove: reading a PostgresStore needs psycopg: pip install '.[postgres]' in a clone of Alcove\n"
+    )
 
 
 @pytest.mark.parametrize("agent", ["u", "user"])

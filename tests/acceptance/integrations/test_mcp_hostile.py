@@ -206,7 +206,9 @@ def test_without_the_extra_the_service_serves_and_says_what_to_install(tmp_path:
         finally:
             process.terminate()
     assert {each.status_code for each in answers} == {404, 429}
-    assert answers[0].json()["error"]["message"] == "/mcp needs mcp: pip install 'alcove[mcp]'"
+    assert (
+        answers[0].json()["error"]["message"] == "/mcp needs mcp: pip install '.[mcp]' in a clone of Alcove"
+    )
     late = next(each for each in answers if each.status_code == 429)
     assert late.headers["retry-after"] == "1"
     assert late.json()["error"]["data"]["code"] == "rate_limited"

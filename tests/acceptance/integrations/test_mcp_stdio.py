@@ -123,5 +123,5 @@ def test_what_is_not_there_is_told_before_anything_is_served(
     assert refused("--agent", "bot", "--team", "x") == (1, "", no_team)
     assert refused()[:2] == (2, "")
     monkeypatch.setitem(sys.modules, "mcp", None)
-    missing = "alcove: alcove mcp needs mcp: pip install 'alcove[mcp]'"
+    missing = "alcove: alcove mcp needs mcp: pip install '.[mcp]' in a clone of Alcove"
     assert refused("--agent", "bot") == (2, "", missing)

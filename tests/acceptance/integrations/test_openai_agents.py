@@ -398,7 +398,7 @@ def test_it_does_what_the_sessions_of_the_sdk_do(memory: Alcove, steps: list[Any
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['agents'] = None; import alcove.integrations.openai_agents"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "needs agents: pip install 'alcove[openai-agents]'" in done.stderr
+    assert "needs agents: pip install '.[openai-agents]' in a clone of Alcove" in done.stderr
 
 
 def test_a_session_id_that_cannot_be_one_is_refused(place: Place) -> None:

@@ -171,4 +171,4 @@ def test_it_is_a_toolset_like_any_other(tmp_path: Path) -> None:
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['pydantic_ai'] = None; import alcove.integrations.pydantic_ai"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "needs pydantic_ai: pip install 'alcove[pydantic-ai]'" in done.stderr
+    assert "needs pydantic_ai: pip install '.[pydantic-ai]' in a clone of Alcove" in done.stderr

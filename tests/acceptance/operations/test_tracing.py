@@ -204,6 +204,6 @@ def test_nothing_is_sent_or_imported_unless_it_is_asked_for(tmp_path: Path, coll
 def test_tracing_without_its_packages_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "alcove.server.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    with pytest.raises(MissingExtra, match=r"alcove\[tracing\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[tracing\]"):
         startup.check(ServeConfig(tracing=True))
     startup.check(ServeConfig())

@@ -223,5 +223,5 @@ def test_a_missing_extra_says_what_to_install() -> None:
     code = "import sys; sys.modules['langgraph.store'] = None; import alcove.integrations.langgraph"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    told = "alcove.integrations.langgraph needs langgraph.store.base: pip install 'alcove[langgraph]'"
+    told = "langgraph needs langgraph.store.base: pip install '.[langgraph]' in a clone of Alcove"
     assert done.stderr.splitlines()[-1].endswith(told)
