@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import digests, meanings
+from alcove.engine import digests, meanings, postgres
 from alcove.engine.postgres_connection import Connection
 from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
@@ -361,3 +362,41 @@ def test_the_index_by_meaning_is_made_with_what_the_server_gives_if_that_is_more
             db.run("make_room", (room,))
             assert db.run("setting", ("maintenance_work_mem",)).get == given
     store.close()
+
+
+@on_postgresql
+def test_words_are_looked_for_while_meaning_is_and_the_connection_comes_back_whatever_happens(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MOST_BESIDE", 1)
+    store, look, looked = filled(place), meanings.Windows.nearest, list[str]()
+    under_way = (
+        "pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH held%' AND state != 'idle'"
+    )
+
+    def noted(self: meanings.Windows, *args: object, **how: object) -> object:
+        until(lambda: place.rows(under_way))
+        looked.append("both")
+        if len(looked) == 1:
+            raise EmbedderUnavailable("one of the two failed")
+        return look(self, *args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(meanings.Windows, "nearest", noted)
+    with pytest.raises(EmbedderUnavailable):
+        keys(store, "number17")
+    for _ in range(2):
+        assert keys(store, "number17")[0] == "k17"
+    assert len(looked) == 3
+    assert not place.rows(under_way)
+
+
+@on_postgresql
+def test_searches_that_read_on_two_connections_never_wait_for_one_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MOST_READERS", 3)
+    monkeypatch.setattr(postgres, "MOST_BESIDE", 2)
+    store = filled(place)
+    with ThreadPoolExecutor(8) as threads:
+        found = [*threads.map(lambda n: keys(store, f"number{n % 40}")[0], range(80))]
+    assert found == [f"k{n % 40}" for n in range(80)]

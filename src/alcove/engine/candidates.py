@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import Connection, Database, Findings, Found
 from alcove.engine.meanings import FARTHEST, Meanings, Nearest, Reached, Vector
 from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
@@ -129,22 +130,36 @@ class Candidates:
 
     def find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
         """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words."""
-        near = Nearest(set())
-        if asked.vector is not None:
+        if asked.vector is None:
+            return Nearest(self._with_words(scope, asked, now=now))
+        with self._db.snapshot_beside() if asked.keys else nullcontext() as beside:
+            held = self._holding(beside, scope, asked, now=now) if beside else ()
             near = self._meanings.nearest(scope, asked.vector, asked.most, texts=asked.texts, now=now)
-        if asked.keys:
-            with self._db.snapshot() as db:
-                db.run("look_far", (FARTHEST, "on"))
-                params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
-                params.append(WIDER * asked.most)
-                adds = []
-                for term, weight in nlargest(MOST_WEIGHED, asked.weights.items(), key=itemgetter(1)):
-                    params += [term, weight]
-                    adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
-                where = self._db.where(scope, params)
-                held = db.run("holding", [*params, asked.most], weight=" + ".join(adds), where=where)
-                near.seqs.update(seq for (seq,) in held)
+            near.seqs.update(seq for (seq,) in held)
+        if not beside:
+            near.seqs.update(self._with_words(scope, asked, now=now))
         return near
+
+    def _with_words(self, scope: Scope, asked: Asked, *, now: int) -> set[int]:
+        """Those with the most telling words."""
+        if not asked.keys:
+            return set()
+        with self._db.snapshot() as db:
+            return {seq for (seq,) in self._holding(db, scope, asked, now=now)}
+
+    def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
+        """The same, asked for and not waited for."""
+        db.run("look_far", (FARTHEST, "on"))
+        params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
+        params.append(WIDER * asked.most)
+        adds = []
+        for term, weight in nlargest(MOST_WEIGHED, asked.weights.items(), key=itemgetter(1)):
+            params += [term, weight]
+            adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
+        where = self._db.where(scope, params)
+        held = db.run("holding", [*params, asked.most], weight=" + ".join(adds), where=where)
+        db.send()
+        return held
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
         """Those of some texts that a scope shows now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +49,9 @@ class Connection(Protocol):
 
     def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         """Adds rows to a table as they are, many at once."""
+
+    def send(self) -> None:
+        """Has the statements of a snapshot under way that no answer was asked for yet."""
 
     def changed(self, name: str, *params: Value) -> int:
         """Runs a statement; how many rows it changed."""
@@ -104,6 +107,11 @@ class Database(ABC):
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[Connection]:
         """The same, but all statements see one moment; they may be sent together."""
+
+    @contextmanager
+    def snapshot_beside(self) -> Iterator[Connection | None]:
+        """One for who has another read meanwhile; None where no connection is free for that."""
+        yield None
 
     @abstractmethod
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:

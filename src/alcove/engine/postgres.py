@@ -36,6 +36,8 @@ MIGRATING = 0x416C6376_0002
 """The lock under which the schema is brought to a version."""
 MOST_READERS = 32
 """Connections of a node that read at the same time."""
+MOST_BESIDE = 8
+"""Those of them for who reads on two: whoever has one of these may wait for another, never the reverse."""
 NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
 LEAST_PGVECTOR = (0, 8)
 """The version of the extension from which on it looks further where a filter leaves too little."""
@@ -68,7 +70,8 @@ class PostgresDatabase(Database):
             except BaseException:
                 self._writer.close()
                 raise
-        self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
+        self._readers = Pool(self._connect, most=MOST_READERS - MOST_BESIDE, patience=busy_timeout)
+        self._beside = Pool(self._connect, most=MOST_BESIDE, patience=0)
         self.locks = AdvisoryLocks(self._connect, self._explained)
         self._listener = Listener(self._connect, self.clock)
 
@@ -156,15 +159,21 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        with self.read() as db:
-            try:
-                with db.together():
-                    db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    yield db
-                    db.run_text("ROLLBACK")
-            except BaseException:
-                _broken_off(db)
-                raise
+        with self.read() as db, _at_one_moment(db):
+            yield db
+
+    @contextmanager
+    def snapshot_beside(self) -> Iterator[Connection | None]:
+        try:
+            db = self._beside.take()
+        except (Unavailable, psycopg.Error):  # all are in use, or the server takes no more of them
+            yield None
+            return
+        try:
+            with self._explained(), _at_one_moment(db):
+                yield db
+        finally:
+            self._beside.give(db)
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
         try:  # without the contexts of `read`: this is most of a get
@@ -231,6 +240,7 @@ class PostgresDatabase(Database):
                 self._writer.close()
         self._listener.close()
         self._readers.close()
+        self._beside.close()
         self.locks.close()
 
     def _no_longer_open(self) -> Unavailable:
@@ -295,6 +305,19 @@ class AdvisoryLocks(Locks):
 
 _TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
 _TELL = f"NOTIFY {CHANNEL}"
+
+
+@contextmanager
+def _at_one_moment(db: Connection) -> Iterator[None]:
+    """Lets statements see one moment, and sends them together."""
+    try:
+        with db.together():
+            db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
+            db.run_text("ROLLBACK")
+    except BaseException:
+        _broken_off(db)
+        raise
 
 
 def _broken_off(db: Connection) -> None:

@@ -190,11 +190,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             self._take(result)
         self._raise()
 
-    def answer(self, found: Found) -> PGresult:
-        """Waits for the answer to a statement that was sent together with others."""
+    def send(self) -> None:
+        """Sends what is held back; nothing is waited for."""
         if self._held_back:
             self.pgconn.send_flush_request()
             self._flush()
+
+    def answer(self, found: Found) -> PGresult:
+        """Waits for the answer to a statement that was sent together with others."""
+        self.send()
         while found.result is None:
             if not self._sent:
                 raise psycopg.InterfaceError("a statement was broken off")
