@@ -103,6 +103,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Subtree]:
     return found
 
 
+def noted_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that PostgreSQL is asked from now on."""
+    asked: list[str] = []
+    run = Connection.run
+
+    def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
+        asked.append(name)
+        return run(self, name, *args, **parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "run", noted)
+    return asked
+
+
 def reader(store: Alcove, user: str) -> Alcove:
     return store.as_principal(Principal(user, grants=(Grant(Namespace(POOL[:1])),)))
 
@@ -333,15 +346,7 @@ def test_a_small_part_of_a_large_store_is_compared_as_a_whole_and_nothing_of_it_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meanings, "PART", 2)
-    asked: list[str] = []
-    run = Connection.run
-
-    def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
-        asked.append(name)
-        return run(self, name, *args, **parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Connection, "run", noted)
-    store = filled(place)
+    asked, store = noted_statements(monkeypatch), filled(place)
     alice = store.as_user("alice")
     for n in range(2 * FEW):
         alice.put(("user", "alice"), f"a{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
@@ -362,6 +367,19 @@ def test_the_index_by_meaning_is_made_with_what_the_server_gives_if_that_is_more
             db.run("make_room", (room,))
             assert db.run("setting", ("maintenance_work_mem",)).get == given
     store.close()
+
+
+@on_postgresql
+def test_what_is_found_is_read_as_it_is_found_and_not_asked_for_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(place)
+    expected = {mode: keys(store, "number17 tea", mode=mode) for mode in ("hybrid", "keyword", "semantic")}
+    asked = noted_statements(monkeypatch)
+    for mode, found in expected.items():
+        assert keys(store, "number17 tea", mode=mode) == found
+    assert {"nearest", "holding"} <= {*asked}
+    assert "texts_of" not in asked
 
 
 @on_postgresql

@@ -12,10 +12,9 @@ from contextlib import nullcontext
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
 
 from alcove.engine.database import Connection, Database, Findings, Found
-from alcove.engine.meanings import FARTHEST, Meanings, Nearest, Reached, Vector
+from alcove.engine.meanings import FARTHEST, Asked, Meanings, Nearest, Reached, Vector
 from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
 
@@ -32,20 +31,6 @@ Made = tuple[Sequence[int], Sequence[Vector]]
 """A text's terms as numbers, and its windows' vectors."""
 Make = Callable[[str, bytes], Made]
 """From an index text and its kept vectors."""
-
-
-class Asked(NamedTuple):
-    """A question as a database is asked it."""
-
-    most: int
-    """How many candidates each way may bring."""
-    vector: Vector | None
-    keys: Sequence[int]
-    """Terms by which texts are looked for: rare ones."""
-    weights: Mapping[int, float]
-    """What each term adds to a text's rank by words."""
-    texts: int = 0
-    """About how many texts are looked through."""
 
 
 class Candidates:
@@ -130,25 +115,20 @@ class Candidates:
 
     def find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
         """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words."""
-        if asked.vector is None:
-            return Nearest(self._with_words(scope, asked, now=now))
-        with self._db.snapshot_beside() if asked.keys else nullcontext() as beside:
+        near, texts = Nearest(set()), list[Text]()
+        with self._db.snapshot_beside() if asked.keys and asked.vector else nullcontext() as beside:
             held = self._holding(beside, scope, asked, now=now) if beside else ()
-            near = self._meanings.nearest(scope, asked.vector, asked.most, texts=asked.texts, now=now)
-            near.seqs.update(seq for (seq,) in held)
-        if not beside:
-            near.seqs.update(self._with_words(scope, asked, now=now))
-        return near
-
-    def _with_words(self, scope: Scope, asked: Asked, *, now: int) -> set[int]:
-        """Those with the most telling words."""
-        if not asked.keys:
-            return set()
-        with self._db.snapshot() as db:
-            return {seq for (seq,) in self._holding(db, scope, asked, now=now)}
+            if asked.vector is not None:
+                near = self._meanings.nearest(scope, asked, asked.vector, now=now)
+            texts += map(Text._make, held)
+        if asked.keys and not beside:
+            with self._db.snapshot() as db:
+                texts += map(Text._make, self._holding(db, scope, asked, now=now))
+        read = {**near.texts, **{text.seq: text for text in texts}}
+        return Nearest(near.seqs | read.keys(), near.degraded, read)
 
     def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
-        """The same, asked for and not waited for."""
+        """Asks for those with the most telling words, and does not wait for them."""
         db.run("look_far", (FARTHEST, "on"))
         params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
         params.append(WIDER * asked.most)
@@ -157,7 +137,7 @@ class Candidates:
             params += [term, weight]
             adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
         where = self._db.where(scope, params)
-        held = db.run("holding", [*params, asked.most], weight=" + ".join(adds), where=where)
+        held = db.run("holding", [*params, asked.most, asked.embedder], weight=" + ".join(adds), where=where)
         db.send()
         return held
 

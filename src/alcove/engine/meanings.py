@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.rows import Scope
+from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
 
 log = logging.getLogger("alcove")
@@ -34,11 +35,29 @@ ROOM = "256MB"
 """For making the index by meaning, if the server gives no more: with less it takes many times as long."""
 
 
+class Asked(NamedTuple):
+    """A question as a database is asked it."""
+
+    most: int
+    """How many candidates each way may bring."""
+    vector: Vector | None
+    keys: Sequence[int]
+    """Terms by which texts are looked for: rare ones."""
+    weights: Mapping[int, float]
+    """What each term adds to a text's rank by words."""
+    texts: int = 0
+    """About how many texts are looked through."""
+    embedder: str = ""
+    """Whose vectors are read with the texts."""
+
+
 class Nearest(NamedTuple):
     """The texts nearest to a question in meaning; `degraded` says why they may not be all of them."""
 
     seqs: set[int]
     degraded: str | None = None
+    texts: Mapping[int, Text] = MappingProxyType({})
+    """Those that were read as they were found."""
 
 
 class Meanings(ABC):
@@ -60,8 +79,8 @@ class Meanings(ABC):
         """
 
     @abstractmethod
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
-        """At least so many of a scope's texts, unless there are fewer; it has about so many `texts`."""
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, *, now: int) -> Nearest:
+        """At least so many of a scope's texts as are asked for, unless there are fewer."""
 
     @abstractmethod
     def tidy(self) -> None:
@@ -128,22 +147,22 @@ class Windows(Meanings):
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
-        found: set[int] = set()
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, *, now: int) -> Nearest:
+        found: dict[int, Text] = {}
         with self._db.snapshot() as db:
             _, dimensions, every = Reached.of(db)
             if dimensions != len(vector):
-                return Nearest(found, NOT_HERE if dimensions == ELSEWHERE else None)
-            few = texts < min(every // PART, MOST_COMPARED)
+                return Nearest(set(), NOT_HERE if dimensions == ELSEWHERE else None)
+            few = asked.texts < min(every // PART, MOST_COMPARED)
             for name, sorting in (("nearest", "off"), ("nearest_of_few", "on"))[few:]:
-                db.run("look_far", (min(most, FARTHEST), sorting))
+                db.run("look_far", (min(asked.most, FARTHEST), sorting))
                 params: Params = [scope.low, scope.high, now, _spelled(vector)]
                 where = self._db.where(scope, params)
-                nearest = db.run(name, [*params, most], where=where).fetchall()
-                found.update(seq for seq, _ in nearest)
-                if len(nearest) == most:
+                nearest = db.run(name, [*params, asked.most, asked.embedder], where=where).fetchall()
+                found |= {seq: Text(seq, *text) for seq, *text, _ in nearest}
+                if sum(windows for *_, windows in nearest) == asked.most:
                     break
-        return Nearest(found)
+        return Nearest({*found}, None, found)
 
     def tidy(self) -> None:
         """Makes the index by meaning, once there is so much that it pays; others go on meanwhile."""

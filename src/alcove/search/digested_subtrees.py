@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.engine.candidates import Asked, Candidates
+from alcove.engine.candidates import Candidates
 from alcove.engine.digests import BITS, Digest, Digests
-from alcove.engine.meanings import Nearest
+from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import Scope
 from alcove.search.embedders import Matrix
 from alcove.search.large_subtrees import SAMPLE, LargeSubtree

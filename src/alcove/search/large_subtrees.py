@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.engine.candidates import Asked, Candidates, Made
-from alcove.engine.meanings import Nearest
+from alcove.engine.candidates import Candidates, Made
+from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.search.corpus import FARTHEST, Corpus, Mask
 from alcove.search.indexer import windows
@@ -110,25 +110,28 @@ class LargeSubtree:
         with self._sampling:  # who comes meanwhile waits, and has it then
             self._sampled(state, item)
         seqs = {*missing} if wanted.seqs is None else {*wanted.seqs}
-        degraded = None
+        degraded, texts = None, dict[int, Text]()
         if question := wanted.question:
             how = self._asked(question, wanted.mode, wanted.most)
-            found, degraded = self._find(asked, how, now=now)
+            found, degraded, read = self._find(asked, how, now=now)
+            seqs, texts = seqs | found, {**read}
             if degraded and wanted.mode == "semantic":  # what words find is ranked by meaning all the same
                 how = self._asked(question, "keyword", wanted.most)
-                found |= self._find(asked, how, now=now).seqs
-            seqs |= found
+                found, _, read = self._find(asked, how, now=now)
+                seqs, texts = seqs | found, {**texts, **read}
 
-        def read(these: Iterable[int]) -> list[Item]:
+        def read_items(these: Collection[int]) -> list[Item]:
+            if not these:
+                return []
             return [*map(item, self._candidates.texts(asked, self._embedder, [*these], now=now))]
 
-        items = read(seqs)
+        items = [*map(item, texts.values()), *read_items(seqs - texts.keys())]
         corpus, mask = self._with(items, {})
         if question and wanted.mode != "semantic" and self._in_order:
             cheap = replace(question, tokens=None)
             best = rank(corpus, cheap, limit=CENTRES, mask=mask, mode=wanted.mode)
             around = self._candidates.around([hit.id for hit in best if isinstance(hit.id, int)], FARTHEST)
-            items += read({*chain.from_iterable(around.values())} - {each.sequence for each in items})
+            items += read_items({*chain.from_iterable(around.values())} - {each.sequence for each in items})
             corpus, mask = self._with(items, _runs(around, items))
         return Part(corpus, mask, degraded)
 
@@ -188,7 +191,7 @@ class LargeSubtree:
         vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
         most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide
         if mode == "semantic":
-            return Asked(most, vector, (), {}, self._texts)
+            return Asked(most, vector, (), {}, self._texts, self._embedder)
         postings, weights, counts = self._sample.postings, dict[int, float](), dict[int, int]()
         share = max(self._texts, 1) / max(len(self._sample), 1)
         for term, like in _terms(question):
@@ -203,7 +206,7 @@ class LargeSubtree:
                 break
             keys.append(number)
             room -= counts[number] * share
-        return Asked(most, vector, keys, weights, self._texts)
+        return Asked(most, vector, keys, weights, self._texts, self._embedder)
 
 
 def _runs(around: Mapping[int, Sequence[int]], items: Sequence[Item]) -> dict[int, int]:
