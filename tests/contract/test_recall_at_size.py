@@ -14,7 +14,7 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import digests, meanings, postgres
+from alcove.engine import candidates, digests, meanings, postgres
 from alcove.engine.postgres_connection import Connection
 from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
@@ -383,37 +383,37 @@ def test_what_is_found_is_read_as_it_is_found_and_not_asked_for_again(
 
 
 @on_postgresql
-def test_words_are_looked_for_while_meaning_is_and_the_connection_comes_back_whatever_happens(
+def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_whatever_happens(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "MOST_BESIDE", 1)
-    store, look, looked = filled(place), meanings.Windows.nearest, list[str]()
-    under_way = (
-        "pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH held%' AND state != 'idle'"
+    monkeypatch.setattr(postgres, "MOST_READERS", 4)
+    store, look, looked = filled(place), candidates.Candidates._holding, list[int]()
+    by_meaning = (
+        "pg_stat_activity WHERE datname = current_database() AND query LIKE '%<=>%' AND state = 'active'"
+        " AND pid != pg_backend_pid()"
     )
 
-    def noted(self: meanings.Windows, *args: object, **how: object) -> object:
-        until(lambda: place.rows(under_way))
-        looked.append("both")
-        if len(looked) == 1:
+    def noted(self: candidates.Candidates, *args: object, **how: object) -> object:
+        until(lambda: place.rows(by_meaning))
+        looked.append(1)
+        if len(looked) <= 4:
             raise EmbedderUnavailable("one of the two failed")
         return look(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(meanings.Windows, "nearest", noted)
-    with pytest.raises(EmbedderUnavailable):
-        keys(store, "number17")
-    for _ in range(2):
-        assert keys(store, "number17")[0] == "k17"
-    assert len(looked) == 3
-    assert not place.rows(under_way)
+    monkeypatch.setattr(candidates.Candidates, "_holding", noted)
+    for _ in range(4):
+        with pytest.raises(EmbedderUnavailable):
+            keys(store, "number17")
+    assert keys(store, "number17")[0] == "k17"
+    assert len(looked) == 5
 
 
 @on_postgresql
+@pytest.mark.parametrize("most", [1, 2, 3])
 def test_searches_that_read_on_two_connections_never_wait_for_one_another(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(postgres, "MOST_READERS", 3)
-    monkeypatch.setattr(postgres, "MOST_BESIDE", 2)
+    monkeypatch.setattr(postgres, "MOST_READERS", most)
     store = filled(place)
     with ThreadPoolExecutor(8) as threads:
         found = [*threads.map(lambda n: keys(store, f"number{n % 40}")[0], range(80))]

@@ -7,8 +7,8 @@ which vectors came, so that it can always be made again; what it lacks yet is to
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
@@ -31,6 +31,7 @@ Made = tuple[Sequence[int], Sequence[Vector]]
 """A text's terms as numbers, and its windows' vectors."""
 Make = Callable[[str, bytes], Made]
 """From an index text and its kept vectors."""
+Take = Callable[[Iterable[Text]], None]
 
 
 class Candidates:
@@ -113,22 +114,32 @@ class Candidates:
                 queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
             return [seq for (seq,) in chain(queued, later)]
 
-    def find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
-        """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words."""
-        near, texts = Nearest(set()), list[Text]()
-        with self._db.snapshot_beside() if asked.keys and asked.vector else nullcontext() as beside:
-            held = self._holding(beside, scope, asked, now=now) if beside else ()
-            if asked.vector is not None:
-                near = self._meanings.nearest(scope, asked, asked.vector, now=now)
-            texts += map(Text._make, held)
-        if asked.keys and not beside:
-            with self._db.snapshot() as db:
-                texts += map(Text._make, self._holding(db, scope, asked, now=now))
-        read = {**near.texts, **{text.seq: text for text in texts}}
-        return Nearest(near.seqs | read.keys(), near.degraded, read)
+    def find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
+        """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words.
+
+        `take` is given texts as they come: those with the words while meaning is still looked for, on a
+        connection of their own, if there is one.
+        """
+        near, wanted = Nearest(set()), bool(asked.keys)
+
+        def look(connection: AbstractContextManager[Connection | None]) -> None:
+            nonlocal wanted
+            with connection as db:
+                if db and wanted:
+                    take(map(Text._make, self._holding(db, scope, asked, now=now)))
+                    wanted = False
+
+        if asked.vector is not None:
+            near = self._meanings.nearest(
+                scope, asked, asked.vector, lambda: look(self._db.snapshot_beside()), now=now
+            )
+            take(near.texts)
+        if wanted:
+            look(self._db.snapshot())
+        return near
 
     def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
-        """Asks for those with the most telling words, and does not wait for them."""
+        """Those with the most telling words."""
         db.run("look_far", (FARTHEST, "on"))
         params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
         params.append(WIDER * asked.most)
@@ -137,9 +148,7 @@ class Candidates:
             params += [term, weight]
             adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
         where = self._db.where(scope, params)
-        held = db.run("holding", [*params, asked.most, asked.embedder], weight=" + ".join(adds), where=where)
-        db.send()
-        return held
+        return db.run("holding", [*params, asked.most, asked.embedder], weight=" + ".join(adds), where=where)
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
         """Those of some texts that a scope shows now."""

@@ -110,7 +110,7 @@ class Database(ABC):
 
     @contextmanager
     def snapshot_beside(self) -> Iterator[Connection | None]:
-        """One for who has another read meanwhile; None where no connection is free for that."""
+        """One for who has a connection already; None where no other is free at once."""
         yield None
 
     @abstractmethod

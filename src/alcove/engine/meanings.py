@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from alcove.engine.database import Connection, Database, Findings
@@ -15,6 +14,7 @@ from alcove.store.filters import Params
 
 log = logging.getLogger("alcove")
 Vector = Sequence[float]
+Call = Callable[[], None]
 
 WORTH_ORDERING = 10_000
 """Windows above which an index by meaning pays."""
@@ -56,8 +56,8 @@ class Nearest(NamedTuple):
 
     seqs: set[int]
     degraded: str | None = None
-    texts: Mapping[int, Text] = MappingProxyType({})
-    """Those that were read as they were found."""
+    texts: Sequence[Text] = ()
+    """Those of them that were read as they were found."""
 
 
 class Meanings(ABC):
@@ -79,8 +79,11 @@ class Meanings(ABC):
         """
 
     @abstractmethod
-    def nearest(self, scope: Scope, asked: Asked, vector: Vector, *, now: int) -> Nearest:
-        """At least so many of a scope's texts as are asked for, unless there are fewer."""
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
+        """At least so many of a scope's texts as are asked for, unless there are fewer.
+
+        `meanwhile` may be called while they are looked for.
+        """
 
     @abstractmethod
     def tidy(self) -> None:
@@ -147,7 +150,7 @@ class Windows(Meanings):
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 
-    def nearest(self, scope: Scope, asked: Asked, vector: Vector, *, now: int) -> Nearest:
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
         found: dict[int, Text] = {}
         with self._db.snapshot() as db:
             _, dimensions, every = Reached.of(db)
@@ -158,11 +161,14 @@ class Windows(Meanings):
                 db.run("look_far", (min(asked.most, FARTHEST), sorting))
                 params: Params = [scope.low, scope.high, now, _spelled(vector)]
                 where = self._db.where(scope, params)
-                nearest = db.run(name, [*params, asked.most, asked.embedder], where=where).fetchall()
-                found |= {seq: Text(seq, *text) for seq, *text, _ in nearest}
+                looked = db.run(name, [*params, asked.most, asked.embedder], where=where)
+                db.send()
+                meanwhile()
+                nearest = looked.fetchall()
+                found |= {row[0]: Text(*row[:-1]) for row in nearest}
                 if sum(windows for *_, windows in nearest) == asked.most:
                     break
-        return Nearest({*found}, None, found)
+        return Nearest({*found}, None, [*found.values()])
 
     def tidy(self) -> None:
         """Makes the index by meaning, once there is so much that it pays; others go on meanwhile."""

@@ -36,8 +36,6 @@ MIGRATING = 0x416C6376_0002
 """The lock under which the schema is brought to a version."""
 MOST_READERS = 32
 """Connections of a node that read at the same time."""
-MOST_BESIDE = 8
-"""Those of them for who reads on two: whoever has one of these may wait for another, never the reverse."""
 NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
 LEAST_PGVECTOR = (0, 8)
 """The version of the extension from which on it looks further where a filter leaves too little."""
@@ -70,8 +68,7 @@ class PostgresDatabase(Database):
             except BaseException:
                 self._writer.close()
                 raise
-        self._readers = Pool(self._connect, most=MOST_READERS - MOST_BESIDE, patience=busy_timeout)
-        self._beside = Pool(self._connect, most=MOST_BESIDE, patience=0)
+        self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
         self.locks = AdvisoryLocks(self._connect, self._explained)
         self._listener = Listener(self._connect, self.clock)
 
@@ -165,7 +162,7 @@ class PostgresDatabase(Database):
     @contextmanager
     def snapshot_beside(self) -> Iterator[Connection | None]:
         try:
-            db = self._beside.take()
+            db = self._readers.take(wait=False)  # whoever has one and waits for another may wait for ever
         except (Unavailable, psycopg.Error):  # all are in use, or the server takes no more of them
             yield None
             return
@@ -173,7 +170,7 @@ class PostgresDatabase(Database):
             with self._explained(), _at_one_moment(db):
                 yield db
         finally:
-            self._beside.give(db)
+            self._readers.give(db)
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
         try:  # without the contexts of `read`: this is most of a get
@@ -240,7 +237,6 @@ class PostgresDatabase(Database):
                 self._writer.close()
         self._listener.close()
         self._readers.close()
-        self._beside.close()
         self.locks.close()
 
     def _no_longer_open(self) -> Unavailable:

@@ -32,9 +32,9 @@ class Pool(Generic[C]):
         self._mutex = threading.Lock()
         self._closed = False
 
-    def take(self) -> C:
+    def take(self, *, wait: bool = True) -> C:
         """One that is alive, as far as can be told without asking the server."""
-        if not self._places.acquire(timeout=self._patience):
+        if not self._places.acquire(timeout=self._patience if wait else 0):
             raise Unavailable("the database is busy: every connection to it has been in use for too long")
         try:
             while found := self._pop():

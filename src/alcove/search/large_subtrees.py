@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.engine.candidates import Candidates, Made
+from alcove.engine.candidates import Candidates, Made, Take
 from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.search.corpus import FARTHEST, Corpus, Mask
@@ -110,29 +110,33 @@ class LargeSubtree:
         with self._sampling:  # who comes meanwhile waits, and has it then
             self._sampled(state, item)
         seqs = {*missing} if wanted.seqs is None else {*wanted.seqs}
-        degraded, texts = None, dict[int, Text]()
+        known: dict[int, Item] = {}
+        degraded = None
+
+        def take(texts: Iterable[Text]) -> None:
+            new = {text.seq: item(text) for text in texts if text.seq not in known}
+            known.update(new)
+            self._numbered(new.values())
+
+        def read(these: Set[int]) -> None:
+            if rest := these - known.keys():
+                take(self._candidates.texts(asked, self._embedder, [*rest], now=now))
+
         if question := wanted.question:
             how = self._asked(question, wanted.mode, wanted.most)
-            found, degraded, read = self._find(asked, how, now=now)
-            seqs, texts = seqs | found, {**read}
+            found, degraded, _ = self._find(asked, how, take, now=now)
             if degraded and wanted.mode == "semantic":  # what words find is ranked by meaning all the same
                 how = self._asked(question, "keyword", wanted.most)
-                found, _, read = self._find(asked, how, now=now)
-                seqs, texts = seqs | found, {**texts, **read}
-
-        def read_items(these: Collection[int]) -> list[Item]:
-            if not these:
-                return []
-            return [*map(item, self._candidates.texts(asked, self._embedder, [*these], now=now))]
-
-        items = [*map(item, texts.values()), *read_items(seqs - texts.keys())]
-        corpus, mask = self._with(items, {})
+                found |= self._find(asked, how, take, now=now).seqs
+            seqs |= found
+        read(seqs)
+        corpus, mask = self._with(known.values(), {})
         if question and wanted.mode != "semantic" and self._in_order:
             cheap = replace(question, tokens=None)
             best = rank(corpus, cheap, limit=CENTRES, mask=mask, mode=wanted.mode)
             around = self._candidates.around([hit.id for hit in best if isinstance(hit.id, int)], FARTHEST)
-            items += read_items({*chain.from_iterable(around.values())} - {each.sequence for each in items})
-            corpus, mask = self._with(items, _runs(around, items))
+            read({*chain.from_iterable(around.values())})
+            corpus, mask = self._with(known.values(), _runs(around, known.values()))
         return Part(corpus, mask, degraded)
 
     @property
@@ -140,8 +144,8 @@ class LargeSubtree:
         """Whether neighbours count, by the sample."""
         return self._sample.order_matters and self._sample.postings.average < LONG
 
-    def _with(self, items: Sequence[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
-        """The sample with candidates, of which some lie beside each other, and which rows those are."""
+    def _numbered(self, items: Collection[Item]) -> dict[int, array[int]]:
+        """The terms of candidates as numbers, by version; they are kept for a while."""
         sample, numbers = self._taken
         known = {each.sequence: its for each in items if (its := numbers.get(each.sequence)) is not None}
         new = [each for each in items if each.sequence not in known]
@@ -150,11 +154,16 @@ class LargeSubtree:
         if len(numbers) + len(new) > MOST_NUMBERED:
             numbers.clear()
         numbers.update(known)
+        return known
+
+    def _with(self, items: Collection[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
+        """The sample with candidates, of which some lie beside each other, and which rows those are."""
+        numbers = self._numbered(items)
         apart = [
-            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=known[each.sequence])
+            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=numbers[each.sequence])
             for each in sorted(items, key=attrgetter("sequence"))  # as the whole would be, for equals
         ]
-        corpus = sample.changed(add=apart) or Corpus.of(items)
+        corpus = self._sample.changed(add=apart) or Corpus.of(items)
         mask = np.isin(corpus.columns.sequence, [each.sequence for each in items]) & corpus.columns.live
         return corpus, mask
 
@@ -182,9 +191,9 @@ class LargeSubtree:
         """A sample, each text with its run, and how many texts there are."""
         return self._candidates.sample(self.scope, SAMPLE)
 
-    def _find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
-        """The likeliest texts of a scope."""
-        return self._candidates.find(scope, asked, now=now)
+    def _find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
+        """The likeliest texts of a scope; `take` is given those that are read as they are found."""
+        return self._candidates.find(scope, asked, take, now=now)
 
     def _asked(self, question: Question, mode: Mode, most: int) -> Asked:
         """A question as the database is asked it."""
@@ -209,7 +218,7 @@ class LargeSubtree:
         return Asked(most, vector, keys, weights, self._texts, self._embedder)
 
 
-def _runs(around: Mapping[int, Sequence[int]], items: Sequence[Item]) -> dict[int, int]:
+def _runs(around: Mapping[int, Sequence[int]], items: Iterable[Item]) -> dict[int, int]:
     """The run of each text that lies beside others: stretches around several are one where they meet."""
     places = {each.sequence: each.namespace for each in items}
     stretches = sorted((str(places[seq]), sorted([seq, *near])) for seq, near in around.items())
