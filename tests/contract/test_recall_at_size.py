@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -106,13 +106,16 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Subtree]:
 def noted_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that PostgreSQL is asked from now on."""
     asked: list[str] = []
-    run = Connection.run
 
-    def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
-        asked.append(name)
-        return run(self, name, *args, **parts)  # type: ignore[arg-type]
+    def noting(run: Callable[..., object]) -> Callable[..., object]:
+        def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
+            asked.append(name)
+            return run(self, name, *args, **parts)
 
-    monkeypatch.setattr(Connection, "run", noted)
+        return noted
+
+    for way in ("run", "run_kept"):
+        monkeypatch.setattr(Connection, way, noting(getattr(Connection, way)))
     return asked
 
 

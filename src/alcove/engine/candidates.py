@@ -140,7 +140,7 @@ class Candidates:
 
     def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
         """Those with the most telling words."""
-        db.run("look_far", (FARTHEST, "on"))
+        db.run("look_far", (FARTHEST, "on", "auto"))
         params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
         params.append(WIDER * asked.most)
         adds = []

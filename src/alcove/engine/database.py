@@ -44,6 +44,9 @@ class Connection(Protocol):
     def run(self, name: str, params: Bound = (), **parts: str) -> Found:
         """Runs a statement by its name, with `{parts}` of it filled in."""
 
+    def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
+        """The same where these parts come again and again: it is planned once."""
+
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> object:
         """Runs a statement once for each set of parameters."""
 

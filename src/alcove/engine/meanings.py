@@ -158,10 +158,13 @@ class Windows(Meanings):
                 return Nearest(set(), NOT_HERE if dimensions == ELSEWHERE else None)
             few = asked.texts < min(every // PART, MOST_COMPARED)
             for name, sorting in (("nearest", "off"), ("nearest_of_few", "on"))[few:]:
-                db.run("look_far", (min(asked.most, FARTHEST), sorting))
+                kept = name == "nearest" and not scope.filter.conditions  # planned once, for any vector
+                planned = "force_generic_plan" if kept else "auto"
+                db.run("look_far", (min(asked.most, FARTHEST), sorting, planned))
                 params: Params = [scope.low, scope.high, now, _spelled(vector)]
                 where = self._db.where(scope, params)
-                looked = db.run(name, [*params, asked.most, asked.embedder], where=where)
+                params += [asked.most, asked.embedder]
+                looked = (db.run_kept if kept else db.run)(name, params, where=where)
                 db.send()
                 meanwhile()
                 nearest = looked.fetchall()

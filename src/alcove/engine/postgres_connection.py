@@ -103,6 +103,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return self.run_text(filled(statement, parts), params, keep=False)
         return self.run_text(statement, params)
 
+    def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
+        return self.run_text(filled(STATEMENTS[name], parts), params)
+
     def run_text(self, statement: str, params: Bound = (), *, keep: bool = True) -> Found:
         """Runs a statement as it is spelled here; `keep`: it is one of few, and comes again and again."""
         text, names = numbered(statement)

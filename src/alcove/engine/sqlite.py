@@ -51,6 +51,8 @@ class Connection(apsw.Connection):
         statement = SQL[name]
         return self.execute(statement.format(**parts) if parts else statement, params)
 
+    run_kept = run
+
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> apsw.Cursor:
         return self.executemany(SQL[name], every)
 
