@@ -421,3 +421,17 @@ def test_searches_that_read_on_two_connections_never_wait_for_one_another(
     with ThreadPoolExecutor(8) as threads:
         found = [*threads.map(lambda n: keys(store, f"number{n % 40}")[0], range(80))]
     assert found == [f"k{n % 40}" for n in range(80)]
+
+
+@on_postgresql
+def test_the_one_text_with_both_words_is_found_among_hundreds_that_hold_either(place: Place) -> None:
+    store = place.open(indexing_batch=512)
+    texts = [*(f"zeppelin number{n}" for n in range(400)), *(f"harbour number{n}" for n in range(400))]
+    reader(store, "bob").batch(
+        [
+            {"op": "put", "namespace": POOL, "key": text, "value": {}, "index": {"text": text}}
+            for text in (*texts, "a zeppelin in the harbour")
+        ]
+    )
+    until(lambda: place.rows("terms") == len(texts) + 1)
+    assert keys(store, "zeppelin harbour", mode="keyword")[0] == "a zeppelin in the harbour"

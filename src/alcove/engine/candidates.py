@@ -22,7 +22,7 @@ AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""
 MOST_MISSING = 1000
 """Texts of a subtree that `terms` lacks and that are read as they are; with more of them it is not used."""
-WIDER = 4
+WIDER = 16
 """How many times as many as are wanted are weighed for each term by which they are looked for."""
 MOST_WEIGHED = 64
 """Terms that a text's rank by words is made of."""

@@ -39,9 +39,9 @@ SAMPLE = 3000
 """Texts by which words are weighed."""
 FEWEST, MOST = 40, 2000
 """Candidates that meaning, and that words, bring."""
-MOST_KEYED = 500
+MOST_KEYED = 1500
 """Texts, by the sample, that the words by which candidates are looked for are in, all together."""
-BY_WORDS = 4
+BY_WORDS = 2
 """How many times as many those are where words alone decide."""
 CENTRES = 40
 """The best candidates, whose neighbours are candidates too."""
