@@ -97,21 +97,18 @@ class Candidates:
 
         None where so many have vectors and cannot be found that this is of no use.
         """
+        if not self._db.fetch("lagging", embedder)[0][0]:
+            return []
         with self._db.snapshot() as db:
             known, _, upto = Reached.of(db)
-            upto = upto if known == embedder else 0
-            waiting, behind = db.run("lagging", (upto,)).get
-            later, queued = list[tuple[int]](), list[tuple[int]]()
-            if behind:
-                params: Params = [scope.low, scope.high, upto, embedder]
-                where = self._db.where(scope, params)
-                later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
-                if len(later) > MOST_MISSING:
-                    return None
-            if waiting:
-                params = [scope.low, scope.high]
-                where = self._db.where(scope, params)
-                queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
+            params: Params = [scope.low, scope.high, upto if known == embedder else 0, embedder]
+            where = self._db.where(scope, params)
+            later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
+            if len(later) > MOST_MISSING:
+                return None
+            params = [scope.low, scope.high]
+            where = self._db.where(scope, params)
+            queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
             return [seq for (seq,) in chain(queued, later)]
 
     def find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
