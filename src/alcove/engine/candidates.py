@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
@@ -114,27 +114,25 @@ class Candidates:
     def find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
         """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words.
 
-        `take` is given texts as they come. Words are looked for while meaning is, on a connection of their
-        own, if there is one.
+        `take` is given texts as they come: those with the words while meaning is still looked for, on a
+        connection of their own, if there is one.
         """
-        near, held = Nearest(set()), list[Found]()
-        with ExitStack() as connections:
+        near, wanted = Nearest(set()), bool(asked.keys)
 
-            def look() -> None:
-                if asked.keys and not held:
-                    db = connections.enter_context(self._db.snapshot_beside())
-                    if db:
-                        held.append(self._holding(db, scope, asked, now=now))
-                        db.send()
+        def look(connection: AbstractContextManager[Connection | None]) -> None:
+            nonlocal wanted
+            with connection as db:
+                if db and wanted:
+                    take(map(Text._make, self._holding(db, scope, asked, now=now)))
+                    wanted = False
 
-            if asked.vector is not None:
-                near = self._meanings.nearest(scope, asked, asked.vector, look, now=now)
-                take(near.texts)
-            if asked.keys and not held:
-                db = connections.enter_context(self._db.snapshot())
-                held.append(self._holding(db, scope, asked, now=now))
-            for found in held:
-                take(map(Text._make, found))
+        if asked.vector is not None:
+            near = self._meanings.nearest(
+                scope, asked, asked.vector, lambda: look(self._db.snapshot_beside()), now=now
+            )
+            take(near.texts)
+        if wanted:
+            look(self._db.snapshot())
         return near
 
     def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
