@@ -1,6 +1,6 @@
 """Searching a large pool: its first search, the next ones, how many of the best ten it finds.
 
-    python bench/at_size.py postgresql://…|FILE [TEXTS] [--straight] [--users small middle] [--ask]
+    python bench/at_size.py postgresql://…|FILE [TEXTS] [--straight] [--users small middle] [--ask] [--exact]
 
 Vectors are given: texts of some thousand subjects, near one another in as many clusters, so that no model's
 time counts. `ALCOVE_STATE` says where the key lies. The database must be empty, or was filled before and is
@@ -8,7 +8,8 @@ only asked (`--ask`).
 
 `--straight`: vectors, and what texts are found by, are loaded into PostgreSQL's tables by COPY: the same rows
 as the indexer makes, in minutes for a million instead of hours. `--users`: beside the pool, `small` has
-10,000 memories of their own, and `middle` 30,000.
+10,000 memories of their own, and `middle` 30,000. `--exact`: a pool of any size is searched in memory as
+well, to compare; a million take 7 GB and four minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ DIMENSIONS, SUBJECTS = 384, 2000
 ROUNDS = 40
 USERS = {"small": 10_000, "middle": 30_000}
 IN_MEMORY = 100_000
-"""Texts that are searched in memory as well, to compare."""
+"""Texts that are searched in memory as well, to compare, whatever is said."""
+MEMORY_MB = 30_000
+"""What that may take."""
 FEW, AT_ONCE = 100, 10_000
 """Texts that the indexer takes in before the others are loaded, and those that are loaded at once."""
 
@@ -172,7 +175,8 @@ def copied(db: psycopg.Connection, table: str, types: str, rows: Sequence[tuple[
 def ask(address: str, user: str, count: int, *, most: int = 20_000) -> dict[str, list[list[str]]]:
     """Asks questions that nobody asked before, and tells what they took; the keys each found, by mode."""
     found, questions = dict[str, list[list[str]]](), asked_of(count)
-    with opened(address, indexing_interval=0, search_memory_texts=most) as store, Backends(address) as others:
+    how = {"indexing_interval": 0, "search_memory_texts": most, "search_memory_mb": MEMORY_MB}
+    with opened(address, **how) as store, Backends(address) as others:
         reader, place = store.as_user(user), ("user", user)
         before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         reader.search(place, query=questions[0])
@@ -277,7 +281,7 @@ if __name__ == "__main__":
     parser.add_argument("address")
     parser.add_argument("texts", type=int, nargs="?", default=100_000)
     parser.add_argument("--users", nargs="*", choices=USERS, default=[])
-    for option in ("straight", "ask"):
+    for option in ("straight", "ask", "exact"):
         parser.add_argument(f"--{option}", action="store_true")
     asked = parser.parse_args()
     os.environ.setdefault("ALCOVE_STATE", tempfile.mkdtemp())
@@ -292,5 +296,5 @@ if __name__ == "__main__":
             compare(
                 "every vector", {"semantic": nearest(asked.address, user, asked_of(count)[ROUNDS:])}, found
             )
-        if 20_000 < count <= IN_MEMORY:
+        if count > 20_000 and (asked.exact or count <= IN_MEMORY):
             compare("all in memory", ask(asked.address, user, count, most=10**9), found)

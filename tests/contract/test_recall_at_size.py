@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import digests, meanings
+from alcove.engine import candidates, digests, meanings, postgres
 from alcove.engine.postgres_connection import Connection
 from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
@@ -100,6 +101,22 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Subtree]:
 
     monkeypatch.setattr(Subtree, "visible", noted)
     return found
+
+
+def noted_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements that PostgreSQL is asked from now on."""
+    asked: list[str] = []
+
+    def noting(run: Callable[..., object]) -> Callable[..., object]:
+        def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
+            asked.append(name)
+            return run(self, name, *args, **parts)
+
+        return noted
+
+    for way in ("run", "run_kept"):
+        monkeypatch.setattr(Connection, way, noting(getattr(Connection, way)))
+    return asked
 
 
 def reader(store: Alcove, user: str) -> Alcove:
@@ -332,15 +349,7 @@ def test_a_small_part_of_a_large_store_is_compared_as_a_whole_and_nothing_of_it_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meanings, "PART", 2)
-    asked: list[str] = []
-    run = Connection.run
-
-    def noted(self: Connection, name: str, *args: object, **parts: str) -> object:
-        asked.append(name)
-        return run(self, name, *args, **parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Connection, "run", noted)
-    store = filled(place)
+    asked, store = noted_statements(monkeypatch), filled(place)
     alice = store.as_user("alice")
     for n in range(2 * FEW):
         alice.put(("user", "alice"), f"a{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
@@ -361,3 +370,68 @@ def test_the_index_by_meaning_is_made_with_what_the_server_gives_if_that_is_more
             db.run("make_room", (room,))
             assert db.run("setting", ("maintenance_work_mem",)).get == given
     store.close()
+
+
+@on_postgresql
+def test_what_is_found_is_read_as_it_is_found_and_not_asked_for_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(place)
+    expected = {mode: keys(store, "number17 tea", mode=mode) for mode in ("hybrid", "keyword", "semantic")}
+    asked = noted_statements(monkeypatch)
+    for mode, found in expected.items():
+        assert keys(store, "number17 tea", mode=mode) == found
+    assert {"nearest", "holding"} <= {*asked}
+    assert "texts_of" not in asked
+
+
+@on_postgresql
+def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_whatever_happens(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MOST_READERS", 4)
+    store, look, looked = filled(place), candidates.Candidates._holding, list[int]()
+    by_meaning = (
+        "pg_stat_activity WHERE datname = current_database() AND query LIKE '%<=>%' AND state = 'active'"
+        " AND pid != pg_backend_pid()"
+    )
+
+    def noted(self: candidates.Candidates, *args: object, **how: object) -> object:
+        until(lambda: place.rows(by_meaning))
+        looked.append(1)
+        if len(looked) <= 4:
+            raise EmbedderUnavailable("one of the two failed")
+        return look(self, *args, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(candidates.Candidates, "_holding", noted)
+    for _ in range(4):
+        with pytest.raises(EmbedderUnavailable):
+            keys(store, "number17")
+    assert keys(store, "number17")[0] == "k17"
+    assert len(looked) == 5
+
+
+@on_postgresql
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_searches_that_read_on_two_connections_never_wait_for_one_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(postgres, "MOST_READERS", most)
+    store = filled(place)
+    with ThreadPoolExecutor(8) as threads:
+        found = [*threads.map(lambda n: keys(store, f"number{n % 40}")[0], range(80))]
+    assert found == [f"k{n % 40}" for n in range(80)]
+
+
+@on_postgresql
+def test_the_one_text_with_both_words_is_found_among_hundreds_that_hold_either(place: Place) -> None:
+    store = place.open(indexing_batch=512)
+    texts = [*(f"zeppelin number{n}" for n in range(400)), *(f"harbour number{n}" for n in range(400))]
+    reader(store, "bob").batch(
+        [
+            {"op": "put", "namespace": POOL, "key": text, "value": {}, "index": {"text": text}}
+            for text in (*texts, "a zeppelin in the harbour")
+        ]
+    )
+    until(lambda: place.rows("terms") == len(texts) + 1)
+    assert keys(store, "zeppelin harbour", mode="keyword")[0] == "a zeppelin in the harbour"

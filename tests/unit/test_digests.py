@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from alcove.engine.candidates import Asked
 from alcove.engine.digests import Digest, _rounded
+from alcove.engine.meanings import Asked
 from alcove.search.digested_subtrees import Held
 from alcove.search.embedders import Matrix, unit
 

@@ -7,14 +7,14 @@ which vectors came, so that it can always be made again; what it lacks yet is to
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
 
-from alcove.engine.database import Connection, Database, Findings
-from alcove.engine.meanings import FARTHEST, Meanings, Nearest, Reached, Vector
+from alcove.engine.database import Connection, Database, Findings, Found
+from alcove.engine.meanings import FARTHEST, Asked, Meanings, Nearest, Reached, Vector
 from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
 
@@ -22,7 +22,7 @@ AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""
 MOST_MISSING = 1000
 """Texts of a subtree that `terms` lacks and that are read as they are; with more of them it is not used."""
-WIDER = 4
+WIDER = 16
 """How many times as many as are wanted are weighed for each term by which they are looked for."""
 MOST_WEIGHED = 64
 """Terms that a text's rank by words is made of."""
@@ -31,20 +31,7 @@ Made = tuple[Sequence[int], Sequence[Vector]]
 """A text's terms as numbers, and its windows' vectors."""
 Make = Callable[[str, bytes], Made]
 """From an index text and its kept vectors."""
-
-
-class Asked(NamedTuple):
-    """A question as a database is asked it."""
-
-    most: int
-    """How many candidates each way may bring."""
-    vector: Vector | None
-    keys: Sequence[int]
-    """Terms by which texts are looked for: rare ones."""
-    weights: Mapping[int, float]
-    """What each term adds to a text's rank by words."""
-    texts: int = 0
-    """About how many texts are looked through."""
+Take = Callable[[Iterable[Text]], None]
 
 
 class Candidates:
@@ -110,41 +97,55 @@ class Candidates:
 
         None where so many have vectors and cannot be found that this is of no use.
         """
+        if not self._db.fetch("lagging", embedder)[0][0]:
+            return []
         with self._db.snapshot() as db:
             known, _, upto = Reached.of(db)
-            upto = upto if known == embedder else 0
-            waiting, behind = db.run("lagging", (upto,)).get
-            later, queued = list[tuple[int]](), list[tuple[int]]()
-            if behind:
-                params: Params = [scope.low, scope.high, upto, embedder]
-                where = self._db.where(scope, params)
-                later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
-                if len(later) > MOST_MISSING:
-                    return None
-            if waiting:
-                params = [scope.low, scope.high]
-                where = self._db.where(scope, params)
-                queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
+            params: Params = [scope.low, scope.high, upto if known == embedder else 0, embedder]
+            where = self._db.where(scope, params)
+            later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
+            if len(later) > MOST_MISSING:
+                return None
+            params = [scope.low, scope.high]
+            where = self._db.where(scope, params)
+            queued = db.run("queued", [*params, MOST_MISSING], where=where).fetchall()
             return [seq for (seq,) in chain(queued, later)]
 
-    def find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
-        """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words."""
-        near = Nearest(set())
+    def find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
+        """The likeliest texts of a scope: the nearest in meaning, and those with the most telling words.
+
+        `take` is given texts as they come: those with the words while meaning is still looked for, on a
+        connection of their own, if there is one.
+        """
+        near, wanted = Nearest(set()), bool(asked.keys)
+
+        def look(connection: AbstractContextManager[Connection | None]) -> None:
+            nonlocal wanted
+            with connection as db:
+                if db and wanted:
+                    take(map(Text._make, self._holding(db, scope, asked, now=now)))
+                    wanted = False
+
         if asked.vector is not None:
-            near = self._meanings.nearest(scope, asked.vector, asked.most, texts=asked.texts, now=now)
-        if asked.keys:
-            with self._db.snapshot() as db:
-                db.run("look_far", (FARTHEST, "on"))
-                params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
-                params.append(WIDER * asked.most)
-                adds = []
-                for term, weight in nlargest(MOST_WEIGHED, asked.weights.items(), key=itemgetter(1)):
-                    params += [term, weight]
-                    adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
-                where = self._db.where(scope, params)
-                held = db.run("holding", [*params, asked.most], weight=" + ".join(adds), where=where)
-                near.seqs.update(seq for (seq,) in held)
+            near = self._meanings.nearest(
+                scope, asked, asked.vector, lambda: look(self._db.snapshot_beside()), now=now
+            )
+            take(near.texts)
+        if wanted:
+            look(self._db.snapshot())
         return near
+
+    def _holding(self, db: Connection, scope: Scope, asked: Asked, *, now: int) -> Found:
+        """Those with the most telling words."""
+        db.run("look_far", (FARTHEST, "on", "auto"))
+        params: Params = [scope.low, scope.high, now, json.dumps([*asked.keys])]
+        params.append(WIDER * asked.most)
+        adds = []
+        for term, weight in nlargest(MOST_WEIGHED, asked.weights.items(), key=itemgetter(1)):
+            params += [term, weight]
+            adds.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
+        where = self._db.where(scope, params)
+        return db.run("holding", [*params, asked.most, asked.embedder], weight=" + ".join(adds), where=where)
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
         """Those of some texts that a scope shows now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,11 +44,17 @@ class Connection(Protocol):
     def run(self, name: str, params: Bound = (), **parts: str) -> Found:
         """Runs a statement by its name, with `{parts}` of it filled in."""
 
+    def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
+        """The same where these parts come again and again: it is planned once."""
+
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> object:
         """Runs a statement once for each set of parameters."""
 
     def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         """Adds rows to a table as they are, many at once."""
+
+    def send(self) -> None:
+        """Has the statements of a snapshot under way that no answer was asked for yet."""
 
     def changed(self, name: str, *params: Value) -> int:
         """Runs a statement; how many rows it changed."""
@@ -104,6 +110,11 @@ class Database(ABC):
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[Connection]:
         """The same, but all statements see one moment; they may be sent together."""
+
+    @contextmanager
+    def snapshot_beside(self) -> Iterator[Connection | None]:
+        """One for who has a connection already; None where no other is free at once."""
+        yield None
 
     @abstractmethod
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:

@@ -22,6 +22,8 @@ from alcove.store.filters import Filter, Params
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
 
+FEW = 16
+"""Versions that are read at once, and not one at a time: most searches ask for no more."""
 PAGE_BYTES = 1024 * 1024
 """Text that is read at once, unless a single one has more."""
 
@@ -242,7 +244,10 @@ class SearchIndex:
         moment = (FOR_EVER, now) if at is None else (at, at)
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]
         where = self._db.where(scope, params)
-        return map(Row._make, self._db.stream("found", params, where=where))
+        if len(seqs) > FEW or scope.filter.conditions:
+            return map(Row._make, self._db.stream("found", params, where=where))
+        with self._db.read() as db:
+            return map(Row._make, db.run_kept("found", params, where=where).fetchall())
 
     def _came(
         self, db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"

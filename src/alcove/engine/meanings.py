@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.rows import Scope
+from alcove.engine.rows import Scope, Text
 from alcove.store.filters import Params
 
 log = logging.getLogger("alcove")
 Vector = Sequence[float]
+Call = Callable[[], None]
 
 WORTH_ORDERING = 10_000
 """Windows above which an index by meaning pays."""
@@ -34,11 +35,29 @@ ROOM = "256MB"
 """For making the index by meaning, if the server gives no more: with less it takes many times as long."""
 
 
+class Asked(NamedTuple):
+    """A question as a database is asked it."""
+
+    most: int
+    """How many candidates each way may bring."""
+    vector: Vector | None
+    keys: Sequence[int]
+    """Terms by which texts are looked for: rare ones."""
+    weights: Mapping[int, float]
+    """What each term adds to a text's rank by words."""
+    texts: int = 0
+    """About how many texts are looked through."""
+    embedder: str = ""
+    """Whose vectors are read with the texts."""
+
+
 class Nearest(NamedTuple):
     """The texts nearest to a question in meaning; `degraded` says why they may not be all of them."""
 
     seqs: set[int]
     degraded: str | None = None
+    texts: Sequence[Text] = ()
+    """Those of them that were read as they were found."""
 
 
 class Meanings(ABC):
@@ -60,8 +79,11 @@ class Meanings(ABC):
         """
 
     @abstractmethod
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
-        """At least so many of a scope's texts, unless there are fewer; it has about so many `texts`."""
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
+        """At least so many of a scope's texts as are asked for, unless there are fewer.
+
+        `meanwhile` may be called while they are looked for.
+        """
 
     @abstractmethod
     def tidy(self) -> None:
@@ -127,22 +149,28 @@ class Windows(Meanings):
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
-        found: set[int] = set()
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
+        found: dict[int, Text] = {}
         with self._db.snapshot() as db:
             _, dimensions, every = Reached.of(db)
             if dimensions != len(vector):
-                return Nearest(found, NOT_HERE if dimensions == ELSEWHERE else None)
-            few = texts < min(every // PART, MOST_COMPARED)
+                return Nearest(set(), NOT_HERE if dimensions == ELSEWHERE else None)
+            few = asked.texts < min(every // PART, MOST_COMPARED)
             for name, sorting in (("nearest", "off"), ("nearest_of_few", "on"))[few:]:
-                db.run("look_far", (min(most, FARTHEST), sorting))
+                kept = name == "nearest" and not scope.filter.conditions  # planned once, for any vector
+                planned = "force_generic_plan" if kept else "auto"
+                db.run("look_far", (min(asked.most, FARTHEST), sorting, planned))
                 params: Params = [scope.low, scope.high, now, _spelled(vector)]
                 where = self._db.where(scope, params)
-                nearest = db.run(name, [*params, most], where=where).fetchall()
-                found.update(seq for seq, _ in nearest)
-                if len(nearest) == most:
+                params += [asked.most, asked.embedder]
+                looked = (db.run_kept if kept else db.run)(name, params, where=where)
+                db.send()
+                meanwhile()
+                nearest = looked.fetchall()
+                found |= {row[0]: Text(*row[:-1]) for row in nearest}
+                if sum(windows for *_, windows in nearest) == asked.most:
                     break
-        return Nearest(found)
+        return Nearest({*found}, None, [*found.values()])
 
     def tidy(self) -> None:
         """Makes the index by meaning, once there is so much that it pays; others go on meanwhile."""

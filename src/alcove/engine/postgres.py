@@ -165,15 +165,21 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        with self.read() as db:
-            try:
-                with db.together():
-                    db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    yield db
-                    db.run_text("ROLLBACK")
-            except BaseException:
-                _broken_off(db)
-                raise
+        with self.read() as db, _at_one_moment(db):
+            yield db
+
+    @contextmanager
+    def snapshot_beside(self) -> Iterator[Connection | None]:
+        try:
+            db = self._readers.take(wait=False)  # whoever has one and waits for another may wait for ever
+        except (Unavailable, psycopg.Error):  # all are in use, or the server takes no more of them
+            yield None
+            return
+        try:
+            with self._explained(), _at_one_moment(db):
+                yield db
+        finally:
+            self._readers.give(db)
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
         try:  # without the contexts of `read`: this is most of a get
@@ -304,6 +310,19 @@ class AdvisoryLocks(Locks):
 
 _TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
 _TELL = f"NOTIFY {CHANNEL}"
+
+
+@contextmanager
+def _at_one_moment(db: Connection) -> Iterator[None]:
+    """Lets statements see one moment, and sends them together."""
+    try:
+        with db.together():
+            db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
+            db.run_text("ROLLBACK")
+    except BaseException:
+        _broken_off(db)
+        raise
 
 
 def _broken_off(db: Connection) -> None:

@@ -116,6 +116,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return self.run_text(filled(statement, parts), params, keep=False)
         return self.run_text(statement, params)
 
+    def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
+        return self.run_text(filled(STATEMENTS[name], parts), params)
+
     def run_text(self, statement: str, params: Bound = (), *, keep: bool = True) -> Found:
         """Runs a statement as it is spelled here; `keep`: it is one of few, and comes again and again."""
         text, names = numbered(statement)
@@ -202,11 +205,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             self._take(result)
         self._raise()
 
-    def answer(self, found: Found) -> PGresult:
-        """Waits for the answer to a statement that was sent together with others."""
+    def send(self) -> None:
+        """Sends what is held back; nothing is waited for."""
         if self._held_back:
             self.pgconn.send_flush_request()
             self._flush()
+
+    def answer(self, found: Found) -> PGresult:
+        """Waits for the answer to a statement that was sent together with others."""
+        self.send()
         while found.result is None:
             if not self._sent:
                 raise psycopg.InterfaceError("a statement was broken off")

@@ -35,10 +35,10 @@ class Pool(Generic[C]):
         self._mutex = threading.Lock()
         self._closed = False
 
-    def take(self) -> C:
+    def take(self, *, wait: bool = True) -> C:
         """One that is alive, as far as can be told without asking the server."""
         try:
-            self._places.get(timeout=self._patience)
+            self._places.get(timeout=self._patience if wait else 0)
         except Empty:
             busy = "the database is busy: every connection to it has been in use for too long"
             raise Unavailable(busy) from None

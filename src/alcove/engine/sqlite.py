@@ -51,12 +51,17 @@ class Connection(apsw.Connection):
         statement = SQL[name]
         return self.execute(statement.format(**parts) if parts else statement, params)
 
+    run_kept = run
+
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> apsw.Cursor:
         return self.executemany(SQL[name], every)
 
     def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         places = ", ".join("?" * (fields.count(",") + 1))
         self.executemany(SQL["load_rows"].format(table=table, fields=fields, places=places), rows)
+
+    def send(self) -> None:
+        """Nothing is held back here."""
 
     def changed(self, name: str, *params: Value) -> int:
         self.execute(SQL[name], params)

@@ -21,7 +21,7 @@ from alcove.core.namespace import Namespace
 from alcove.engine.candidates import MOST_MISSING
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.meanings import ELSEWHERE, Meanings, Nearest, Vector
+from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector
 from alcove.engine.qdrant import NoAnswer, Qdrant, Vectors
 from alcove.engine.rows import FOR_EVER, Scope
 from alcove.store.filters import Params
@@ -118,7 +118,7 @@ class VectorStore(Meanings):
 
     # Finding
 
-    def nearest(self, scope: Scope, vector: Vector, most: int, *, texts: int, now: int) -> Nearest:
+    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
         """Those and what it lacks yet, as far as that is not too much; it is waited for a second at most."""
         with self._db.snapshot() as db:
             state = State.of(db)
@@ -132,7 +132,7 @@ class VectorStore(Meanings):
         if self.trouble:
             return Nearest(later, self.trouble)
         try:
-            found = self._found(state.collection, scope, vector, most, now)
+            found = self._found(state.collection, scope, vector, asked.most, now)
         except NoAnswer as error:
             self._fails(error)
             return Nearest(later, AWAY)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.engine.candidates import Asked, Candidates
+from alcove.engine.candidates import Candidates, Take
 from alcove.engine.digests import BITS, Digest, Digests
-from alcove.engine.meanings import Nearest
+from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import Scope
 from alcove.search.embedders import Matrix
 from alcove.search.large_subtrees import SAMPLE, LargeSubtree
@@ -183,7 +183,7 @@ class DigestedSubtree(LargeSubtree):
         some = runs % max(len(digests) // SAMPLE, 1) == 0
         return dict(zip(held.seqs[some].tolist(), runs[some].tolist(), strict=True)), len(digests)
 
-    def _find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
+    def _find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
         held, most = self._held, asked.most
         reached, digests = self._candidates.digests(self.scope, held.upto)
         if reached.upto != held.upto:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.engine.candidates import Asked, Candidates, Made
-from alcove.engine.meanings import Nearest
+from alcove.engine.candidates import Candidates, Made, Take
+from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.search.corpus import FARTHEST, Corpus, Mask
 from alcove.search.indexer import windows
@@ -39,9 +39,9 @@ SAMPLE = 3000
 """Texts by which words are weighed."""
 FEWEST, MOST = 40, 2000
 """Candidates that meaning, and that words, bring."""
-MOST_KEYED = 500
+MOST_KEYED = 1500
 """Texts, by the sample, that the words by which candidates are looked for are in, all together."""
-BY_WORDS = 4
+BY_WORDS = 2
 """How many times as many those are where words alone decide."""
 CENTRES = 40
 """The best candidates, whose neighbours are candidates too."""
@@ -110,26 +110,33 @@ class LargeSubtree:
         with self._sampling:  # who comes meanwhile waits, and has it then
             self._sampled(state, item)
         seqs = {*missing} if wanted.seqs is None else {*wanted.seqs}
+        known: dict[int, Item] = {}
         degraded = None
+
+        def take(texts: Iterable[Text]) -> None:
+            new = {text.seq: item(text) for text in texts if text.seq not in known}
+            known.update(new)
+            self._numbered(new.values())
+
+        def read(these: Set[int]) -> None:
+            if rest := these - known.keys():
+                take(self._candidates.texts(asked, self._embedder, [*rest], now=now))
+
         if question := wanted.question:
             how = self._asked(question, wanted.mode, wanted.most)
-            found, degraded = self._find(asked, how, now=now)
+            found, degraded, _ = self._find(asked, how, take, now=now)
             if degraded and wanted.mode == "semantic":  # what words find is ranked by meaning all the same
                 how = self._asked(question, "keyword", wanted.most)
-                found |= self._find(asked, how, now=now).seqs
+                found |= self._find(asked, how, take, now=now).seqs
             seqs |= found
-
-        def read(these: Iterable[int]) -> list[Item]:
-            return [*map(item, self._candidates.texts(asked, self._embedder, [*these], now=now))]
-
-        items = read(seqs)
-        corpus, mask = self._with(items, {})
+        read(seqs)
+        corpus, mask = self._with(known.values(), {})
         if question and wanted.mode != "semantic" and self._in_order:
             cheap = replace(question, tokens=None)
             best = rank(corpus, cheap, limit=CENTRES, mask=mask, mode=wanted.mode)
             around = self._candidates.around([hit.id for hit in best if isinstance(hit.id, int)], FARTHEST)
-            items += read({*chain.from_iterable(around.values())} - {each.sequence for each in items})
-            corpus, mask = self._with(items, _runs(around, items))
+            read({*chain.from_iterable(around.values())})
+            corpus, mask = self._with(known.values(), _runs(around, known.values()))
         return Part(corpus, mask, degraded)
 
     @property
@@ -137,8 +144,8 @@ class LargeSubtree:
         """Whether neighbours count, by the sample."""
         return self._sample.order_matters and self._sample.postings.average < LONG
 
-    def _with(self, items: Sequence[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
-        """The sample with candidates, of which some lie beside each other, and which rows those are."""
+    def _numbered(self, items: Collection[Item]) -> dict[int, array[int]]:
+        """The terms of candidates as numbers, by version; they are kept for a while."""
         sample, numbers = self._taken
         known = {each.sequence: its for each in items if (its := numbers.get(each.sequence)) is not None}
         new = [each for each in items if each.sequence not in known]
@@ -147,11 +154,16 @@ class LargeSubtree:
         if len(numbers) + len(new) > MOST_NUMBERED:
             numbers.clear()
         numbers.update(known)
+        return known
+
+    def _with(self, items: Collection[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
+        """The sample with candidates, of which some lie beside each other, and which rows those are."""
+        numbers = self._numbered(items)
         apart = [
-            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=known[each.sequence])
+            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=numbers[each.sequence])
             for each in sorted(items, key=attrgetter("sequence"))  # as the whole would be, for equals
         ]
-        corpus = sample.changed(add=apart) or Corpus.of(items)
+        corpus = self._sample.changed(add=apart) or Corpus.of(items)
         mask = np.isin(corpus.columns.sequence, [each.sequence for each in items]) & corpus.columns.live
         return corpus, mask
 
@@ -179,16 +191,16 @@ class LargeSubtree:
         """A sample, each text with its run, and how many texts there are."""
         return self._candidates.sample(self.scope, SAMPLE)
 
-    def _find(self, scope: Scope, asked: Asked, *, now: int) -> Nearest:
-        """The likeliest texts of a scope."""
-        return self._candidates.find(scope, asked, now=now)
+    def _find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
+        """The likeliest texts of a scope; `take` is given those that are read as they are found."""
+        return self._candidates.find(scope, asked, take, now=now)
 
     def _asked(self, question: Question, mode: Mode, most: int) -> Asked:
         """A question as the database is asked it."""
         vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
         most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide
         if mode == "semantic":
-            return Asked(most, vector, (), {}, self._texts)
+            return Asked(most, vector, (), {}, self._texts, self._embedder)
         postings, weights, counts = self._sample.postings, dict[int, float](), dict[int, int]()
         share = max(self._texts, 1) / max(len(self._sample), 1)
         for term, like in _terms(question):
@@ -203,10 +215,10 @@ class LargeSubtree:
                 break
             keys.append(number)
             room -= counts[number] * share
-        return Asked(most, vector, keys, weights, self._texts)
+        return Asked(most, vector, keys, weights, self._texts, self._embedder)
 
 
-def _runs(around: Mapping[int, Sequence[int]], items: Sequence[Item]) -> dict[int, int]:
+def _runs(around: Mapping[int, Sequence[int]], items: Iterable[Item]) -> dict[int, int]:
     """The run of each text that lies beside others: stretches around several are one where they meet."""
     places = {each.sequence: each.namespace for each in items}
     stretches = sorted((str(places[seq]), sorted([seq, *near])) for seq, near in around.items())

@@ -159,10 +159,12 @@ class Postings:
         """With documents at the rows after the last; `live` tells which of all rows are not removed."""
         more = Postings.of(added)
         large, *small = self._blocks
-        parts = [block.postings() for block in small]
-        terms, rows, counts = more._blocks[0].postings()
-        parts.append((terms, rows + np.int32(len(self.lengths)), counts))
-        blocks = [large, _Block.of(*map(np.concatenate, zip(*parts, strict=True)))]
+        (block,) = more._blocks
+        block = block._replace(rows=block.rows + np.int32(len(self.lengths)))
+        if small:
+            parts = [each.postings() for each in (*small, block)]
+            block = _Block.of(*map(np.concatenate, zip(*parts, strict=True)))
+        blocks = [large, block]
         lengths = np.append(self.lengths, more.lengths)
         lengths[~live] = 0
         return Postings(blocks, lengths, None if live.all() else live, self.sampled)

@@ -220,12 +220,9 @@ class Question:
 
     def forms(self, languages: Iterable[str]) -> dict[str, list[str]]:
         """By term, what its word is counted as in English and in texts of other languages, itself first."""
-        found = {}
-        for own in self.words:
-            word = self.spelled.get(own, own)
-            others = {term(word, name) for name in (ENGLISH, *languages)}
-            found[own] = [own, *(others - {own})]
-        return found
+        spelled = [self.spelled.get(own, own) for own in self.words]
+        every = zip(*(stems(spelled, name) for name in (ENGLISH, *languages)), strict=True)
+        return {own: [own, *({*its} - {own})] for own, its in zip(self.words, every, strict=True)}
 
 
 class Lexicon:

@@ -279,8 +279,8 @@ def test_a_long_queue_of_one_writer_is_not_looked_through_for_another(tmp_path: 
     with opened(tmp_path, address) as memory, psycopg.connect(address, autocommit=True) as other:
         memory.as_user("busy").put(("user", "busy"), "k", {}, index={"text": "tea"})
         other.execute(
-            "INSERT INTO to_index (seq, due, writer, size, turn) SELECT 1000000 + n, 0, 'busy', 3, 3 * n"
-            " FROM generate_series(1, 20000) n"
+            "INSERT INTO to_index (ns, seq, due, writer, size, turn)"
+            " SELECT '', 1000000 + n, 0, 'busy', 3, 3 * n FROM generate_series(1, 20000) n"
         )
         other.execute("ANALYZE to_index")
 

@@ -77,22 +77,31 @@ WHERE t.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(
 SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE),
        set_config('hnsw.ef_search', CAST(CAST(greatest(?, least(400, reltuples / 2500)) AS BIGINT) AS TEXT), TRUE),
        set_config('enable_sort', CAST(? AS TEXT), TRUE), set_config('enable_hashjoin', 'off', TRUE),
-       set_config('enable_mergejoin', 'off', TRUE), set_config('jit', 'off', TRUE)
+       set_config('enable_mergejoin', 'off', TRUE), set_config('jit', 'off', TRUE),
+       set_config('plan_cache_mode', CAST(? AS TEXT), TRUE)
 FROM pg_class WHERE oid = CAST('terms' AS REGCLASS)
 
 -- name: nearest
-SELECT w.seq, w.embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows w JOIN versions v ON v.seq = w.seq
-WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
-ORDER BY distance LIMIT ?
+-- The texts of the nearest windows, each once and with how many of those are its own.
+WITH asked AS MATERIALIZED (SELECT CAST(CAST(?4 AS TEXT) AS HALFVEC) AS vector)
+SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
+    SELECT seq, count(*) AS windows FROM (
+        SELECT w.seq FROM windows w JOIN versions v ON v.seq = w.seq
+        WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+        ORDER BY w.embedding <=> (SELECT vector FROM asked) LIMIT ?) n GROUP BY seq) t
+JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
 -- name: nearest_of_few
 -- The same without the index by meaning, for what is too small a part of it; only as many are looked at in full as are
 -- wanted.
 WITH inside AS MATERIALIZED (
     SELECT seq, embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows WHERE ns >= ?1 AND ns < ?2)
-SELECT t.seq, t.distance FROM (SELECT seq, distance FROM inside ORDER BY distance OFFSET 0) t JOIN versions v ON v.seq = t.seq
-WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
-ORDER BY t.distance LIMIT ?
+SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
+    SELECT seq, count(*) AS windows FROM (
+        SELECT t.seq FROM (SELECT seq, distance FROM inside ORDER BY distance OFFSET 0) t JOIN versions v ON v.seq = t.seq
+        WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+        ORDER BY t.distance LIMIT ?) n GROUP BY seq) t
+JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
 -- name: holding
 -- Texts that hold one of some terms, so many for each, those first whose terms weigh most together. Only as many are
@@ -101,6 +110,8 @@ WITH held AS MATERIALIZED (
     SELECT DISTINCT seq, {weight} AS weight FROM json_array_elements_text(CAST(?4 AS JSON)) asked (term)
     CROSS JOIN LATERAL (SELECT seq, terms FROM terms
         WHERE terms @> ARRAY[CAST(term AS BIGINT)] AND ns >= ?1 AND ns < ?2 LIMIT ?5) t)
-SELECT v.seq FROM (SELECT seq, weight FROM held ORDER BY weight DESC, seq DESC OFFSET 0) t JOIN versions v ON v.seq = t.seq
-WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
-ORDER BY t.weight DESC, t.seq DESC LIMIT ?
+SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM (
+    SELECT v.seq FROM (SELECT seq, weight FROM held ORDER BY weight DESC, seq DESC OFFSET 0) t JOIN versions v ON v.seq = t.seq
+    WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+    ORDER BY t.weight DESC, t.seq DESC LIMIT ?) t
+JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?

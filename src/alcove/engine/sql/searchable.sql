@@ -17,8 +17,9 @@ ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder, dimensions = ex
 SELECT count(*) FROM (SELECT 1 FROM terms WHERE ns >= ? AND ns < ? LIMIT ?) few
 
 -- name: lagging
--- Whether any text at all waits for vectors, and whether any vectors came after a position.
-SELECT EXISTS (SELECT 1 FROM to_index), EXISTS (SELECT 1 FROM vectors WHERE id > ?)
+-- Whether any text at all waits for vectors, or any vectors came after those of an embedder that can be searched.
+SELECT EXISTS (SELECT 1 FROM to_index)
+    OR EXISTS (SELECT 1 FROM vectors WHERE id > coalesce((SELECT upto FROM searchable WHERE embedder = ?), 0))
 
 -- name: unsearchable
 -- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
