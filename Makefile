@@ -11,9 +11,9 @@ READY  := $(VENV)/.ready
 serve: $(SERVER)          ## the service on the embedded default: http://127.0.0.1:8080, docs at /docs
 	$(BIN)/alcove serve
 
-# Files are spread over two processes, which a machine with two cores has work for: those with the longest tests
+# Files are spread over three processes, since half of the tests wait: two cores have work for them. Those with the longest tests
 # first, and in the end those of `unit`, so that neither has to wait for the other.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) browser    ## every test, fault and property tests in their short form
 	$(PYTEST)
