@@ -16,6 +16,7 @@ from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
 from alcove.engine.postgres import WRITING
 from alcove.engine.postgres_connection import Connection
+from alcove.engine.postgres_pool import Pool
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
@@ -136,6 +137,20 @@ def test_a_connection_that_died_while_nobody_used_it_fails_no_call(
         server.start()
         assert one.get(HOME, "kept").json()["value"] == {"n": 1}
         assert one.put(HOME, "kept", {"n": 2}).status_code == 200
+
+
+def test_who_finds_every_connection_in_use_for_too_long_is_told_so_and_the_next_one_gets_it(
+    address: str,
+) -> None:
+    pool = Pool(lambda: Connection.to(address), most=1, patience=0.01)
+    taken = pool.take()
+    with pytest.raises(Unavailable, match="every connection to it has been in use"):
+        pool.take()
+    pool.give(taken)
+    assert pool.take() is taken
+    pool.close()
+    pool.give(taken)
+    assert taken.closed
 
 
 def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
