@@ -18,6 +18,7 @@ from alcove.api.wire import decoder
 from alcove.core import errors
 from alcove.core.errors import AlcoveError, InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
+from alcove.core.ready import make_ready
 from alcove.store import validation
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class Server:
         """`retries`: how often a request that failed on its way is sent again, where that is safe."""
         with errors.needed_by("a store at a URL", extra="client"):
             import httpx  # noqa: PLC0415
+        make_ready()
         self.url = url.rstrip("/")
         self.httpx = httpx
         """An extra, which is loaded for who needs it."""
