@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import psycopg
 
 from alcove.engine.postgres import PostgresDatabase
 from tests.support.patience import PATIENCE
+from tests.support.processes import standing_still
 
 _numbers = count(1)
 _ROOT = Path(__file__).parents[2]
@@ -52,14 +52,8 @@ class Server:
         """It takes connections and answers nothing, as with a disk that stalls."""
         first = (self._server.pgdata / "postmaster.pid").read_text().split()[0]
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        stopped = [*map(int, (first, *children))]
-        for each in stopped:
-            os.kill(each, signal.SIGSTOP)
-        try:
+        with standing_still([*map(int, (first, *children))]):
             yield
-        finally:
-            for each in stopped:
-                os.kill(each, signal.SIGCONT)
 
     def new_database(self) -> str:
         """The address of an empty database."""

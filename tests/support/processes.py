@@ -99,6 +99,18 @@ class Process:
         self._input.close()
 
 
+@contextmanager
+def standing_still(pids: list[int]) -> Iterator[None]:
+    """Stops processes for the length of a `with`; it should be short, or their parent replaces them."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def stop_server() -> None:
     """Ends the process that the others are forked from, once the last of them has ended.
 

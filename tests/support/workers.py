@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx
 
 from tests.support.patience import PATIENCE, until
+from tests.support.processes import standing_still
 from tests.support.service import Service
 
 
@@ -30,15 +29,3 @@ def connected(service: Service) -> httpx.Client:
     """A client that keeps to one connection, however long it is idle."""
     limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
     return httpx.Client(base_url=service.url, timeout=PATIENCE, trust_env=False, limits=limits)
-
-
-@contextmanager
-def standing_still(pids: list[int]) -> Iterator[None]:
-    """Stops processes for the length of a `with`; it should be short, or their parent replaces them."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
