@@ -96,9 +96,14 @@ RULES: list[Rule] = [
     *_rules("touch", "key", "", "a" * 1025, rest="operations[0].key"),
     *_rules("history", "key", "", "a" * 1025),
     *(
-        Rule("search", {"min_score": wrong, "query": "tea"}, "min_score", "min_score")
+        Rule("search", {name: wrong, "query": "tea"}, name, name)
+        for name in ("min_relevance", "min_score")
         for wrong in (-0.1, 1.1, True, "0.5", [0.5])
     ),
+    Rule(
+        "search", {"min_score": 0.2, "min_relevance": 0.1, "query": "tea"}, "min_score", "min_score"
+    ),
+    *_rules("search", "min_relevance", 0.5),
     *_rules("search", "min_score", 0.5),
     Rule("search", {"unindexed": True, "query": "tea"}, "unindexed", "unindexed"),
     *_rules("search", "namespace_prefix", ["user", ""], field="namespace_prefix[1]"),

@@ -159,7 +159,13 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
 @command(takes="filter, as_of, limit, offset")
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
               help="How a query ranks.")  # fmt: skip
-@click.option("--min-score", type=click.FloatRange(0, 1), help="Only what is so relevant at least, 0 to 1.")
+@click.option(
+    "--min-relevance",
+    type=click.FloatRange(0, 1),
+    metavar="0…1",
+    help="Leave out what is less relevant to the query.",
+)
+@click.option("--min-score", type=click.FloatRange(0, 1), hidden=True, help="Older name of --min-relevance.")
 @click.option("--explain", is_flag=True, help="Show each signal's place and share.")
 @_UNINDEXED
 def search(

@@ -56,6 +56,7 @@ class Finding(Timeline):
         *,
         query: Query | None = None,
         mode: Mode = "hybrid",
+        min_relevance: Share | None = None,
         min_score: Share | None = None,
         filter: Mapping[str, object] | None = None,
         limit: Annotated[int, Meta(ge=1, le=100)] = 10,
@@ -73,7 +74,8 @@ class Finding(Timeline):
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
         `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
-        `min_score`: leaves out what has less `relevance`, that is, is less likely to answer the query.
+        `min_relevance`: leaves out what has less `relevance`, that is, is less likely to answer the query.
+        `min_score`: the older name of `min_relevance`.
         `filter`: conditions on fields, such as `{"n": {"gte": 2}}`.
         `limit`, `offset`: how many, after how many.
         `as_of`: a past moment, of which to tell what was there.
@@ -95,9 +97,10 @@ class Finding(Timeline):
             validation.query(query)
         if after_cursor is not None and (query is not None or offset):
             raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
-        least = 0.0 if min_score is None else validation.share(min_score, "min_score")
+        least = validation.min_relevance(min_relevance, min_score)
         if least and query is None:
-            raise InvalidRequest("min_score", "a query beside it, by which relevance is told")
+            name = "min_relevance" if min_relevance else "min_score"
+            raise InvalidRequest(name, "a query beside it, by which relevance is told")
         if unindexed and query is not None:
             raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
         after = None if after_cursor is None else cursor.decode_place(after_cursor)

@@ -213,6 +213,15 @@ def share(number: object, field: str) -> float:
     return float(number)
 
 
+def min_relevance(value: object, older: object) -> float:
+    """The relevance below which a search leaves memories out; `older` is the same as `min_score`."""
+    given = {"min_relevance": value, "min_score": older}
+    numbers = [share(number, name) for name, number in given.items() if number is not None]
+    if len({*numbers}) > 1:
+        raise InvalidRequest("min_score", "to be left out: it is the older name of min_relevance")
+    return numbers[0] if numbers else 0.0
+
+
 def whole(number: object, field: str, least: int, most: int) -> int:
     """A whole number between two bounds."""
     if not isinstance(number, int) or isinstance(number, bool):

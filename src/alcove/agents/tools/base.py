@@ -47,12 +47,12 @@ READ = 20_000
 """Characters shown of a content that is read by its key."""
 UNTOLD = "untold"
 """In the schema of an argument that calls take and models are not told of."""
-FLOOR = 0.1
-"""The relevance below which a search by a tool leaves a memory out, unless its caller says otherwise."""
+DOUBTFUL_RELEVANCE = 0.1
+"""Below this relevance, the text for the model says that an entry may not fit."""
+MAY_NOT_FIT = "may not fit"
 MOST_TURNS = 10_000
 _PAGE = 1000
 NOTHING = "Nothing found."
-NOTHING_FITS = "Nothing that is kept here fits this question."
 SPENT = "you have recalled as much as one turn allows: go on with what you have"
 _WORD = re.compile(r"[\w./@+-]+")
 _HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
@@ -93,17 +93,9 @@ class Room(NamedTuple):
         """What `Memories.search` finds in this room; `asked` are its arguments."""
         return self.memories.search(self.who, self.at, **asked, exact=self._alone)
 
-    def fitting(self, min_score: float | None, **asked: Any) -> FoundMemories:
-        """The same of a query without what does not fit: what is less relevant than `min_score`, or `FLOOR`.
-
-        Where some of it is not embedded, so that words alone would judge it, nothing is left out by `FLOOR`.
-        """
-        found = self.search(min_score=FLOOR if min_score is None else min_score, **asked)
-        return self.search(**asked) if found.degraded and min_score is None else found
-
-    def none_found(self) -> str:
-        """What is said of a query that found nothing here."""
-        return NOTHING_FITS if self.size() else NOTHING
+    def everything(self) -> Iterator[Memory]:
+        """All memories of this room."""
+        return self.memories.everything(self.who, self.at, exact=self._alone)
 
     def entries(self) -> Iterator[Entry]:
         """All that is in this room, without the values."""
@@ -293,14 +285,12 @@ def several(
     found: Sequence[Memory],
     reader: str | None = None,
     next_offset: int | None = None,
-    *,
-    none: str = NOTHING,
 ) -> Answer:
-    """Some memories, a line each; `reader` shows a long content whole, `none` says that there are none."""
+    """Some memories, a line each; `reader` is the tool that shows a long content whole."""
     told = page(found, next_offset)
     if told.get("degraded") == SPENT:
         return Answer(told, SPENT)
-    return Answer(told, listed([line(each, reader=reader) for each in found], next_offset, none=none))
+    return Answer(told, listed([line(each, *doubts(each), reader=reader) for each in found], next_offset))
 
 
 def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
@@ -334,9 +324,15 @@ def scored(memory: Memory) -> dict[str, float]:
     return {name: round(each, 4) for name, each in told.items() if each is not None}
 
 
-def listed(lines: Iterable[str], next_offset: int | None = None, *, none: str = NOTHING) -> str:
+def doubts(memory: Memory) -> tuple[str, ...]:
+    """What a line says of a memory that a search found but that is hardly relevant."""
+    is_doubtful = memory.relevance is not None and memory.relevance < DOUBTFUL_RELEVANCE
+    return (MAY_NOT_FIT,) if is_doubtful else ()
+
+
+def listed(lines: Iterable[str], next_offset: int | None = None) -> str:
     """Lines of memories as a list; `next_offset` where it goes on."""
-    shown = [f"- {line}" for line in lines] or [none]
+    shown = [f"- {line}" for line in lines] or [NOTHING]
     if next_offset is not None:
         shown.append(f"There is more: call this again with offset {next_offset}.")
     return "\n".join(shown)

@@ -14,8 +14,6 @@ from msgspec import Meta
 
 from alcove.agents.specs import short
 from alcove.agents.tools.base import (
-    NOTHING,
-    NOTHING_FITS,
     READ,
     UNTOLD,
     Answer,
@@ -42,8 +40,8 @@ Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")
 Content = Annotated[str, Meta(pattern=NOT_BLANK, description="In full sentences.")]
 Query = Annotated[str, Meta(pattern=NOT_BLANK, description="In your own words.")]
 Limit = Annotated[int, Meta(ge=1, le=MOST, description=f"1 to {MOST}.")]
-Floor = Annotated[float, Meta(ge=0, le=1, extra_json_schema={UNTOLD: True})]
-"""The least relevance. Programs may give it; models are not told: that costs tokens in each turn."""
+MinRelevance = Annotated[float, Meta(ge=0, le=1, extra_json_schema={UNTOLD: True})]
+"""Programs may give it; models are not told of it, which would cost tokens in each turn."""
 Pool = Annotated[str, Meta(description="Which pool.")]
 Offset = Annotated[int, Meta(ge=0, le=10**9, description="How many to skip.")]
 
@@ -75,11 +73,17 @@ class KeyedRoom:
         return Answer(shown(found), line(found, most=READ))
 
     def search(
-        self, turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None, **pool: str
+        self,
+        turn: Turn,
+        query: Query,
+        limit: Limit = 5,
+        min_relevance: MinRelevance | None = None,
+        min_score: MinRelevance | None = None,
+        **pool: str,
     ) -> Answer:
         room = self._room(turn, pool)
-        found = room.fitting(min_score, query=query, limit=limit)
-        return several(found, self.reader, none=NOTHING if found else room.none_found())
+        found = room.search(query=query, limit=limit, min_relevance=min_relevance, min_score=min_score)
+        return several(found, self.reader)
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
         found = self._room(turn, pool).search(limit=limit, offset=offset)
@@ -96,13 +100,20 @@ class PrivateRoom(KeyedRoom):
     """While it is empty, what the user left in rooms from before users had their own shows instead."""
 
     def search(
-        self, turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None, **pool: str
+        self,
+        turn: Turn,
+        query: Query,
+        limit: Limit = 5,
+        min_relevance: MinRelevance | None = None,
+        min_score: MinRelevance | None = None,
+        **pool: str,
     ) -> Answer:
-        answer = super().search(turn, query, limit, min_score)
+        answer = super().search(turn, query, limit, min_relevance, min_score)
         if not answer.result["items"] and (older := self._older(turn)):
             newest = {memory.id for memory in older.values()}
-            found = (memory for memory in _found_before(turn, query, min_score) if memory.id in newest)
-            return several([*islice(found, limit)], self.reader, none=NOTHING_FITS)
+            least = min_score if min_relevance is None else min_relevance
+            found = (memory for memory in _found_before(turn, query, least) if memory.id in newest)
+            return several([*islice(found, limit)], self.reader)
         return answer
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
@@ -148,11 +159,11 @@ def newest_left_behind(turn: Turn) -> dict[str, Memory]:
     return dict(sorted(found.items(), key=lambda pair: pair[1].created_at, reverse=True))
 
 
-def _found_before(turn: Turn, query: str, min_score: float | None) -> Iterator[Memory]:
+def _found_before(turn: Turn, query: str, min_relevance: float | None) -> Iterator[Memory]:
     """What was left behind that fits best; many may be older ones of the same keys, so more than a page."""
     room, offset = turn.room(turn.rooms.fallback), 0
     while offset < _MOST_LOOKED_AT:
-        page = room.fitting(min_score, query=query, limit=MOST, offset=offset)
+        page = room.search(query=query, limit=MOST, offset=offset, min_relevance=min_relevance)
         yield from page
         if page.next_offset is None and len(page) < MOST:
             return

@@ -7,23 +7,25 @@ forgotten only on purpose.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from alcove.agents.specs import short
 from alcove.agents.tools.base import (
-    NOTHING,
-    NOTHING_FITS,
     SPENT,
     Answer,
     Room,
     Tool,
     Turn,
+    doubts,
     line,
     listed,
     name,
@@ -31,7 +33,7 @@ from alcove.agents.tools.base import (
     scored,
     several,
 )
-from alcove.agents.tools.private_pool_team import Content, Floor, Key, Limit, Query
+from alcove.agents.tools.private_pool_team import MOST, Content, Key, Limit, MinRelevance, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
 from alcove.store import validation
@@ -89,11 +91,16 @@ def _key(room: Room, content: str) -> str:
         digest.update(b"again")
 
 
-def recall_facts(turn: Turn, query: Query, limit: Limit = 5, min_score: Floor | None = None) -> Answer:
+def recall_facts(
+    turn: Turn,
+    query: Query,
+    limit: Limit = 5,
+    min_relevance: MinRelevance | None = None,
+    min_score: MinRelevance | None = None,
+) -> Answer:
     room = turn.room(turn.rooms.facts)
-    find = partial(room.fitting, min_score, query=query)
-    found = turn.recalls.spend(turn.rooms, limit, lambda most: find(limit=most))
-    return several(found, none=NOTHING if found else room.none_found())
+    find = partial(room.search, query=query, min_relevance=min_relevance, min_score=min_score)
+    return several(turn.recalls.spend(turn.rooms, limit, lambda most: find(limit=most)))
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
@@ -137,36 +144,85 @@ def memory_recall(
     type: Annotated[Type | None, Meta(description="Only this kind.")] = None,
     tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None,
     limit: Limit = 5,
-    min_score: Floor | None = None,
+    min_relevance: MinRelevance | None = None,
+    min_score: MinRelevance | None = None,
 ) -> Answer:
     conditions: dict[str, object] = {"type": type} if type else {}
     if tags:
         conditions["tags"] = {"in": _tags(tags)}
 
-    def find(most: int) -> FoundMemories:
-        found, degraded = list[Memory](), None
-        for at in turn.rooms.long_term.values():
-            room = turn.room(at)
-            some = room.fitting(min_score, query=query, filter=conditions or None, limit=most)
-            found, degraded = [*found, *some], degraded or some.degraded
-        best = FoundMemories(sorted(found, key=lambda memory: memory.score or 0.0, reverse=True)[:most])
-        best.degraded = degraded
-        return best
-
-    best = turn.recalls.spend(turn.rooms, limit, find)
-    kept = not best and any(turn.room(at).size() for at in turn.rooms.long_term.values())
-    none = NOTHING_FITS if kept else NOTHING
+    search: dict[str, Any] = {"query": query, "min_relevance": min_relevance, "min_score": min_score}
+    if conditions:
+        search |= {"filter": conditions, "unranked": True}  # whatever matches, also what cannot be ranked
+    best = turn.recalls.spend(turn.rooms, limit, partial(_search_scopes, turn, search))
     result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
     if best.degraded:
         result["degraded"] = best.degraded
-    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best), none=none))
+    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best)))
+
+
+def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> FoundMemories:
+    """The best memories of both long-term scopes; equal content is one entry and takes one place."""
+    rooms, size = [turn.room(at) for at in turn.rooms.long_term.values()], limit
+    while True:
+        pages = [room.search(**search, limit=size) for room in rooms]
+        best = FoundMemories(distinct(merge_by_relevance(pages))[:limit])
+        best.degraded = next((page.degraded for page in pages if page.degraded), None)
+        if len(best) == limit or size == MOST or all(len(page) < size for page in pages):
+            return best
+        size = min(2 * size, MOST)
+
+
+def merge_by_relevance(pages: Sequence[Sequence[Memory]]) -> Iterator[Memory]:
+    """The hits of several searches, the most relevant first; each search's own order stays.
+
+    So that this order cannot hold a relevant hit back, a hit counts as much as the best of those after it.
+    """
+    ranked = []
+    for page in pages:
+        relevances = (-1.0 if each.relevance is None else each.relevance for each in reversed(page))
+        ranked.append(zip([*accumulate(relevances, max)][::-1], page, strict=True))
+    return (memory for _, memory in heapq.merge(*ranked, key=lambda pair: -pair[0]))
+
+
+def distinct(memories: Iterable[Memory]) -> list[Memory]:
+    """The first memory of each content."""
+    first: dict[str, Memory] = {}
+    for memory in memories:
+        first.setdefault(content_id(memory), memory)
+    return [*first.values()]
+
+
+def content_id(memory: Memory) -> str:
+    """The same for long-term memories of equal content, in whichever scope they are."""
+    content = memory.value.get("content")
+    return _digest(content) if isinstance(content, str) else memory.id
 
 
 def memory_forget(turn: Turn, memory_id: Id) -> Answer:
-    at = turn.rooms.long_term.get(memory_id.partition("-")[0])
-    if at is None or not turn.room(at).delete(memory_id):
+    rooms = {scope: turn.room(at) for scope, at in turn.rooms.long_term.items()}
+    room = rooms.get(memory_id.partition("-")[0])
+    memory = room and room.get(memory_id)
+    copies = [*_copies(memory, rooms.values())] if memory else []
+    for holding, key in copies:  # before the memory itself: if this fails, its id still finds them
+        holding.delete(key)
+    if room is None or not room.delete(memory_id):
         raise NotFound(f"there is no memory {short(memory_id)}; memory_recall gives the ids")
-    return Answer({"memory_id": memory_id, "forgotten": True}, "Forgot it.")
+    result: dict[str, Any] = {"memory_id": memory_id, "forgotten": True}
+    if not copies:
+        return Answer(result, "Forgot it.")
+    keys = [key for _, key in copies]
+    text = f"Forgot it, and the same content under {', '.join(map(name, keys))}."
+    return Answer({**result, "also_forgotten": keys}, text)
+
+
+def _copies(memory: Memory, rooms: Iterable[Room]) -> Iterator[tuple[Room, str]]:
+    """Where else the content of a long-term memory is: recall shows only one of them."""
+    wanted = content_id(memory)
+    for room in rooms:
+        for each in room.everything():
+            if each.id != memory.id and content_id(each) == wanted:
+                yield room, each.key
 
 
 def _digest(content: str) -> str:
@@ -198,7 +254,7 @@ def _kept_tags(memory: Memory) -> list[str]:
 
 def _line(memory: Memory) -> str:
     kind = memory.value.get("type", "fact")
-    return line(memory, name(kind) if isinstance(kind, str) else "fact")
+    return line(memory, *doubts(memory), name(kind) if isinstance(kind, str) else "fact")
 
 
 def fact_tools(most: int) -> tuple[Tool, ...]:
