@@ -71,6 +71,7 @@ def test_our_own_spelling(specs: Path) -> None:
             private=Private(namespace="agent:{agent_name}:{session_id}"),
             pools=("org:engineering-docs", "project:{agent_name}-shared"),
             scratch=("agent", "workflow", "session"),
+            conversation=Conversation(),
             facts=Facts(),
             long_term=LongTerm(),
         ),
@@ -174,6 +175,40 @@ def test_session_memory_beside_types(specs: Path) -> None:
     assert found.agents["other"].memory == AgentMemory(conversation=Conversation())
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("{recall_budget: 30}", LongTerm(recall_budget=30)),
+        ("{recallBudget: 30, scope: agent}", LongTerm(recall_budget=30)),
+        ("{max_memories: 30, scope: user}", LongTerm(recall_budget=30, scope="user")),
+        ("{scope: all}", LongTerm(scope="all")),
+    ],
+)
+def test_long_term_memory_among_types_takes_a_recall_budget_and_a_scope(
+    specs: Path, config: str, expected: LongTerm
+) -> None:
+    written = f"{{name: a, memory: {{types: [{{id: long_term, enabled: true, config: {config}}}]}}}}"
+    assert loaded(specs, written).agents["a"].memory.long_term == expected
+    if "max_memories" not in config:
+        ours = f"{{name: a, memory: {{long_term: {config}}}}}"
+        assert loaded(specs, ours).agents["a"].memory.long_term == expected
+
+
+def test_auto_memory_turns_the_conversation_on_unless_the_spec_says_otherwise(specs: Path) -> None:
+    def conversation(written: str) -> Conversation:
+        return loaded(specs, f"{{name: a, {written}}}").agents["a"].memory.conversation
+
+    on, off = Conversation(), Conversation(enabled=False)
+    assert conversation("auto_memory: true") == on
+    assert conversation("autoMemory: true, memory: ") == on
+    assert conversation("auto_memory: true, memory: {private: {}}") == on
+    assert conversation("auto_memory: true, memory: {conversation: {window_size: 3}}").window_size == 3
+    assert conversation("auto_memory: true, memory: {conversation: {enabled: false}}") == off
+    assert conversation("auto_memory: true, memory: {types: [{id: working_memory, enabled: false}]}") == off
+    assert conversation("auto_memory: false") == off
+    assert conversation("memory: {private: {}}") == off
+
+
 def test_a_resource_with_metadata_and_spec(specs: Path) -> None:
     found = loaded(
         specs,
@@ -260,6 +295,16 @@ def test_a_file_may_be_one_agent(specs: Path) -> None:
             "agents: [{name: a, memory: {types: [{id: long_term, config: {max_memories: 0}}]}}]",
             "agents[0].memory.types[0].config.max_memories",
             "from 1",
+        ),
+        (
+            "{name: a, memory: {types: [{id: long_term, config: {max_memories: 3, recall_budget: 3}}]}}",
+            "memory.types[0].config.recall_budget",
+            "not also as memory.types[0].config.max_memories",
+        ),
+        (
+            "{name: a, memory: {types: [{id: long_term, config: {scope: everybody}}]}}",
+            "memory.types[0].config.scope",
+            "one of agent, all, user",
         ),
         (
             "{name: a, memory: {types: [{id: long_term, config: {c: 0}}]}}",

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from msgspec import Meta, Struct, defstruct
 
 from alcove.agents import specs
-from alcove.agents.specs import PRIVATE_TEMPLATE, Agent, Count, Name, Team, Template
+from alcove.agents.specs import PRIVATE_TEMPLATE, Agent, Count, MemoryScope, Name, Team, Template
 
 
 class At(NamedTuple):
@@ -77,6 +77,8 @@ class WorkingMemory(Struct, forbid_unknown_fields=True, tag_field="id", tag="wor
 
 class LongTermConfig(Struct, forbid_unknown_fields=True):
     max_memories: Annotated[Count, At((*_LONG_TERM, "recall_budget"))] = 50
+    recall_budget: Annotated[Count, At((*_LONG_TERM, "recall_budget"))] = 50
+    scope: Annotated[MemoryScope, At((*_LONG_TERM, "scope"))] = "agent"
 
 
 class LongTermMemory(Struct, forbid_unknown_fields=True, tag_field="id", tag="long_term"):

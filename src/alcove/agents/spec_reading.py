@@ -108,6 +108,8 @@ class SpecFile:
             if name == "agents" and "name" in found.tree:
                 self._specs.broken.add(found.tree["name"])
             return
+        if found.tree.get("auto_memory") and "conversation" not in found.tree.get("memory", {}):
+            found.tree.setdefault("memory", {})["conversation"] = {}  # stored turns are loaded, too
         spec = msgspec.convert(found.tree, KINDS[name])
         if isinstance(spec, Knowledge):
             spec = structs.replace(spec, path=str((self._file.parent / spec.path).absolute()))

@@ -26,6 +26,8 @@ Kind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "a
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 Template: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+MemoryScope: TypeAlias = Literal["agent", "all", "user"]
+"""Who recalls a long-term memory: the agent that stored it, or all agents of its user; `user` means `all`."""
 
 PRIVATE_TEMPLATE = "agent:{agent_name}"
 TEAM_TEMPLATE = "team:{team_name}"
@@ -86,6 +88,8 @@ class LongTerm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     enabled: bool = True
     recall_budget: Count = 50
+    scope: MemoryScope = "agent"
+    """Where `memory_remember` stores what the model names no scope for."""
 
 
 class AgentMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

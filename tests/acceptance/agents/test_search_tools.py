@@ -105,7 +105,7 @@ def test_only_min_relevance_cuts(memory: Alcove, alice: AgentsHandle, tool: str)
     assert items == search(alice, tool, query, min_relevance=0.1, min_score=0.1)[0]
     assert search(alice, tool, query, min_relevance=1) == ([], "Nothing found.")
     assert len(search(alice, tool, query, min_relevance=0)[0]) == 3
-    with pytest.raises(InvalidRequest, match="min_score: expected .*min_relevance"):
+    with pytest.raises(InvalidRequest, match=r"min_score: expected .*min_relevance"):
         search(alice, tool, query, min_relevance=0.1, min_score=0.2)
     told = next(each for each in alice.tools("bot", "mcp", "crew") if each["name"] == tool)
     assert not {"min_relevance", "min_score"} & {*told["inputSchema"]["properties"]}

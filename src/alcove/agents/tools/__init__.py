@@ -11,7 +11,7 @@ from alcove.agents.specs import Agent
 from alcove.agents.tools.base import Answer, Tool, Turn, rendered
 from alcove.agents.tools.private_pool_team import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools
-from alcove.agents.tools.user_memory import LONG_TERM_TOOLS, fact_tools
+from alcove.agents.tools.user_memory import fact_tools, long_term_tools
 
 __all__ = ["READING", "Answer", "Tool", "Turn", "offered", "toolset"]
 
@@ -26,7 +26,7 @@ def toolset(agent: Agent, team: bool) -> dict[str, Tool]:
         *(TEAM_TOOLS if team else ()),
         *(scratch_tools(memory.scratch) if memory.scratch else ()),
         *(fact_tools(memory.facts.max_facts) if memory.facts.enabled else ()),
-        *(LONG_TERM_TOOLS if memory.long_term.enabled else ()),
+        *(long_term_tools(memory.long_term.scope) if memory.long_term.enabled else ()),
     ]
     if sum(bool(tool.choose) for tool in tools) > 1:
         tools = [replace(tool, description=f"{tool.description} {tool.choose}".rstrip()) for tool in tools]
@@ -39,6 +39,9 @@ def offered(agent: Agent, team: bool) -> tuple[dict[str, Any], ...]:
     return tuple(rendered(tool, "openai") for tool in toolset(agent, team).values())
 
 
-_ALL = (*PRIVATE_TOOLS, *pool_tools(()), *TEAM_TOOLS, *scratch_tools(()), *fact_tools(0), *LONG_TERM_TOOLS)
+_ALL = (
+    *PRIVATE_TOOLS, *pool_tools(()), *TEAM_TOOLS, *scratch_tools(()), *fact_tools(0),
+    *long_term_tools("agent"),
+)  # fmt: skip
 READING = frozenset(tool.name for tool in _ALL if tool.reads)
 """The names of the tools that only read: their calls need not wait for those that write."""

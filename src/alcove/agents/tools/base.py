@@ -47,6 +47,8 @@ READ = 20_000
 """Characters shown of a content that is read by its key."""
 UNTOLD = "untold"
 """In the schema of an argument that calls take and models are not told of."""
+UNTOLD_NAMES = "untold_names"
+"""In the schema of an argument that takes one of a few names: those that models are not told of."""
 DOUBTFUL_RELEVANCE = 0.1
 """Below this relevance, the text for the model says that an entry may not fit."""
 MAY_NOT_FIT = "may not fit"
@@ -193,6 +195,8 @@ class Tool:
     """Arguments that take one of a few names, which the spec knows; a default counts if it is among them."""
     before: tuple[tuple[str, Any], ...] = ()
     """Names and types of arguments before those of the function."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """Defaults of arguments that the spec decides, by name."""
     reads: bool = False
     """Whether it only reads, and so waits for no commit."""
     scratch: bool = False
@@ -203,7 +207,7 @@ class Tool:
     @functools.cached_property
     def arguments(self) -> type[Struct]:
         """The record of the arguments."""
-        return _arguments(self.run, self.before)
+        return _arguments(self.run, self.before, self.defaults)
 
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, in one piece and in words that every provider takes."""
@@ -235,14 +239,17 @@ class Tool:
 
 
 @functools.cache
-def _arguments(run: Callable[..., Answer], before: tuple[tuple[str, Any], ...]) -> type[Struct]:
-    """The record of a function's parameters after the turn; a tool has one, for whichever agent."""
-    hints = get_type_hints(run, include_extras=True)
+def _arguments(
+    run: Callable[..., Answer], before: tuple[tuple[str, Any], ...], defaults: tuple[tuple[str, str], ...]
+) -> type[Struct]:
+    """The record of a function's parameters after the turn; agents with the same defaults share it."""
+    hints, decided = get_type_hints(run, include_extras=True), dict(defaults)
     fields: list[Any] = [*before]
     for parameter in [*signature(run).parameters.values()][1:]:
         if parameter.kind is not parameter.VAR_KEYWORD:
             told = (parameter.name, hints[parameter.name])
-            fields.append(told if parameter.default is parameter.empty else (*told, parameter.default))
+            default = decided.get(parameter.name, parameter.default)
+            fields.append(told if default is parameter.empty else (*told, default))
     record = defstruct("Arguments", fields)
     msgspec.json.Decoder(record)  # two threads that are the first to convert to a record crash msgspec 0.22
     return record
@@ -273,6 +280,7 @@ def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
     told = dict(about)
     if "enum" in told:
         told["type"] = "string"
+        told["enum"] = [each for each in told["enum"] if each not in told.get(UNTOLD_NAMES, ())]
     if not isinstance(told.get("default"), str):
         told.pop("default", None)
     return {name: told[name] for name in ("type", "description", "enum", "items", "default") if name in told}

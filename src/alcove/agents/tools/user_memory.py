@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from alcove.agents.specs import short
+from alcove.agents.specs import MemoryScope, short
 from alcove.agents.tools.base import (
     SPENT,
+    UNTOLD_NAMES,
     Answer,
     Room,
     Tool,
@@ -52,8 +53,11 @@ Replaced = Annotated[str, Meta(min_length=1, max_length=1024, description="The k
 Type = Literal["fact", "preference", "relationship", "instruction"]
 Tags = Annotated[list[str], Meta(description="At most 8 short words.")]
 Scope = Annotated[
-    Literal["agent", "all"],
-    Meta(description="agent: you alone; all: this user's other agents too, never other users."),
+    MemoryScope,
+    Meta(
+        description="agent: you alone; all: this user's other agents too, never other users.",
+        extra_json_schema={UNTOLD_NAMES: ["user"]},
+    ),
 ]
 Id = Annotated[str, Meta(min_length=1, description="Its id.")]
 
@@ -116,6 +120,7 @@ def memory_remember(
     tags: Tags = [],  # noqa: B006
     scope: Scope = "agent",
 ) -> Answer:
+    scope = _scope_name(scope)
     room, id = turn.room(turn.rooms.long_term[scope]), f"{scope}-{_digest(content)}"
     known, tags = room.get(id), _tags(tags)
     if known:
@@ -127,6 +132,11 @@ def memory_remember(
     if similar:
         text += "\nSimilar, so look whether they still hold:\n" + listed(map(_line, similar))
     return Answer({"memory_id": id, "updated": updated, "similar": [_shown(each) for each in similar]}, text)
+
+
+def _scope_name(scope: MemoryScope) -> MemoryScope:
+    """The name of a scope in rooms and ids: `user` is another word for `all`."""
+    return "all" if scope == "user" else scope
 
 
 def _similar(room: Room, entry: Entry, content: str) -> list[Memory]:
@@ -267,11 +277,14 @@ def fact_tools(most: int) -> tuple[Tool, ...]:
     )  # fmt: skip
 
 
-LONG_TERM_TOOLS = (
-    Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this user "
-         "for good. The same again updates it.", memory_remember,
-         choose="For what matters in a year: passing details come up for ever."),
-    Tool("memory_recall", "Find what was kept for good, by meaning.", memory_recall, reads=True),
-    Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
-         "summaries may still mention it.", memory_forget),
-)  # fmt: skip
+def long_term_tools(scope: MemoryScope) -> tuple[Tool, ...]:
+    """The tools of an agent with long-term memory; `scope` is where it remembers by default."""
+    return (
+        Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this "
+             "user for good. The same again updates it.", memory_remember,
+             defaults=(("scope", _scope_name(scope)),),
+             choose="For what matters in a year: passing details come up for ever."),
+        Tool("memory_recall", "Find what was kept for good, by meaning.", memory_recall, reads=True),
+        Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
+             "summaries may still mention it.", memory_forget),
+    )  # fmt: skip
