@@ -30,6 +30,7 @@ from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.private_pool_team import newest_left_behind
+from alcove.agents.tools.user_memory import distinct
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
@@ -181,34 +182,38 @@ class Prompts:
     def _recall(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers standing instructions, and what of facts and long-term memory fits the message best.
 
-        All of it, with what tools recall in this turn, is at most the recall budget.
+        All of it, with what tools recall in this turn, is at most the recall budget. Equal content in both
+        scopes of long-term memory is offered once.
         """
         memory, budget = turn.rooms.agent.memory, turn.rooms.agent.memory.long_term.recall_budget
         every = [("long_term", turn.room(at)) for at in turn.rooms.long_term.values()]
         every += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
         sizes = {room.at: room.size() for _, room in every}
         rooms = [(tier, room) for tier, room in every if sizes[room.at]]  # many have nothing in them
-        standing: dict[str, Memory] = {}
-        for _, room in (each for each in rooms if each[0] == "long_term"):
-            found = room.answers(question, filter={"type": "instruction"}, limit=MOST_STANDING)
-            standing |= {each.id: each for each in found}
-        newest = sorted(standing.values(), key=lambda each: each.created_at, reverse=True)
+        rules = [
+            each
+            for tier, room in rooms
+            if tier == "long_term"
+            for each in room.answers(question, filter={"type": "instruction"}, limit=MOST_STANDING)
+        ]
+        newest = distinct(sorted(rules, key=lambda each: each.created_at, reverse=True))
         assembly.offer("standing", [_standing_piece(each) for each in newest[:budget]][::-1])
         assembly.leave_out("standing", "recall budget", count=len(newest[budget:]))
-        related = [
-            (tier, each)
-            for tier, room in rooms
-            for each in room.answers(question, limit=budget)
-            if each.id not in standing
-        ]
-        related.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
-        chosen = related[: max(0, budget - len(newest))]
+        found = [(tier, each) for tier, room in rooms for each in room.answers(question, limit=budget)]
+        found.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
+        long_term = [each for tier, each in found if tier == "long_term"]
+        contents = distinct([*newest, *long_term])
+        related = {each.id for each in contents[len(newest) :]}  # which no standing instruction says
+        chosen = [(tier, each) for tier, each in found if tier == "facts" or each.id in related]
+        del chosen[max(0, budget - len(newest)) :]
+        repeated = len({each.id for each in (*rules, *long_term)}) - len(contents)
+        assembly.leave_out("long_term", "same content as another", count=repeated)
         for tier in ("facts", "long_term"):
             source = f"{tier.replace('_', '-')} memory"
             pieces = [_memory_piece(each, source) for of, each in chosen if of == tier]
             there = sum(sizes[room.at] for of, room in rooms if of == tier)
             assembly.offer(tier, pieces)
-            known = len(pieces) + (len(standing) if tier == "long_term" else 0)
+            known = len(pieces) + (len(newest) + repeated if tier == "long_term" else 0)
             assembly.leave_out(tier, "recall budget", count=max(0, there - known))
 
     def _earlier(self, turn: Turn, question: Question, assembly: Assembly) -> None:
