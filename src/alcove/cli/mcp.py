@@ -24,7 +24,7 @@ _FILE_SECONDS, _SERVER_SECONDS = 1.0, 5.0
 """Between looks whether an agent's tools have changed; each is a request, where a server has them."""
 
 
-@command("mcp", make=True)
+@command("mcp", make=True, needs_specs=False)
 @click.option("--agent", required=True, metavar="NAME", help="The agent whose memory it is.")
 @click.option("--session", help="In this session.")
 @click.option("--instance", "runs", multiple=True, metavar="KIND=ID",
@@ -36,7 +36,10 @@ def mcp(
 
     \b
     The client starts it: put the command into its configuration (docs/mcp.md).
+    Without --agents, an agent of any name has memory_remember, memory_recall and
+    memory_forget.
     Examples:
+      alcove mcp --agent helper --at memory.db --as-user alice
       alcove mcp --agent researcher --at memory.db --agents agents.yaml --as-user alice
       alcove mcp --agent researcher --at http://127.0.0.1:8080 --token …
     """

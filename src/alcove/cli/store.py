@@ -37,7 +37,8 @@ OPERATOR = Settings(sweep_interval=0)
 
 def command(
     name: str | None = None, cls: type[click.Command] = click.Command, *, takes: str = "",
-    group: click.Group | None = None, make: bool = False, talks: bool = False, **attributes: Any,
+    group: click.Group | None = None, make: bool = False, talks: bool = False, needs_specs: bool = True,
+    **attributes: Any,
 ) -> Callable[[Function], click.Command]:  # fmt: skip
     """Makes a command of a function, which returns its exit code, or None where all is well.
 
@@ -45,7 +46,8 @@ def command(
     `agents`, on the store's agents. Parameters that have a name of `PARAMETERS` are what that says, before
     those it is decorated with; `takes` names more of them, which the function hands on as keywords. `group`
     is the command that this one is a part of; only with `make` may the store's file be new. One that `talks`
-    can be told which LLM to talk with. The other arguments are those of `click.command`.
+    can be told which LLM to talk with. Without `needs_specs`, agents of a file may have no specs. The other
+    arguments are those of `click.command`.
     """
 
     def decorate(function: Function) -> click.Command:
@@ -58,7 +60,7 @@ def command(
             if click.get_current_context().invoked_subcommand:
                 return None  # a group's own work is what it does without one
             if works_on in ("store", "agents"):
-                return _on_store(function, make=make, **arguments)
+                return _on_store(function, make=make, needs_specs=needs_specs, **arguments)
             return function(**arguments)
 
         defaults = {**dict.fromkeys(takes.split(", "), inspect.Parameter.empty), **own}
@@ -79,8 +81,8 @@ def _made(name: str, default: object) -> click.Parameter:
 
 
 def _on_store(
-    function: Function, *, make: bool, at: str, token: str | None, api_key: str | None, as_user: str | None,
-    **arguments: Any,
+    function: Function, *, make: bool, needs_specs: bool, at: str, token: str | None, api_key: str | None,
+    as_user: str | None, **arguments: Any,
 ) -> object:  # fmt: skip
     """Calls a command's function with the store at a place, or with its agents where there are specs."""
     embedder = reranker = None
@@ -95,8 +97,9 @@ def _on_store(
     ) as store:
         try:
             llm = {name: arguments.pop(name) for name in _LLM_NAMES if name in arguments}
-            of_agents = "specs" in arguments
-            on = _agents(store, arguments.pop("specs"), llm, local=local) if of_agents else store
+            on: object = store
+            if "specs" in arguments:
+                on = _agents(store, arguments.pop("specs"), llm, local=local, needs_specs=needs_specs)
             return function(on, **arguments)
         except PermissionDenied as denied:
             if local and as_user is None:
@@ -104,13 +107,17 @@ def _on_store(
             raise
 
 
-def _agents(store: Store, specs: str | None, llm: Mapping[str, Any], *, local: bool) -> AgentsHandle:
+def _agents(
+    store: Store, specs: str | None, llm: Mapping[str, Any], *, local: bool, needs_specs: bool
+) -> AgentsHandle:
     """The agents of a file's specs, or of a server, which has its own unless others are asked for."""
-    if local and specs is None:
+    if local and specs is None and needs_specs:
         raise click.UsageError("say where the specs are with --agents or ALCOVE_AGENTS")
     given = {name: value for name, value in llm.items() if value is not None}
     if local:
-        return store.agents(specs, llm=replace(LLMSettings.of_environment(), **given))
+        from alcove.client.store import AgentsHandle  # noqa: PLC0415  --help does without
+
+        return AgentsHandle(store.transport.agent(specs, replace(LLMSettings.of_environment(), **given)))
     typed = click.get_current_context().get_parameter_source
     if any(typed(name) is ParameterSource.COMMANDLINE for name in llm):
         raise click.UsageError("--llm-… is for a store's file; a server has its own LLM")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,7 +12,8 @@ from mcp import MCPError
 
 from tests.support.mcp_clients import MODES, at_url, called, failed, refused, rpc, run, tool_names
 from tests.support.players import Player, Table
-from tests.support.service import Service
+from tests.support.service import Service, serving
+from tests.support.tokens import FLAGS, token
 
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
@@ -49,6 +51,28 @@ def test_tools_are_those_of_the_agent_and_do_what_they_do_over_rest(table: Table
     assert alice.call("bot", "recall", key="tea")["content"] == "green"
     calls = alice.see("/v1/agents/bot/calls")["calls"]
     assert [each["tool"] for each in calls].count("remember") == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_service_without_specs_has_agents_of_any_name_with_the_long_term_tools(
+    tmp_path: Path, mode: str
+) -> None:
+    async def talk(url: str) -> tuple[list[str], str]:
+        alice, bob = (token(name) for name in ("alice", "bob"))
+        async with at_url(url, alice, mode=mode) as client:
+            names = await tool_names(client)
+            said = await called(client, "memory_remember", content="Drinks green tea")
+            assert "Remembered it" in said
+            assert "green tea" in await called(client, "memory_recall", query="tea")
+        async with at_url(url, bob, mode=mode) as client:
+            return names, await called(client, "memory_recall", query="tea")
+
+    with serving(tmp_path, *FLAGS, "--embedder", "none") as service:
+        names, others = run(talk(f"{service.url}/mcp/helper"))
+        nobody = rpc(service, "/mcp/u", "initialize", token("alice"), params=HELLO).json()
+    assert names == ["memory_remember", "memory_recall", "memory_forget"]
+    assert others == "Nothing found."
+    assert nobody["error"]["message"] == "there is no agent 'u'"
 
 
 def test_two_users_at_once_never_see_each_other(table: Table) -> None:

@@ -13,7 +13,7 @@ import pytest
 from alcove import Alcove
 from tests.support.mcp_clients import at_stdio, called, failed, run, tool_names
 from tests.support.players import Table
-from tests.support.service import COMMAND, alcove, environment
+from tests.support.service import COMMAND, alcove, environment, serving
 
 SPECS = """
 agents:
@@ -21,6 +21,7 @@ agents:
     memory: {private: {}, pools: ["org:docs"], scratch: [workflow]}
 """
 CHANGED = SPECS.replace("private: {},", "private: {}, facts: {},")
+LONG_TERM = ["memory_remember", "memory_recall", "memory_forget"]
 ON_FILE = ("--at", "memory.db", "--agents", "agents.yaml", "--as-user", "alice")
 
 
@@ -53,6 +54,37 @@ def test_on_a_file_everything_works_and_changed_specs_are_told(tmp_path: Path) -
         assert memory
         assert memory.value == {"content": "green"}
     assert (tmp_path / "stderr").read_text() == "A new store: memory.db, with its key in memory.db.key\n"
+
+
+def test_without_specs_an_agent_of_any_name_has_the_long_term_tools(tmp_path: Path) -> None:
+    async def talk(user: str) -> str:
+        words = ("--agent", "helper", "--at", "memory.db", "--as-user", user)
+        async with at_stdio(tmp_path, *words) as client:
+            assert await tool_names(client) == LONG_TERM
+            await called(client, "memory_remember", content=f"{user} drinks green tea")
+            prompt = await client.get_prompt("context", {"message": "What do I drink?"})
+            assert f"{user} drinks green tea" in str(prompt.messages)
+            return await called(client, "memory_recall", query="tea")
+
+    assert "bob" not in run(talk("alice"))
+    assert "alice" not in run(talk("bob"))
+    with Alcove(tmp_path / "memory.db", embedder=None) as store:
+        (found,) = (
+            store.as_user("alice").agent("helper").call("memory_recall", {"query": "tea"}).result["items"]
+        )
+        assert found["content"] == "alice drinks green tea"
+    refused = alcove("mcp", "--agent", "u", "--at", tmp_path / "memory.db", env={"ALCOVE_EMBEDDER": "none"})
+    assert (refused.returncode, refused.stderr) == (1, "alcove: there is no agent 'u'\n")
+
+
+def test_on_a_url_without_specs_it_is_the_same(tmp_path: Path) -> None:
+    async def talk(url: str) -> None:
+        async with at_stdio(tmp_path, "--agent", "helper", "--at", url) as client:
+            assert await tool_names(client) == LONG_TERM
+            await called(client, "memory_remember", content="Drinks green tea")
+
+    with serving(tmp_path, "--embedder", "none") as service:
+        run(talk(service.url))
 
 
 def test_on_a_url_it_is_whoever_the_token_says(table: Table, tmp_path: Path) -> None:
