@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove import Alcove
+from alcove import Alcove, InvalidRequest
 from alcove.core.records import Mode
 from tests.contract.conftest import Open
 
@@ -36,6 +36,16 @@ def test_a_floor_leaves_out_what_does_not_fit_and_keeps_the_order(open_store: Op
             assert [each.key for each in found] == kept
     (tea,) = memory.search(HOME, query="what do I drink in the morning?", min_score=0.3)
     assert (tea.key, tea.relevance) > ("tea", 0.3)
+
+
+def test_min_score_is_the_older_name_of_min_relevance(open_store: Open) -> None:
+    memory, query = filled(open_store()), "what do I drink in the morning?"
+    (tea,) = memory.search(HOME, query=query, min_relevance=0.3)
+    assert [tea] == memory.search(HOME, query=query, min_score=0.3)
+    assert [tea] == memory.search(HOME, query=query, min_score=0.3, min_relevance=0.3)
+    for other in (0.0, 0.2):
+        with pytest.raises(InvalidRequest, match=r"min_score: expected .*min_relevance"):
+            memory.search(HOME, query=query, min_relevance=0.3, min_score=other)
 
 
 def test_nonsense_finds_nothing_above_a_floor(open_store: Open) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,11 +40,11 @@ def alice(memory: Alcove, tmp_path: Path) -> AgentsHandle:
     return memory.agents(tmp_path / "agents.yaml").as_user("alice")
 
 
-def remember(alice: AgentsHandle, content: str, agent: str = "bot", **more: str) -> str:
+def remember(alice: AgentsHandle, content: str, agent: str = "bot", **more: Any) -> str:
     return str(alice.call(agent, "memory_remember", content=content, **more).result["memory_id"])
 
 
-def recall(alice: AgentsHandle, query: str = "What does she drink?", **more: int) -> list[str]:
+def recall(alice: AgentsHandle, query: str = "What does she drink?", **more: Any) -> list[str]:
     items = alice.call("bot", "memory_recall", query=query, **more).result["items"]
     return [item["content"] for item in items]
 

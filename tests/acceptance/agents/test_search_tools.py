@@ -25,7 +25,7 @@ KEPT = [
     "Her car is red and needs new tyres.",
     "Their dog fears thunder.",
 ]
-TOOLS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+TOOLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "search_memory": ("remember", {}, {}),
     "search_pool": ("share_to", {"pool": "org:docs"}, {}),
     "search_shared": ("share_finding", {}, {"team": "crew"}),

@@ -130,6 +130,16 @@ def test_search_and_list_are_tables_in_order(command: Command) -> None:
     assert "filter.n" in command.refuses("search", "--filter", '{"n": {"near": 1}}')
 
 
+def test_search_leaves_out_what_is_less_relevant(command: Command) -> None:
+    for key, drink in (("tea", "green tea in the morning"), ("car", "a red car")):
+        command.run("put", command.room, key, f"text={drink}", "--index-all")
+    search = ("search", command.room, "green tea in the morning")
+    for option in ("--min-relevance", "--min-score"):
+        assert [found["key"] for found in command.lines(*search, option, "0.5")] == ["tea"]
+    refused = command.refuses(*search, "--min-relevance", "0.5", "--min-score", "0.4")
+    assert "older name of min_relevance" in refused
+
+
 def test_a_limit_may_be_more_than_a_page(command: Command) -> None:
     namespace = tuple(command.room.split(":"))
     with connect(command.at) as store:
