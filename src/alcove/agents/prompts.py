@@ -29,7 +29,7 @@ from alcove.agents.summariser import Point, untold
 from alcove.agents.summary_writer import Rolling, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
-from alcove.agents.tools.private_pool_team import newest_left_behind
+from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.user_memory import distinct
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Principal
@@ -169,12 +169,13 @@ class Prompts:
         return bool(said)
 
     def _preamble(self, turn: Turn, assembly: Assembly) -> None:
-        """Offers the private notes, or older ones where there are none, the newest first."""
+        """Offers the private notes, or those of child namespaces where there are none, the newest first."""
         room = turn.room(turn.rooms.private)
         entries = sorted(room.entries(), key=lambda entry: entry.created_at, reverse=True)
         notes: list[Memory] = [*filter(None, (room.get(entry.key) for entry in entries[:MOST_NOTES]))]
-        older = [] if entries else [*newest_left_behind(turn).values()]
-        notes += older[:MOST_NOTES]
+        children = None if entries else child_rooms(turn)
+        older = children.newest_entries() if children else []
+        notes += children.open(older[:MOST_NOTES]) if children else ()
         left = len(entries or older) - len(notes)
         assembly.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])
         assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=left)

@@ -25,7 +25,7 @@ from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import RecallBudget, Room, rendered
-from alcove.agents.tools.private_pool_team import left_behind
+from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.scratch import enter
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
@@ -166,7 +166,7 @@ class Agents(Runs):
         return spec
 
     def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
-        """The rooms of an agent that this caller may see, and the older ones in which they left something."""
+        """The rooms of an agent that this caller may see, and the child namespaces that hold theirs."""
         turn = self.turn(principal, self.agent(principal, agent))
         summaries = []
         for kind, room in self._visible(turn):
@@ -174,8 +174,10 @@ class Agents(Runs):
             exact = kind in ("private", "facts", "long-term")
             count = self._memories.count(turn.within(room), room, exact=exact)
             summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
-        older = Counter(memory.namespace for memory in left_behind(turn))
-        summaries += (RoomSummary(room="private, older", namespace=ns, memories=n) for ns, n in older.items())
+        children = child_rooms(turn)
+        counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
+        for room, count in sorted(counts.items()):
+            summaries.append(RoomSummary(room="private, older", namespace=room, memories=count))
         return summaries
 
     def _visible(self, turn: Turn) -> Iterator[tuple[str, Namespace]]:

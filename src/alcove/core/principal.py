@@ -24,7 +24,8 @@ class Grant:
     namespace: Namespace
     operations: tuple[str, ...] = ("read", "write", "delete")
     written_by: tuple[str | None, ...] | None = None
-    """Where it is set, only what these wrote may be found, and nothing be read by its key; None is nobody."""
+    """Where it is set, nothing may be read by its key, and of rooms that belong to nobody only what these
+    wrote may be found; None among them is nobody."""
 
 
 @dataclass(frozen=True)

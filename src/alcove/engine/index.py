@@ -24,6 +24,8 @@ NEAR = 5000
 
 FEW = 16
 """Versions that are read at once, and not one at a time: most searches ask for no more."""
+TEXTS_AT_ONCE = 100
+"""Texts of chosen versions that are read by one statement."""
 PAGE_BYTES = 1024 * 1024
 """Text that is read at once, unless a single one has more."""
 
@@ -201,6 +203,30 @@ class SearchIndex:
                     raise rows.SubtreeTooLarge
                 came.append(text)
             return state, came
+
+    def texts_of(
+        self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int, most: int
+    ) -> tuple[list[Text], bool]:
+        """Those of some versions that a scope shows now and that have a text, with their vectors.
+
+        Ends after `most` bytes, and says whether it came to the end of them.
+        """
+        texts: list[Text] = []
+        for start in range(0, len(seqs), TEXTS_AT_ONCE):
+            params: Params = [
+                scope.low,
+                scope.high,
+                now,
+                embedder,
+                json.dumps(seqs[start : start + TEXTS_AT_ONCE]),
+            ]
+            where = self._db.where(scope, params)
+            for text in map(Text._make, self._db.stream("texts_of", params, where=where)):
+                most -= len(text.index_text) + len(text.vectors or b"")
+                if most < 0:
+                    return texts, False
+                texts.append(text)
+        return texts, True
 
     def changes(self, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
         """What happened to a scope's texts since a state."""

@@ -155,6 +155,16 @@ class DataKey(NamedTuple):
     wrapped_by: str
 
 
+class LiveKey(NamedTuple):
+    """What a key holds now, without its content."""
+
+    seq: int
+    ns: bytes
+    key: bytes
+    revision: int
+    written_at: int
+
+
 class Fingerprint(NamedTuple):
     """What only the same live rows have: of one namespace, and of two keys elsewhere.
 
@@ -189,6 +199,8 @@ class Scope:
     """Whether rooms that belong to anybody at all are left out."""
     written_by: tuple[str | None, ...] | None = None
     """When set, only what one of these wrote; None among them stands for what has no author."""
+    unowned_written_by: tuple[str | None, ...] | None = None
+    """The same for rooms that belong to nobody; what somebody owns is not judged by it."""
     unindexed: bool = False
     """Whether only what has no index text is meant."""
     filter: Filter = field(default_factory=Filter)
@@ -196,7 +208,8 @@ class Scope:
     @property
     def by_author(self) -> bool:
         """Whether the index of what people wrote into rooms of others leads to all of it."""
-        return self.unowned and self.written_by is not None and None not in self.written_by
+        named = [each for each in (self.written_by, self.unowned_written_by) if each is not None]
+        return self.unowned and any(None not in each for each in named)
 
     def sql(self, params: Params, policy: Spelled = Filter.policy_sql, asked: Spelled = Filter.sql) -> str:
         """What of the subtree may be seen, and was asked for, as a predicate on `versions v`.
@@ -210,17 +223,24 @@ class Scope:
             parts.append("(v.owner IS NULL OR v.owner = ?)")
             params.append(self.owner)
         if self.written_by is not None:
-            # Nobody as well, who equals nothing here: to SQLite an empty list is no query of an index.
-            authors = [*filter(None, self.written_by), None]
-            nobody = " OR v.user IS NULL" * (None in self.written_by)
-            parts.append(f"(v.user IN ({', '.join('?' * len(authors))}){nobody})")
-            params.extend(authors)
+            parts.append(f"({_authors(self.written_by, params)})")
+        if self.unowned_written_by is not None:
+            owned = "" if self.unowned else "v.owner IS NOT NULL OR "
+            parts.append(f"({owned}{_authors(self.unowned_written_by, params)})")
         if self.unindexed:
             parts.append("v.index_text IS NULL")
         if self.by_author:
             parts.append("v.user IS DISTINCT FROM v.owner")  # follows, but the index is found by these words
         parts.append(asked(self.filter, params))
         return " AND ".join(parts)
+
+
+def _authors(users: tuple[str | None, ...], params: Params) -> str:
+    """That one of these users wrote a version, as a predicate on `versions v`."""
+    # Nobody as well, who equals nothing here: to SQLite an empty list is no query of an index.
+    names = [*filter(None, users), None]
+    params.extend(names)
+    return f"v.user IN ({', '.join('?' * len(names))}){' OR v.user IS NULL' * (None in users)}"
 
 
 class Summary(NamedTuple):

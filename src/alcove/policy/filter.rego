@@ -1,6 +1,7 @@
 # Where a search, a list or an event reader may look. `namespace_prefix` and `attribute_filter` must
 # both be defined, or the call is denied. With `owner`, rooms that belong to anybody else are left out,
-# with `written_by`, a list, what others wrote (null is nobody).
+# with `written_by`, a list, what others wrote (null is nobody), and with `unowned_written_by` what others
+# wrote in rooms that belong to nobody.
 package memories.filter
 
 # An admin's prefix is kept, whatever it is.
@@ -39,8 +40,8 @@ attribute_filter := {"namespace": "user", "sub": input.context.user_id} if {
 
 owner := input.context.user_id if not is_admin
 
-# A grant for what somebody wrote opens only that, where no other opens all of it.
-written_by := grant.written_by if {
+# Of rooms that belong to nobody, a grant for what somebody wrote opens only that, where no other grant opens all.
+unowned_written_by := grant.written_by if {
 	not is_admin
 	not open
 	some grant in granting

@@ -34,6 +34,7 @@ RULES = (
     "filter.attribute_filter",
     "filter.owner",
     "filter.written_by",
+    "filter.unowned_written_by",
 )
 """What the texts may define, each below `data.memories`."""
 
@@ -54,6 +55,7 @@ class Narrowed(NamedTuple):
     conditions: Filter
     owner: str | None
     written_by: tuple[str | None, ...] | None = None
+    unowned_written_by: tuple[str | None, ...] | None = None
 
 
 class Policy:
@@ -192,24 +194,30 @@ def _attributes(engine: regorus.Engine) -> bytes:
 def _narrowed(engine: regorus.Engine) -> Narrowed | None:
     narrowed, owner = value(engine, "filter.namespace_prefix"), value(engine, "filter.owner")
     conditions = value(engine, "filter.attribute_filter", exact=True)
-    authors = value(engine, "filter.written_by", exact=True)
     if narrowed is None or conditions is None:
         return None
     if not isinstance(owner, str | None):  # passed over, it would show everybody's rooms
         raise PolicyError("filter.rego: expected `owner` to be a string")
-    if authors is not None and not (
-        isinstance(authors, list) and all(isinstance(author, str | None) for author in authors)
-    ):
-        raise PolicyError("filter.rego: expected `written_by` to be a list of strings and nulls")
     try:
         return Narrowed(
             Namespace.checked(narrowed, "namespace_prefix"),
             Filter.parse(conditions, "attribute_filter", of_values=False),
             owner,
-            None if authors is None else tuple(authors),
+            _authors(engine, "written_by"),
+            _authors(engine, "unowned_written_by"),
         )
     except InvalidRequest as error:
         raise PolicyError(f"filter.rego: {error.message}") from None
+
+
+def _authors(engine: regorus.Engine, rule: str) -> tuple[str | None, ...] | None:
+    """The users that a rule of the filter names; None where it is undefined."""
+    authors = value(engine, f"filter.{rule}", exact=True)
+    if authors is None:
+        return None
+    if not (isinstance(authors, list) and all(isinstance(author, str | None) for author in authors)):
+        raise PolicyError(f"filter.rego: expected `{rule}` to be a list of strings and nulls")
+    return tuple(authors)
 
 
 @functools.cache

@@ -39,6 +39,8 @@ from alcove.store.row_decoding import index
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
+MOST_BYTES_OF_SOME = 64 << 20
+"""Bytes of texts and vectors that a search among chosen versions reads."""
 MOST_ATTEMPTS = 3
 """Searches until one is answered in full, where what was found is gone before it is read."""
 MOST_WINDOWS, MOST_CHARACTERS = 16, 16_000
@@ -125,6 +127,18 @@ class Searcher:
             if result.complete:
                 break
         return result
+
+    def search_some(
+        self, scope: Scope, seqs: Sequence[int], question: Question, **how: Unpack[How]
+    ) -> SearchResult:
+        """The best of some versions; where their texts and vectors are too large, of the first of them."""
+        now = self._clock()
+        texts, is_all = self._index.texts_of(scope, self._name, seqs, now=now, most=MOST_BYTES_OF_SOME)
+        if not is_all and not question.degraded:
+            told = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
+            question = replace(question, degraded=told)
+        corpus = Corpus.of(map(item, texts))
+        return self._answer(scope, corpus, corpus.columns.live, question, how)
 
     def search_past(
         self, scope: Scope, rows: Iterable[Row], question: Question, *, at: int, **how: Unpack[How]

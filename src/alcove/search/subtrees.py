@@ -136,7 +136,8 @@ class Subtree:
         came = [*map(item, change.came)]
         alike = all(each.dimensions in (0, corpus.vectors.dimensions) for each in came)
         # Erasing takes names off what stays, so who sees by names may see more or less of what was there.
-        renamed = self.scope.written_by is not None and change.live is not None
+        by_name = (self.scope.written_by, self.scope.unowned_written_by) != (None, None)
+        renamed = by_name and change.live is not None
         if renamed or change.state.serving != before.serving or not alike:
             return False
         gone = corpus.rows.keys() & change.superseded

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import dropwhile, islice
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack, get_args
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, Unpack, get_args
 
 from msgspec import Meta
 
@@ -17,7 +17,18 @@ from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
-from alcove.core.records import Address, AfterCursor, Entry, FoundMemories, Mode, Moment, Offset, Query, Share
+from alcove.core.records import (
+    Address,
+    AfterCursor,
+    Entry,
+    FoundMemories,
+    Memory,
+    Mode,
+    Moment,
+    Offset,
+    Query,
+    Share,
+)
 from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding, validation
 from alcove.store.common import Steps, Work, stepwise
@@ -34,6 +45,16 @@ MODES = get_args(Mode)
 MOST_OFFSET = 10**9
 MOST_COUNTED, LOOKED_AT = 1_000, 10_000
 """Memories without index text that a search counts, and those among which it looks for them."""
+
+
+class LiveEntry(NamedTuple):
+    """A memory without its content: enough to choose it by, and to open it later."""
+
+    seq: int
+    namespace: Namespace
+    key: str
+    revision: int
+    written_at: int
 
 
 class Finding(Timeline):
@@ -152,6 +173,65 @@ class Finding(Timeline):
         scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
         how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
         return self._best(scope, question, None, **how)
+
+    def entries_of_user(
+        self, principal: Principal, prefix: Address, *, authors: tuple[str | None, ...], besides: Namespace
+    ) -> List[LiveEntry]:
+        """A user's own memories below a prefix, without values, in no order.
+
+        They are in rooms that belong to the principal's user, but for the room `besides`, and in rooms that
+        belong to nobody if one of `authors` wrote them. The cost follows these, not all below the prefix.
+        """
+        scope, now = self._scope(principal, Namespace.checked(prefix, "prefix"), None), self._clock()
+        of_nobody = replace(scope, unowned=True, unowned_written_by=authors)
+        found = self._engine.keys(of_nobody, now=now)
+        found += self._engine.owned_keys(scope, principal.user_id, besides=besides.encode(), now=now)
+        return [
+            LiveEntry(seq, Namespace.decode(ns), key.decode(), revision, written_at)
+            for seq, ns, key, revision, written_at in found
+        ]
+
+    def open_entries(
+        self, principal: Principal, prefix: Address, entries: Iterable[LiveEntry]
+    ) -> Iterator[Memory]:
+        """The memories of some entries, in their order; without those that are gone by now."""
+        scope, seqs = (
+            self._scope(principal, Namespace.checked(prefix, "prefix"), None),
+            [e.seq for e in entries],
+        )
+        return self._opener.still_there(
+            self._engine.index.found(scope, seqs, now=self._clock()), self._opener.memory
+        )
+
+    def search_entries(
+        self,
+        principal: Principal,
+        prefix: Address,
+        entries: Sequence[LiveEntry],
+        *,
+        query: str,
+        limit: int,
+        min_relevance: float | None = None,
+    ) -> FoundMemories:
+        """What `search` finds among some entries; where these are too large, among the first of them."""
+        validation.query(query)
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        question, seqs = self._searcher.question(query, "hybrid"), [each.seq for each in entries]
+        how: How = {
+            "mode": "hybrid",
+            "limit": limit,
+            "offset": 0,
+            "explain": False,
+            "least": min_relevance or 0.0,
+        }
+
+        def find() -> FoundMemories:
+            best = self._searcher.search_some(scope, seqs, question, **how)
+            found = FoundMemories(self._opener.hit(row, hit, similarity=False) for row, hit in best.hits)
+            found.degraded, found.next_offset = best.degraded, best.next_offset
+            return found
+
+        return row_decoding.undisturbed(find)
 
     def indexed(self, seqs: Sequence[int]) -> Generator[float, None, None]:
         """Waits, for as long as the index's patience, until versions have their vectors or cannot have any.

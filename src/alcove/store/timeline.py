@@ -139,4 +139,5 @@ class Timeline(Service):
         narrowed = self._configuration.current().policy.narrow(principal, prefix, spelled(filter))
         low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
-                     written_by=narrowed.written_by)  # fmt: skip
+                     written_by=narrowed.written_by,
+                     unowned_written_by=narrowed.unowned_written_by)  # fmt: skip

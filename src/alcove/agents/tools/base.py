@@ -173,10 +173,13 @@ class Turn:
     def within(self, room: Namespace | Grant) -> Principal:
         """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
         if room not in self._within:
-            caller, agent = self.caller, self.rooms.agent.name
-            grant = room if isinstance(room, Grant) else self.rooms.grant(room)
-            self._within[room] = Principal(caller.user_id, caller.client_id, caller.claims, agent, (grant,))
+            self._within[room] = self.acting(room if isinstance(room, Grant) else self.rooms.grant(room))
         return self._within[room]
+
+    def acting(self, *grants: Grant) -> Principal:
+        """The agent acting for the user, with these grants and nothing else."""
+        caller, agent = self.caller, self.rooms.agent.name
+        return Principal(caller.user_id, caller.client_id, caller.claims, agent, grants)
 
     def room(self, at: Namespace | Grant | None) -> Room:
         """One of this turn's rooms; an agent without the room has no tool that asks for it."""

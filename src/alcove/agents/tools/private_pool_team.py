@@ -5,9 +5,8 @@ A `KeyedRoom` says where such a room is and how it is spoken of; the tools of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -25,16 +24,17 @@ from alcove.agents.tools.base import (
     shown,
     some,
 )
+from alcove.agents.tools.child_rooms import ChildRooms, child_rooms
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
+from alcove.core.principal import Grant
 from alcove.core.records import Delete, Deletion, Memory, Result
 from alcove.store.validation import NOT_BLANK
 
 MOST = 100
 """Memories that a call gives at most, as a search of the service does."""
-_MOST_LOOKED_AT = 10 * MOST
-_DELETES = 500
-"""Deletions in one batch."""
+_DELETES = 50
+"""Deletions in one batch; each needs a grant of its own, and each is decided among all of those."""
 NewKey = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name.")]
 Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")]
 Content = Annotated[str, Meta(pattern=NOT_BLANK, description="In full sentences.")]
@@ -97,7 +97,7 @@ class KeyedRoom:
 
 
 class PrivateRoom(KeyedRoom):
-    """While it is empty, what the user left in rooms from before users had their own shows instead."""
+    """While it is empty, its child namespaces are read instead: see `child_rooms`."""
 
     def search(
         self,
@@ -109,65 +109,48 @@ class PrivateRoom(KeyedRoom):
         **pool: str,
     ) -> Answer:
         answer = super().search(turn, query, limit, min_relevance, min_score)
-        if not answer.result["items"] and (older := self._older(turn)):
-            newest = {memory.id for memory in older.values()}
+        if not answer.result["items"] and (children := self._children(turn)):
             least = min_score if min_relevance is None else min_relevance
-            found = (memory for memory in _found_before(turn, query, least) if memory.id in newest)
-            return several([*islice(found, limit)], self.reader)
+            return several(children.search(query=query, limit=limit, min_relevance=least), self.reader)
         return answer
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
         answer = super().list(turn, limit, offset)
-        if answer.result["items"]:
+        if answer.result["items"] or not (children := self._children(turn)):
             return answer
-        found, more = some([*self._older(turn).values()][offset:], limit)
+        found, more = some(children.open(children.newest_entries()[offset : offset + limit + 1]), limit)
         return several(found, self.reader, offset + len(found) if more else None)
 
     def forget(self, turn: Turn, key: Key) -> Answer:
-        """Deletes what is under a key, in older rooms too, so that nothing older comes back in its place."""
-        room = self._room(turn, {})
-        deletes = [Delete(namespace=room.at, key=key)]
-        for older in left_behind(turn):
-            if older.key == key:
-                deletes.append(Delete(namespace=older.namespace, key=key, expected_revision=older.revision))
-        who = room.who if len(deletes) == 1 else turn.within(turn.room(turn.rooms.fallback).at)
+        """Deletes what is under a key, in child namespaces too, so that nothing older takes its place.
+
+        The oldest goes first: if a batch fails, what the user sees is still the newest.
+        """
+        room, children = self._room(turn, {}), child_rooms(turn)
+        older = [each for each in children.entries_by_age() if each.key == key] if children else []
+        deletes = [
+            Delete(namespace=each.namespace, key=key, expected_revision=each.revision) for each in older
+        ]
+        deletes.append(Delete(namespace=room.at, key=key))
         done: list[Result] = []
         for start in range(0, len(deletes), _DELETES):
-            done += turn.memories.batch(who, deletes[start : start + _DELETES])
+            some_deletes = deletes[start : start + _DELETES]
+            grants = [Grant(Namespace(each.namespace), ("delete",)) for each in some_deletes]
+            done += turn.memories.batch(turn.acting(*grants), some_deletes)
         if not any(isinstance(each, Deletion) and each.deleted for each in done):
             raise missing(key, self.where, self.lister)
         return Answer({"key": key, "forgotten": True}, f"Forgot {short(key)}.")
 
     def _found(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
-        return super()._found(turn, key, pool) or self._older(turn).get(key)
+        if found := super()._found(turn, key, pool):
+            return found
+        children = self._children(turn)
+        return children and children.get(key)
 
-    def _older(self, turn: Turn) -> dict[str, Memory]:
-        """The newest that was left behind under each key, while the private room is empty."""
+    def _children(self, turn: Turn) -> ChildRooms | None:
+        """The child namespaces, while the private namespace itself is empty."""
         room = self._room(turn, {})
-        return {} if turn.memories.list(room.who, room.at, limit=1, exact=True) else newest_left_behind(turn)
-
-
-def left_behind(turn: Turn) -> Iterator[Memory]:
-    """What this user wrote into rooms from before users had their own."""
-    if older := turn.rooms.fallback:
-        yield from turn.memories.everything(turn.within(older), older.namespace, unowned=True)
-
-
-def newest_left_behind(turn: Turn) -> dict[str, Memory]:
-    """The newest of it under each key, the newest first."""
-    found = {memory.key: memory for memory in sorted(left_behind(turn), key=lambda each: each.created_at)}
-    return dict(sorted(found.items(), key=lambda pair: pair[1].created_at, reverse=True))
-
-
-def _found_before(turn: Turn, query: str, min_relevance: float | None) -> Iterator[Memory]:
-    """What was left behind that fits best; many may be older ones of the same keys, so more than a page."""
-    room, offset = turn.room(turn.rooms.fallback), 0
-    while offset < _MOST_LOOKED_AT:
-        page = room.search(query=query, limit=MOST, offset=offset, min_relevance=min_relevance)
-        yield from page
-        if page.next_offset is None and len(page) < MOST:
-            return
-        offset = page.next_offset or offset + MOST
+        return None if turn.memories.list(room.who, room.at, limit=1, exact=True) else child_rooms(turn)
 
 
 def missing(key: str, where: str, lister: str) -> NotFound:

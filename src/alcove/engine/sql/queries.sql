@@ -99,6 +99,18 @@ WHERE {whose} n.ns >= ? AND n.ns < ? AND EXISTS (
     WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where})
 ORDER BY n.ns
 
+-- name: owned_keys
+-- What is live in a subtree in rooms that belong to one user, without one of these rooms: at the cost of those rooms.
+SELECT v.seq, v.ns, v.key, v.revision, coalesce(v.original_at, v.created_at)
+FROM namespaces n INDEXED BY owned CROSS JOIN versions v INDEXED BY live ON v.ns = n.ns
+WHERE n.owner = ? AND n.ns >= ? AND n.ns < ? AND n.ns != ? AND v.ended_at IS NULL
+  AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+
+-- name: keys
+-- What is live in a subtree.
+SELECT v.seq, v.ns, v.key, v.revision, coalesce(v.original_at, v.created_at) FROM versions v {along}
+WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+
 -- name: counts
 -- Off the index alone where the caller sees everything: what has expired is known by an index of its own.
 SELECT ns, count(*) FROM versions v INDEXED BY live
