@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from alcove import Alcove, NotFound, PermissionDenied, Settings
+from alcove import Alcove, InvalidRequest, NotFound, PermissionDenied, Settings
 from alcove.agents.service import Agents
 from alcove.agents.tools.child_rooms import child_rooms
 from alcove.core.principal import Principal
+from alcove.policy.rego import Bundle
 from tests.contract.conftest import Open
 
 SPECS: dict[str, Any] = {
@@ -249,3 +250,58 @@ def test_the_grant_opens_what_is_read_and_nothing_else(store: Alcove) -> None:
             assert [*memories.export(rooms.who, namespace)] == []
         except PermissionDenied:
             continue
+
+
+OLD_FILTER = Bundle.load().filter.replace("unowned_written_by :=", "written_by :=")
+"""The built-in filter as it was when it knew `written_by` only."""
+
+
+def test_with_an_older_copy_of_the_filter_less_is_read_and_never_more(store: Alcove) -> None:
+    load(store, *((namespace, kind, "alice") for kind, namespace in CHILDREN.items()))
+    load(store, (CHILDREN["below"], "of nobody else", None), ("agent:x:abc123", "of bob", "bob"))
+    store.admin.put_policies({"filter": OLD_FILTER})
+    assert sorted(listed(store)) == sorted(searched(store)) == sorted(CHILDREN)
+
+
+def test_a_filter_that_shows_everything_does_not_widen_the_fallback(store: Alcove) -> None:
+    load(store, *((namespace, kind, "alice") for kind, namespace in CHILDREN.items()))
+    load(store, *((namespace, f"secret {n}", "bob") for n, namespace in enumerate(OTHERS)))
+    load(store, ("agent:x:abc123", "secret", "bob"))
+    careless = "package memories.filter\nnamespace_prefix := input.namespace_prefix\nattribute_filter := {}"
+    store.admin.put_policies({"filter": careless})
+    assert sorted(listed(store)) == sorted(searched(store)) == sorted(CHILDREN)
+    assert recalled(store, "secret") is None
+    assert "bob" not in preamble(store)
+
+
+def test_search_ranks_the_newest_of_each_key_by_meaning(open_store: Open) -> None:
+    store = open_store()
+    texts = {"agent:x:s1": "Her cat is called Minka", "agent:x:s2:u:alice": "The invoice is due in May",
+             "agent:x:u:alice:s3": "She drinks green tea"}  # fmt: skip
+    for namespace, text in texts.items():
+        content = {"content": text}
+        for key in ("note", namespace):
+            line = {"namespace": namespace.split(":"), "key": key, "value": content, "index": content,
+                    "written_by": {"user": "alice"}}  # fmt: skip
+            assert store.import_memories([json.dumps(line).encode()]).imported == 1
+    store.search("agent:x", query="pet", wait_for_index=True)
+    agents = store.agents(SPECS).as_user("alice")
+    found = agents.call("x", "search_memory", query="Which pet does she have?", limit=1)
+    assert [each["key"] for each in found.result["items"]] == ["agent:x:s1"]
+    assert found.result["items"][0]["relevance"] > 0
+    found = agents.call("x", "search_memory", query="What does she like to drink?", limit=5)
+    assert {each["key"] for each in found.result["items"][:2]} == {"note", "agent:x:u:alice:s3"}
+    with pytest.raises(InvalidRequest):
+        agents.call("x", "search_memory", query=" ")
+
+
+def test_memories_that_are_too_large_together_are_searched_in_part_and_that_is_told(
+    store: Alcove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alcove.search import searcher  # noqa: PLC0415  numpy
+
+    load(store, *((f"agent:x:s{n}", f"key {n}", "alice") for n in range(5)))
+    monkeypatch.setattr(searcher, "MOST_BYTES_OF_SOME", 70)
+    answer = store.agents(SPECS).as_user("alice").call("x", "search_memory", query="tea")
+    assert len(answer.result["items"]) == 2
+    assert "2 of 5 memories" in answer.result["degraded"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -295,7 +296,7 @@ def test_a_policy_that_fails_is_logged_with_its_place_and_no_values(
     "rule",
     ["owner := [input.context.user_id]", "owner := {input.context.user_id}", "owner := false",
      "written_by := input.context.user_id", "written_by := {input.context.user_id: true}",
-     "written_by := [7]", "written_by := false"],
+     "written_by := [7]", "written_by := false", "unowned_written_by := [7]", "unowned_written_by := false"],
 )  # fmt: skip
 def test_a_filter_that_is_spelled_wrong_shows_nothing_rather_than_everything(
     custom: Custom, rule: str
@@ -306,6 +307,29 @@ def test_a_filter_that_is_spelled_wrong_shows_nothing_rather_than_everything(
     policy = custom(filter=f'{text} if input.context.user_id == "alice"')  # seen only when she asks
     with pytest.raises(PolicyFailed):
         policy.narrow(ALICE, HOME)
+
+
+def test_a_filter_by_author_of_rooms_without_an_owner_leaves_rooms_with_one_as_they_are(
+    tmp_path: Path, custom: Custom
+) -> None:
+    custom(
+        filter="namespace_prefix := []\nattribute_filter := {}\nowner := input.context.user_id\n"
+        "unowned_written_by := [input.context.user_id]",
+    )
+    with Alcove(tmp_path / "memory.db", keys=MemoryKey(), policy_dir=tmp_path, embedder=None) as memory:
+        grants = (Grant(Namespace(("org",))), Grant(Namespace(("user",))))
+        users = {user: memory.as_principal(Principal(user, grants=grants)) for user in ("alice", "bob")}
+        for user, store in users.items():
+            store.put("org:docs", f"shared by {user}", {}, index={"text": "a text"})
+            store.put(f"user:{user}", f"own of {user}", {}, index={"text": "a text"})
+        line = {"namespace": ["user", "alice"], "key": "imported", "value": {}, "index": {"text": "a text"},
+                "written_by": {"user": "bob"}}  # fmt: skip
+        assert memory.import_memories([json.dumps(line).encode()]).imported == 1
+        alice, shown = users["alice"], ["imported", "own of alice", "shared by alice"]
+        for found in (alice.search(), alice.list(), alice.search(query="text"), alice.export_memories(),
+                      alice.events().events):  # fmt: skip
+            assert sorted(each.key for each in found) == shown
+        assert alice.namespaces() == [("org", "docs"), ("user", "alice")]
 
 
 @pytest.mark.parametrize(

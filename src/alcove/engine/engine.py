@@ -145,8 +145,7 @@ class Engine(file_copy.DataKeys):
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
         where = self._db.where(scope, params)
-        along = _index_of(scope)
-        found = self._db.stream("scan_page", [*params, limit], where=where, along=along)
+        found = self._db.stream("scan_page", [*params, limit], where=where)
         return some_rows(found, limit, most=PIECE_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
@@ -160,9 +159,7 @@ class Engine(file_copy.DataKeys):
         """The live keys of a scope, without their content."""
         params: Params = [scope.low, scope.high, now]
         where = self._db.where(scope, params)
-        return [
-            *map(rows.LiveKey._make, self._db.stream("keys", params, where=where, along=_index_of(scope)))
-        ]
+        return [*map(rows.LiveKey._make, self._db.stream("keys", params, where=where))]
 
     def owned_keys(self, scope: Scope, owner: str, *, besides: bytes, now: int) -> list[rows.LiveKey]:
         """The same of the rooms that belong to one user, without the room `besides`.
@@ -172,6 +169,12 @@ class Engine(file_copy.DataKeys):
         params: Params = [owner, scope.low, scope.high, besides, now]
         where = self._db.where(scope, params)
         return [*map(rows.LiveKey._make, self._db.stream("owned_keys", params, where=where))]
+
+    def authored_keys(self, scope: Scope, author: str, *, now: int) -> list[rows.LiveKey]:
+        """The same of what one user wrote in rooms that do not belong to them, at the cost of all of that."""
+        params: Params = [author, scope.low, scope.high, now]
+        where = self._db.where(scope, params)
+        return [*map(rows.LiveKey._make, self._db.stream("authored_keys", params, where=where))]
 
     def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
         """The versions of a key below a revision, newest first."""
@@ -325,11 +328,6 @@ class Engine(file_copy.DataKeys):
         """The same for what is odd without being wrong."""
         with self._db.snapshot() as db:
             yield from db.checks("doctor_notices.sql")
-
-
-def _index_of(scope: Scope) -> str:
-    """Which index SQLite reads a scope by: of what people wrote into rooms of others, or of subtrees."""
-    return f"INDEXED BY {'authored' if scope.by_author else 'live'}"
 
 
 def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:

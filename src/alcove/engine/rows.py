@@ -205,12 +205,6 @@ class Scope:
     """Whether only what has no index text is meant."""
     filter: Filter = field(default_factory=Filter)
 
-    @property
-    def by_author(self) -> bool:
-        """Whether the index of what people wrote into rooms of others leads to all of it."""
-        named = [each for each in (self.written_by, self.unowned_written_by) if each is not None]
-        return self.unowned and any(None not in each for each in named)
-
     def sql(self, params: Params, policy: Spelled = Filter.policy_sql, asked: Spelled = Filter.sql) -> str:
         """What of the subtree may be seen, and was asked for, as a predicate on `versions v`.
 
@@ -225,19 +219,16 @@ class Scope:
         if self.written_by is not None:
             parts.append(f"({_authors(self.written_by, params)})")
         if self.unowned_written_by is not None:
-            owned = "" if self.unowned else "v.owner IS NOT NULL OR "
-            parts.append(f"({owned}{_authors(self.unowned_written_by, params)})")
+            parts.append(f"(v.owner IS NOT NULL OR {_authors(self.unowned_written_by, params)})")
         if self.unindexed:
             parts.append("v.index_text IS NULL")
-        if self.by_author:
-            parts.append("v.user IS DISTINCT FROM v.owner")  # follows, but the index is found by these words
         parts.append(asked(self.filter, params))
         return " AND ".join(parts)
 
 
 def _authors(users: tuple[str | None, ...], params: Params) -> str:
     """That one of these users wrote a version, as a predicate on `versions v`."""
-    # Nobody as well, who equals nothing here: to SQLite an empty list is no query of an index.
+    # NULL as well, which equals nothing here: PostgreSQL refuses an empty list.
     names = [*filter(None, users), None]
     params.extend(names)
     return f"v.user IN ({', '.join('?' * len(names))}){' OR v.user IS NULL' * (None in users)}"

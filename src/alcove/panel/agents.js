@@ -35,7 +35,8 @@ export default async function agents(asked, { me, go, until }) {
   const other = user && user !== me.user,
     look = async () => {
       const { rooms } = await get(at("agents", name, "memory"));
-      return other ? theirs(rooms, name, me.user, user) : rooms;
+      const shown = other ? await theirs(rooms, name, me.user, user) : rooms;
+      return shown.some(({ room }) => room === child) ? shown.map((each) => ({ ...each, flat: each.room === "private" })) : shown;
     };
   const [found, summary] = await Promise.all([
     look(),
@@ -91,28 +92,34 @@ export const points = (summary) =>
       )
     : h("p.soft", "It is empty: a conversation that has ended is summarised here.");
 
-// Another user's rooms are where one's own are, with their name in it; others of theirs may name the agent, too.
+// Another user's rooms are where one's own are, with their name in it; their child namespaces are their own, and others
+// of theirs may name the agent, too.
 async function theirs(rooms, agent, mine, user) {
   const { namespaces } = await get(at("admin", "users", user)),
     owned = (part, n, ns) => part === mine && ["u", "user"].includes(ns[n - 1]),
     within = (ns, room) => room.every((part, n) => part === ns[n]);
-  const found = rooms.map((each) => {
+  const found = rooms.filter((each) => each.room !== child).map((each) => {
     if (!each.namespace.some(owned)) return each;
     const namespace = each.namespace.map((part, n, ns) => (owned(part, n, ns) ? user : part)),
       deepest = exactly.includes(each.room) ? namespace.length : Infinity;
     const held = namespaces.filter((held) => within(held.namespace, namespace) && held.namespace.length <= deepest);
     return { ...each, namespace, memories: held.reduce((sum, held) => sum + held.memories, 0) };
   });
+  const listed = (ns) =>
+      found.some(
+        (each) => within(ns, each.namespace) && (each.room !== "private" || ns.length === each.namespace.length),
+      ),
+    below = (ns) => found.some((each) => each.room === "private" && within(ns, each.namespace.slice(0, -2)));
   const more = namespaces.filter(
-    ({ namespace: ns }) =>
-      ns.includes(agent) &&
-      !["turns", "calls"].includes(ns[0]) &&
-      !found.some((each) => within(ns, each.namespace)),
+    ({ namespace: ns }) => (ns.includes(agent) || below(ns)) && !["turns", "calls"].includes(ns[0]) && !listed(ns),
   );
-  return [...found, ...more.map((each) => ({ ...each, room: each.namespace[0] }))];
+  return [...found, ...more.map((each) => ({ ...each, room: below(each.namespace) ? child : each.namespace[0] }))];
 }
 
-const exactly = ["private", "facts", "long-term"],
+const child = "private, older"; // a child namespace, which the agent reads while the private one is empty
+const hint = "The agent reads this while the private namespace is empty: the newest of each key.";
+
+const exactly = ["private", child, "facts", "long-term"],
   scratch = ["agent", "session", "global", "workflow", "swarm", "debate"];
 
 // Rooms one below the other; when it is drawn again, those that are there stay as they are, open or not.
@@ -133,7 +140,7 @@ function shelf(found, opened) {
   return { node, draw, narrow: (text) => rooms.forEach((each) => each.narrow(text)) };
 }
 
-function room({ room: kind, namespace, memories }, opened) {
+function room({ room: kind, namespace, memories, flat }, opened) {
   const list = newest(namespace, { exact: exactly.includes(kind), where: !exactly.includes(kind) }),
     below = shelf([], opened),
     trouble = h("div");
@@ -145,10 +152,12 @@ function room({ room: kind, namespace, memories }, opened) {
   count(memories);
   let open = false,
     words = "";
+  const hidden = kind === child && !namespace.includes("u"); // nobody's: only the agent finds what one user wrote there
   const fresh = async () => {
     try {
+      if (hidden) return;
       if ((await list.again()) && words) await list.narrow(words);
-      if (!exactly.includes(kind)) return;
+      if (!exactly.includes(kind) || kind === child || flat) return; // child namespaces are listed by themselves
       const { branches } = await get("/v1/memories/tree", { ns: namespace, limit: 100 });
       below.draw(branches.map((each) => ({ ...each, room: each.namespace.at(-1) })));
       trouble.replaceChildren();
@@ -163,11 +172,11 @@ function room({ room: kind, namespace, memories }, opened) {
         if (!node.open || open) return;
         open = true;
         fresh();
-        opened(namespace);
+        if (!hidden) opened(namespace);
       },
     },
-    h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind), " ", h("span", spelled(namespace)), " ", size),
-    h("div", trouble, list.node, below.node),
+    h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind === child ? "child namespace" : kind), " ", h("span", spelled(namespace)), " ", size),
+    h("div", kind === child && h("p.soft", hint), trouble, !hidden && list.node, below.node),
   );
   return {
     node,
@@ -177,6 +186,7 @@ function room({ room: kind, namespace, memories }, opened) {
     },
     narrow: (text) => {
       words = text.trim();
+      if (hidden) return;
       if (open) list.narrow(words);
       else if (words && memories) node.open = true;
     },

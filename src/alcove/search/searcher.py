@@ -134,9 +134,9 @@ class Searcher:
         """The best of some versions; where their texts and vectors are too large, of the first of them."""
         now = self._clock()
         texts, is_all = self._index.texts_of(scope, self._name, seqs, now=now, most=MOST_BYTES_OF_SOME)
-        if not is_all and not question.degraded:
+        if not is_all:
             told = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
-            question = replace(question, degraded=told)
+            question = replace(question, degraded="; ".join(filter(None, (told, question.degraded))))
         corpus = Corpus.of(map(item, texts))
         return self._answer(scope, corpus, corpus.columns.live, question, how)
 

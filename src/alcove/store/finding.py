@@ -183,9 +183,13 @@ class Finding(Timeline):
         belong to nobody if one of `authors` wrote them. The cost follows these, not all below the prefix.
         """
         scope, now = self._scope(principal, Namespace.checked(prefix, "prefix"), None), self._clock()
+        found = self._engine.owned_keys(scope, principal.user_id, besides=besides.encode(), now=now)
         of_nobody = replace(scope, unowned=True, unowned_written_by=authors)
-        found = self._engine.keys(of_nobody, now=now)
-        found += self._engine.owned_keys(scope, principal.user_id, besides=besides.encode(), now=now)
+        if None in authors:  # what nobody wrote is not in the index by author
+            found += self._engine.keys(of_nobody, now=now)
+        else:
+            for author in filter(None, authors):
+                found += self._engine.authored_keys(of_nobody, author, now=now)
         return [
             LiveEntry(seq, Namespace.decode(ns), key.decode(), revision, written_at)
             for seq, ns, key, revision, written_at in found

@@ -200,27 +200,24 @@ class Reading(Finding):
         prefix: Address,
         *,
         exact: bool = False,
-        unowned: bool = False,
         after: str | None = None,
     ) -> Iterator[Memory]:
-        """The same; `exact` without what lies below, `unowned` without what is somebody's.
+        """The same; `exact` without what lies below.
 
         `after`: only what comes after this key of the namespace itself.
         """
-        view = self.view(lambda: principal, prefix, exact=exact, unowned=unowned)
+        view = self.view(lambda: principal, prefix, exact=exact)
         start = (
             None if after is None else (Namespace.checked(prefix).encode(), validation.text(after, "after"))
         )
         return self.seen(view, start)
 
-    def view(
-        self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False, unowned: bool = False
-    ) -> View:
+    def view(self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
         below = Namespace.checked(prefix, "prefix")
 
         def scope() -> Scope:
-            return replace(self._scope(who(), below, None, exact=exact), unowned=unowned)
+            return self._scope(who(), below, None, exact=exact)
 
         begun = scope()
 

@@ -131,6 +131,35 @@ def assert_gone(player: Player, key: str, left: list[str]) -> None:
     assert sorted(player.keys("bot", "search_memory", query=f"{key} of Alice", min_score=0)) == left
 
 
+def test_child_namespaces_of_every_kind_are_read_listed_and_forgotten(table: Table) -> None:
+    alice, bob, room = table.player("alice"), table.player("bob"), table.new_id()
+    own = {
+        "below": ["agent", "bot", "u", alice.name, room],
+        "by session": ["agent", "bot", room, "u", alice.name],
+        "of nobody": ["agent", "bot", room],
+    }
+    for kind, namespace in own.items():
+        table.brought(namespace, kind, f"green tea {kind}", alice.name)
+        table.brought(namespace, "drink", f"black tea {kind}", alice.name)
+    table.brought(["agent", "bot", "u", bob.name, room], "drink", "tea of Bob", bob.name)
+    table.brought(["agent", "bot", room, "u", bob.name], "hat", "hat of Bob", bob.name)
+    table.brought(["agent", "bot-2", room, "u", alice.name], "elsewhere", "tea elsewhere", alice.name)
+    assert alice.keys("bot", "list_memories") == ["drink", "of nobody", "by session", "below"]
+    assert sorted(alice.keys("bot", "search_memory", query="tea")) == sorted([*own, "drink"])
+    assert alice.call("bot", "recall", key="drink")["content"] == "black tea of nobody"
+    told = alice.ask("POST", "/v1/agents/bot/context", json={"session_id": room, "message": "Hello"}).json()
+    assert all(kind in str(told["messages"]) for kind in own)
+    assert "Bob" not in str(told["messages"])
+    rooms = alice.see("/v1/agents/bot/memory")["rooms"]
+    children = {(*each["namespace"],): each["memories"] for each in rooms if each["room"] == "private, older"}
+    assert children == {(*namespace,): 2 for namespace in own.values()}
+    alice.call("bot", "forget", key="drink")
+    assert sorted(alice.keys("bot", "list_memories")) == sorted(own)
+    assert sorted(bob.keys("bot", "list_memories")) == ["drink", "hat"]
+    alice.call("bot", "remember", key="new", content="from now on")
+    assert alice.keys("bot", "list_memories") == ["new"]
+
+
 def test_older_memories_are_listed_page_by_page(table: Table) -> None:
     alice, room = table.player("alice"), table.new_id()
     for number in range(5):
@@ -141,7 +170,7 @@ def test_older_memories_are_listed_page_by_page(table: Table) -> None:
     assert ([item["key"] for item in last["items"]], "next_offset" in last) == (["k0"], False)
 
 
-def test_what_lies_below_a_room_is_not_in_it(table: Table) -> None:
+def test_what_lies_below_a_room_is_not_in_it_and_is_read_while_a_private_room_is_empty(table: Table) -> None:
     alice, room = table.player("alice"), table.new_id()
     own = ("u", alice.name)
     for place in (("agent", "bot", *own), ("facts", "bot", *own), ("user", alice.name, "long-term", "all")):
@@ -149,12 +178,13 @@ def test_what_lies_below_a_room_is_not_in_it(table: Table) -> None:
                 "index": {"content": "tea"}}  # fmt: skip
         assert alice.ask("PUT", "/v1/memories", json=body).status_code == 200
     table.brought(["agent", "bot", room], "old", "tea", alice.name)
-    for expected in (["old"], ["new"]):
+    for expected in (["old", "child"], ["new"]):
         assert alice.keys("bot", "list_memories") == expected
-        assert alice.keys("bot", "search_memory", query="tea") == expected
-        alice.refused(404, "bot", "recall", key="child")
-        alice.refused(404, "bot", "forget", key="child")
-        assert alice.call("bot", "recall", key=expected[0])
+        assert sorted(alice.keys("bot", "search_memory", query="tea")) == sorted(expected)
+        for key in {"old", "child", "new"}.difference(expected):
+            alice.refused(404, "bot", "recall", key=key)
+        for key in expected:
+            assert alice.call("bot", "recall", key=key)
         alice.call("bot", "remember", key="new", content="tea")
     assert alice.call("bot", "recall_facts", query="tea")["items"] == []
     assert alice.call("bot", "memory_recall", query="tea")["items"] == []
@@ -163,9 +193,8 @@ def test_what_lies_below_a_room_is_not_in_it(table: Table) -> None:
     shown = alice.see("/v1/agents/bot/memory")["rooms"]
     counts = [each["memories"] for each in shown if each["room"] in ("private", "facts", "long-term")]
     assert counts == [1, 3, 0, 0]
-    assert [each["namespace"] for each in shown if each["room"] == "private, older"] == [
-        ["agent", "bot", room]
-    ]
+    children = [(each["namespace"], each["memories"]) for each in shown if each["room"] == "private, older"]
+    assert children == [(["agent", "bot", room], 1), (["agent", "bot", *own, "below"], 1)]
 
 
 def test_only_without_authentication_is_found_what_nobody_wrote(tmp_path: Path) -> None:

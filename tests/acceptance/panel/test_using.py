@@ -253,6 +253,40 @@ def test_a_room_of_an_agent_tells_its_new_count_and_stays_open(panel: Open, hous
     assert page.is_visible("main a >> text=A straw hat")
 
 
+def test_child_namespaces_of_an_agent_are_listed_with_counts(panel: Open, house: Service) -> None:
+    def bring(namespace: list[str], key: str, author: str) -> None:
+        line = {"namespace": namespace, "key": key, "value": {"content": f"{key} of {author} <b>bold</b>"},
+                "written_by": {"user": author}}  # fmt: skip
+        headers = {"content-type": "application/x-ndjson"}
+        answer = house.call("POST", "/v1/memories/import", token("admin", roles=["admin"]),
+                            content=json.dumps(line).encode(), headers=headers)  # fmt: skip
+        assert answer.json()["imported"] == 1, answer.text
+
+    for user in ("parent", "admin"):
+        bring(["agent", "helper", "u", user, "<i>s1</i>"], "hat", user)
+        bring(["agent", "helper", "u", user, "<i>s1</i>"], "coat", user)
+        bring(["agent", "helper", "s2", "u", user], "scarf", user)
+        bring(["agent", "helper", f"s3 of {user}"], "glove", user)
+    bring(["agent", "helper", "s3 of parent"], "secret", "bob")
+    expected = [
+        "child namespace agent:helper:s2:u:parent 1 memory",
+        "child namespace agent:helper:s3 of parent 1 memory",
+        "child namespace agent:helper:u:parent:<i>s1</i> 2 memories",
+    ]
+    for seen in (panel("parent"), panel("admin", "admin")):
+        page = seen.show("agents?agent=helper&user=parent")
+        page.wait_for_selector("summary >> text=child namespace")
+        summaries = page.locator("main details.room > summary").all_inner_texts()
+        assert sorted(each for each in summaries if each.startswith("child")) == expected
+        assert summaries[0].startswith("private agent:helper:u:parent 0 memories")
+        page.click("summary >> text=agent:helper:u:parent:<i>s1</i>")
+        page.wait_for_selector("main a >> text=coat of parent <b>bold</b>")
+        page.click("summary >> text=agent:helper:s3 of parent")
+        assert "while the private namespace is empty" in seen.text
+        assert "secret" not in seen.text
+        assert not seen.violations()
+
+
 def test_a_person_is_erased_from_click_to_receipt(panel: Open, house: Service) -> None:
     furnish(house, "gone")
     page = panel("admin", "admin").show("admin?page=people&user=gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -133,6 +134,83 @@ def test_a_restore_takes_rooms_that_were_empty_when_their_user_was_wiped(
     bring_back(to, path)
     assert b"key-of-alice" not in raw_bytes(path)
     assert b"SECRET-alice" not in raw_bytes(path)
+
+
+CHILDREN = {
+    "below": "agent:bot:u:alice:s1",
+    "by session": "agent:bot:s1:u:alice",
+    "of nobody": "agent:bot:s1",
+    "several levels below": "agent:bot:u:alice:s1:deep",
+}
+"""Where the fallback reads, by kind of child namespace."""
+DEEP = dataclasses.replace(QUIET, max_depth=6)
+OTHERS = ["agent:bot:u:bob:s1", "agent:bot:s1:u:bob", "agent:bot:u:alice2:s1", "agent:bot-2:u:bob:s1"]
+
+
+def fill_children(memory: Alcove) -> None:
+    lines = [line(room, f"key-of-alice {kind}", "alice") for kind, room in CHILDREN.items()]
+    lines += [
+        line("agent:bot:u:alice:s1", "key-of-alice unsigned", None),
+        line("agent:bot:s1", "key-of-bob", "bob"),
+    ]
+    lines += [line(room, "key-of-bob", "bob") for room in OTHERS]
+    assert memory.import_memories(lines).imported == len(lines)
+
+
+def of_alice(memory: Alcove) -> list[str]:
+    """The keys of alice's memories that are in the store at all."""
+    return [key for _, key, _ in left(memory) if key.startswith("key-of-alice")]
+
+
+@pytest.mark.parametrize("knows_specs", [True, False])
+def test_every_child_namespace_is_held_exported_and_wiped(
+    path: Path, specs: Path, *, knows_specs: bool
+) -> None:
+    with Alcove(path, settings=DEEP, embedder=None) as memory:
+        fill_children(memory)
+        shown = memory.agents(specs).as_user("alice").call("bot", "list_memories").result["items"]
+        assert sorted(each["key"] for each in shown) == sorted(of_alice(memory))
+    with Alcove(path, settings=DEEP, embedder=None) as memory:
+        if knows_specs:
+            memory.agents(specs)
+        held = [str(room.namespace) for room in memory.admin.held("alice").namespaces]
+        assert [each for each in held if each != "calls:bot:u:alice"] == sorted(CHILDREN.values())
+        exported = [each.key for each in memory.admin.export("alice") if each.namespace[0] != "calls"]
+        assert sorted(exported) == sorted(of_alice(memory))
+        reviewed = [
+            each.key for each in memory.admin.memories_of("alice").items if each.namespace[0] != "calls"
+        ]
+        assert sorted(reviewed) == sorted(of_alice(memory))
+        assert memory.wipe("alice").shared_left == []
+        assert len(left(memory)) == 1 + len(OTHERS)
+        assert of_alice(memory) == []
+        assert b"key-of-alice" not in raw_bytes(path)
+        assert b"SECRET-alice" not in raw_bytes(path)
+        agents = memory.agents(specs)
+        assert agents.as_user("alice").call("bot", "list_memories").result["items"] == []
+        assert len(agents.as_user("bob").call("bot", "list_memories").result["items"]) == 1
+        assert_sound(memory)
+
+
+@pytest.mark.parametrize("forgets_first", [True, False])
+def test_a_restored_backup_forgets_every_child_namespace_again(
+    path: Path, to: Path, specs: Path, *, forgets_first: bool
+) -> None:
+    with Alcove(path, settings=DEEP, embedder=None) as memory:
+        fill_children(memory)
+        [*memory.backup(to)]
+        alice = memory.agents(specs).as_user("alice")
+        for key in of_alice(memory) if forgets_first else ():
+            alice.call("bot", "forget", key=key)
+        memory.wipe("alice")
+    path.unlink()
+    assert bring_back(to, path).users_forgotten == 1
+    assert b"key-of-alice" not in raw_bytes(path)
+    assert b"SECRET-alice" not in raw_bytes(path)
+    with Alcove(path, settings=DEEP, embedder=None) as memory:
+        assert len(left(memory)) == 1 + len(OTHERS)
+        assert memory.agents(specs).as_user("alice").call("bot", "list_memories").result["items"] == []
+        assert_sound(memory)
 
 
 def test_the_newest_of_a_key_is_found_among_hundreds_of_older_ones(path: Path, specs: Path) -> None:
