@@ -31,6 +31,10 @@ RESERVED = frozenset(
 """First segments of rooms that Alcove lays out itself."""
 KNOWLEDGE = Namespace(("knowledge",))
 """Where documents of sources are: what somebody put there is theirs, although the rooms are nobody's."""
+CHILD = "private, older"
+"""The kind of room that a child namespace is listed as, which the fallback of a private namespace reads."""
+ONE_NAMESPACE = ("private", CHILD, "facts", "long-term")
+"""Kinds of room that are one namespace each, without what lies below it."""
 RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
@@ -75,10 +79,12 @@ class Rooms:
 
     @property
     def fallback(self) -> Grant | None:
-        """What opens rooms from before users had their own, where to look while the private room is empty.
+        """The grant for the child namespaces that are read while the private namespace is empty.
 
-        None where there is no private room, or one for each session. Rows that nobody is known to have
-        written count only with authentication off.
+        It opens the user's own namespaces below the template (`agent:x:u:alice:abc123`,
+        `agent:x:abc123:u:alice`), and what the user wrote in those that belong to nobody (`agent:x:abc123`).
+        None where there is no private namespace, or one for each session. What nobody is known to have
+        written counts only with authentication off.
         """
         private = None if self.agent.memory.private.session_isolated else self.private
         if private is None:
@@ -174,7 +180,7 @@ def shared_room(text: str, placeholder: str, name: str) -> Namespace:
 
 
 def older(agent: Agent) -> str | None:
-    """Below which prefix an agent's older rooms lie, as text that `older_room` fills in for a user."""
+    """Below which prefix an agent's child namespaces lie, as text that `older_room` fills in for a user."""
     spec = agent.memory.private
     if not spec.enabled or spec.session_isolated:
         return None
@@ -182,7 +188,7 @@ def older(agent: Agent) -> str | None:
 
 
 def older_room(text: str, user: str) -> Namespace:
-    """Where older memories of a user may lie: the fallback of a private room."""
+    """The namespace below which the fallback of a user's private namespace reads."""
     return Namespace(msgspec.json.decode(text, type=Template).checked({"user_id": user}))
 
 

@@ -17,7 +17,16 @@ from msgspec import Meta, Struct, structs
 
 from alcove.agents.call_log import Calls, ToolCall, UserUse
 from alcove.agents.knowledge import Knowledge
-from alcove.agents.rooms import RUNS, Rooms, direct_grants, may_be_private, older, team_room
+from alcove.agents.rooms import (
+    CHILD,
+    ONE_NAMESPACE,
+    RUNS,
+    Rooms,
+    direct_grants,
+    may_be_private,
+    older,
+    team_room,
+)
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
 from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
@@ -170,14 +179,12 @@ class Agents(Runs):
         turn = self.turn(principal, self.agent(principal, agent))
         summaries = []
         for kind, room in self._visible(turn):
-            # A room that is one namespace is counted without what lies below it.
-            exact = kind in ("private", "facts", "long-term")
-            count = self._memories.count(turn.within(room), room, exact=exact)
+            count = self._memories.count(turn.within(room), room, exact=kind in ONE_NAMESPACE)
             summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
         children = child_rooms(turn)
         counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
         for room, count in sorted(counts.items()):
-            summaries.append(RoomSummary(room="private, older", namespace=room, memories=count))
+            summaries.append(RoomSummary(room=CHILD, namespace=room, memories=count))
         return summaries
 
     def _visible(self, turn: Turn) -> Iterator[tuple[str, Namespace]]:

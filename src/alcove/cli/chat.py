@@ -146,6 +146,8 @@ class Talk:
 
     def _memory(self) -> None:
         """Shows what is kept of this user here, numbered."""
+        from alcove.agents.rooms import ONE_NAMESPACE  # noqa: PLC0415  loads more than most commands need
+
         memories, self._listed = self._agents.memories, []
         for room in self._agents.rooms(self._agent):
             click.secho(
@@ -153,7 +155,8 @@ class Talk:
             )
             if room.namespace.owner is None:
                 continue
-            for each in memories.search(room.namespace, limit=_MOST_LISTED):
+            exact = room.room in ONE_NAMESPACE
+            for each in memories.search(room.namespace, limit=_MOST_LISTED, exact=exact):
                 self._listed.append((each.namespace, each.key))
                 content = plain(str(each.value.get("content", each.value.get("value", compact(each.value)))))
                 told = f"{plain(each.key)}: {content} ({shown(each.created_at)})"

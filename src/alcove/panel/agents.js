@@ -117,7 +117,8 @@ async function theirs(rooms, agent, mine, user) {
 }
 
 const child = "private, older"; // a child namespace, which the agent reads while the private one is empty
-const hint = "The agent reads this while the private namespace is empty: the newest of each key.";
+const hint = "The agent reads this while the private namespace is empty: the newest of each key.",
+  nobodys = "Nobody owns this namespace; the count is of what this user wrote in it.";
 
 const exactly = ["private", child, "facts", "long-term"],
   scratch = ["agent", "session", "global", "workflow", "swarm", "debate"];
@@ -176,7 +177,7 @@ function room({ room: kind, namespace, memories, flat }, opened) {
       },
     },
     h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind === child ? "child namespace" : kind), " ", h("span", spelled(namespace)), " ", size),
-    h("div", kind === child && h("p.soft", hint), trouble, !hidden && list.node, below.node),
+    h("div", kind === child && h("p.soft", hint, hidden && ` ${nobodys}`), trouble, !hidden && list.node, below.node),
   );
   return {
     node,

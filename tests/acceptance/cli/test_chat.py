@@ -92,6 +92,18 @@ def test_a_conversation_in_a_pipe_shows_context_and_memory_and_forgets(
     front.refuses("session", "show", "helper", "s", code=1)
 
 
+def test_child_namespaces_are_shown_once_each(front: Command) -> None:
+    for room in ("agent:helper:u:noop:s1", "agent:helper:s1:u:noop"):
+        front.says("put", room, "tea", '{"content": "green"}')
+    said = front.run("chat", "helper", "--session", "s", stdin="/memory\n/quit").stdout
+    assert said.count("tea: green (") == 2
+    assert "private (agent:helper:u:noop), 0 memories" in said
+    for room in ("agent:helper:u:noop:s1", "agent:helper:s1:u:noop"):
+        assert f"private, older ({room}), 1 memory\n" in said
+    listed = [(row["room"], row["memories"]) for row in front.lines("agent", "helper", "memory")]
+    assert listed == [("private", 0), ("team", 0), ("private, older", 1), ("private, older", 1)]
+
+
 def test_what_fails_is_told_and_the_conversation_goes_on(front: Command, llm: LLMServer) -> None:
     llm.play(fails(400), text("Here again."))
     done = front.run("chat", "helper", "--session", "s", stdin="first\nsecond\n")

@@ -107,13 +107,13 @@ WHERE n.owner = ? AND n.ns >= ? AND n.ns < ? AND n.ns != ? AND v.ended_at IS NUL
   AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
 
 -- name: authored_keys
--- What is live in a subtree that one user wrote in rooms that do not belong to them. It is found by its author first:
--- without statistics, PostgreSQL would read the whole subtree.
+-- What is live in a subtree that one user wrote in rooms that do not belong to them. It is found by its author alone:
+-- with another condition and no statistics, PostgreSQL would read an index of everybody's as well.
 WITH v AS MATERIALIZED (
-    SELECT seq, ns, key, revision, original_at, created_at, expires_at, owner, user, attributes
-    FROM versions INDEXED BY authored WHERE user = ? AND user IS DISTINCT FROM owner AND ended_at IS NULL)
+    SELECT seq, ns, key, revision, original_at, created_at, ended_at, expires_at, owner, user, attributes
+    FROM versions INDEXED BY authored WHERE user = ? AND user IS DISTINCT FROM owner)
 SELECT seq, ns, key, revision, coalesce(original_at, created_at) FROM v
-WHERE v.ns >= ? AND v.ns < ? AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
 
 -- name: keys
 -- What is live in a subtree.
