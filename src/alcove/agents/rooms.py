@@ -17,7 +17,7 @@ import msgspec
 
 from alcove.agents.specs import NO_NAMES, Agent, Catalogue, Kind, Team, may_use
 from alcove.core.errors import InvalidRequest
-from alcove.core.namespace import Namespace
+from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.store import validation
 
@@ -29,7 +29,7 @@ RESERVED = frozenset(
      "swarm", "debate", "usage"}
 )  # fmt: skip
 """First segments of rooms that Alcove lays out itself."""
-KNOWLEDGE = Namespace(("knowledge",))
+KNOWLEDGE = Namespace((KNOWLEDGE_ROOT,))
 """Where documents of sources are: what somebody put there is theirs, although the rooms are nobody's."""
 CHILD = "private, older"
 """The kind of room that a child namespace is listed as, which the fallback of a private namespace reads."""

@@ -27,7 +27,7 @@ from alcove.store.memories import Memories
 
 ALCOVE = "alcove"
 """The agent in whose name the service writes its own records."""
-OVERSEER = Principal(ALCOVE, claims={"roles": ["admin"]})
+OVERSEER = Principal(ALCOVE, claims={"roles": ["admin"]}, is_service=True)
 """The service as it reads the records of all users."""
 Role = Literal["owner", "member"]
 MOST_MEMBERS = 1000

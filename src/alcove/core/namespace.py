@@ -12,6 +12,8 @@ TREE, THREADS = "langgraph", "langgraph-threads"
 """Rooms of a user (`user:<user>:langgraph`) that hold what LangGraph keeps, by its own names."""
 TREE_LABELS = 16
 """How many segments a namespace may have below those rooms; elsewhere a setting says how many in all."""
+KNOWLEDGE_ROOT = "knowledge"
+"""The first segment of rooms that hold documents of knowledge sources."""
 
 
 class Namespace(tuple[str, ...]):

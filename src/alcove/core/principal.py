@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from alcove.core.errors import InvalidRequest, PermissionDenied
-from alcove.core.namespace import MAX_ENCODED_BYTES, Namespace
+from alcove.core.namespace import KNOWLEDGE_ROOT, MAX_ENCODED_BYTES, Namespace
 
 if TYPE_CHECKING:
     JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -37,6 +37,8 @@ class Principal:
     claims: dict[str, JSON] = field(default_factory=dict)
     agent: str | None = None
     grants: tuple[Grant, ...] = ()
+    is_service: bool = False
+    """Whether this is the service itself, which reads for its own upkeep and shows nobody what it reads."""
 
     def __post_init__(self) -> None:
         checked_user(self.user_id, "user_id")
@@ -61,6 +63,26 @@ class Principal:
     def is_auditor(self) -> bool:
         """Whether the claims carry the role `auditor`, which reads what admins see."""
         return "auditor" in self.roles
+
+    @functools.cached_property
+    def holds_role(self) -> bool:
+        """Whether the claims carry either role."""
+        return self.is_admin or self.is_auditor
+
+    def reads_by_role(self, namespace: Namespace) -> bool:
+        """Whether only a role can open this namespace to the caller: they neither own it nor hold a grant.
+
+        Documents of knowledge sources (`knowledge:…`) belong to nobody, so this is never true of them.
+        """
+        owner = namespace.owner
+        if owner == self.user_id or not self.holds_role or self.is_service:
+            return False
+        if owner is not None:
+            return True  # a grant never opens what belongs to somebody else
+        return namespace[:1] != (KNOWLEDGE_ROOT,) and not any(
+            "read" in grant.operations and namespace[: len(grant.namespace)] == grant.namespace
+            for grant in self.grants
+        )
 
     def require(self, role: Literal["admin", "auditor"]) -> None:
         """Raises `PermissionDenied` unless the claims carry the role; an admin may do what an auditor may."""

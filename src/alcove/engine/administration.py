@@ -40,6 +40,17 @@ class Administration:
         with self._db.write() as db:
             db.run_each("add_audit", [entry[1:] for entry in entries])
 
+    def add_audit_entry(self, entry: AuditRow) -> int:
+        """Adds one entry; returns its number, by which `update_audit` finds it."""
+        with self._db.write() as db:
+            db.run("add_audit", entry[1:])
+            return db.added()
+
+    def update_audit(self, details: Sequence[tuple[str, int]]) -> None:
+        """Replaces the details of entries: for each, the new details and the entry's number."""
+        with self._db.write() as db:
+            db.run_each("update_audit", details)
+
     def audit(
         self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
     ) -> list[AuditRow]:

@@ -22,8 +22,9 @@ from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventPage, Kind
-from alcove.server.limits import ThreadPool, TimeLimit
+from alcove.server.limits import Step, ThreadPool, TimeLimit
 from alcove.server.routes import Request, Resource
+from alcove.store.common import Work
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
@@ -155,8 +156,9 @@ class Streams:
         seen = self.tail.end()
         after = self.memories.end_of_events() if resumed is None else resumed.decode("latin-1")
 
-        def read(position: str) -> Page:
-            page = self.memories.event_page(
+        def read(position: str) -> Iterator[Step | Page]:
+            yield Work.LARGE
+            page = yield from self.memories.event_page(
                 who(),
                 namespace,
                 kinds=kinds,
@@ -164,15 +166,15 @@ class Streams:
                 limit=_PAGE,
                 most_bytes=cursor.PIECE_BYTES,
             )
-            return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
+            yield msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
 
         request.view = self.memories.view(who, namespace)
-        first = await self.reads(partial(read, after))  # refused here, with a status
+        first = await self.reads.settled(read(after))  # refused here, with a status
         events = self._events(read, after, first, seen)
         return Stream(events, EVENTS.encode(), b": ended %s\n\n")
 
     async def _events(
-        self, read: Callable[[str], Page], after: str, found: Page, seen: int
+        self, read: Callable[[str], Iterator[Step | Page]], after: str, found: Page, seen: int
     ) -> AsyncIterator[bytes]:
         """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
         page, pieces = found
@@ -192,17 +194,19 @@ class Streams:
                 yield b": still here\n\n"
                 heard = time.monotonic()
             seen = self.tail.end()
-            page, pieces = await self.reads(partial(read, cursor.encode(position)))
+            page, pieces = await self.reads.settled(read(cursor.encode(position)))
 
     async def export_memories(self, request: Request) -> Struct:
         request.hold(MOST_BYTES)  # of what is read and not yet taken
-        view = self.memories.view(lambda: request.principal, Namespace.checked(request.asked.ns, "ns"))
-        request.view = view
-        return self._lines(self.memories.seen(view))
+        namespace, principal = Namespace.checked(request.asked.ns, "ns"), request.principal
+        view = request.view = self.memories.view(lambda: request.principal, namespace)
+        # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
+        threads = self.changes if principal.holds_role else self.reads
+        return self._lines(self.memories.seen(principal, namespace, view), threads)
 
     async def export(self, request: Request) -> Struct:
         export = partial(self.memories.admin.export, request.principal, request.path["user"])
-        return self._lines(await self.changes(export))
+        return self._lines(await self.changes(export), self.reads)
 
     async def backup(self, request: Request) -> Struct:
         folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
@@ -216,12 +220,12 @@ class Streams:
 
         return Stream(pieces(), b"application/octet-stream")
 
-    def _lines(self, found: Iterator[Struct]) -> Stream:
-        """Records as lines of JSON, read and written out in the pool, no more than a piece at a time."""
+    def _lines(self, found: Iterator[Struct], threads: ThreadPool) -> Stream:
+        """Records as lines of JSON, read and written out in threads, no more than a piece at a time."""
         lines = gathered(wire.encoded(each) + b"\n" for each in found)
 
         async def pieces() -> AsyncIterator[bytes]:
-            while piece := await self.reads(lambda: next(lines, None)):
+            while piece := await threads(lambda: next(lines, None)):
                 yield piece
 
         return Stream(pieces(), NDJSON.encode(), b"%s\n")

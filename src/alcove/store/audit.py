@@ -1,16 +1,21 @@
-"""The audit log: who operated on what, and how often somebody was turned away; never any content."""
+"""The audit log: who operated on what, who read what by a role, who was turned away; never any content."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from alcove.core import cursor
 from alcove.core.background import Worker
 from alcove.core.clock import Clock, to_datetime
+from alcove.core.errors import Unavailable
+from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
@@ -20,6 +25,37 @@ from alcove.vault import Vault
 _DENIALS_APART = 1000
 _FLUSH_SECONDS = 5.0
 _NEWEST = 2**62
+READ = "memories.read"
+"""The action of a read by a role; `details.operation` says which operation it was."""
+_READ_SECONDS = 60.0
+"""How long one entry stands for equal reads."""
+_MAX_OPEN_READS = 10_000
+"""Entries that equal reads are counted in; beyond that, each read gets an entry of its own."""
+
+
+class PrivilegedRead(NamedTuple):
+    """A read of memories that only a role opens to the caller; equal ones share an entry for a while."""
+
+    actor: str
+    operation: str
+    scope: Namespace
+    """Where the caller looked."""
+    owner: str | None
+    """Whose memories were returned; None where they belong to several users, or to nobody."""
+
+
+@dataclass
+class _OpenEntry:
+    """An entry in the log that equal reads are still counted in."""
+
+    seq: int
+    expires_at: float
+    details: Mapping[str, object]
+    read_count: int
+    memory_count: int
+
+    def encode(self) -> str:
+        return _encode({**self.details, "reads": self.read_count, "count": self.memory_count})
 
 
 class Audit:
@@ -27,6 +63,10 @@ class Audit:
 
     Whom it is about is kept as a pseudonym; so is who was denied, because their name may be anything,
     and may be that of somebody who is wiped before the entry is written.
+
+    A read by a role is in the log before its answer is given. Equal reads of the same minute are counted in
+    that entry a few seconds later, so that a stream or a page that polls does not flood the log. Counting
+    changes the entry's figures only: nobody's name is written again after a wipe took it out.
     """
 
     def __init__(self, rows: Administration, vault: Vault, clock: Clock) -> None:
@@ -34,6 +74,10 @@ class Audit:
         self._vault = vault
         self._clock = clock
         self._denials: Counter[tuple[str | None, str]] = Counter()
+        self._open_reads: dict[PrivilegedRead, _OpenEntry] = {}
+        self._unsaved: dict[int, _OpenEntry] = {}
+        """By number, the entries whose figures have changed since they were written."""
+        self._saving = threading.Lock()
         self._mutex = threading.Lock()
         self._writer = Worker("audit", self.flush, _FLUSH_SECONDS)
 
@@ -59,8 +103,76 @@ class Audit:
             self._denials[known] += 1
         self._writer.start()
 
+    def unrecorded_read(
+        self, principal: Principal, operation: str, scope: Namespace, namespaces: Iterable[Namespace]
+    ) -> tuple[PrivilegedRead, int] | None:
+        """The read that `record_read` must write before its answer is given; waits for nothing.
+
+        None where the caller needs no role for any of these memories, and where an entry of the last minute
+        counts the read. `namespaces`: those of the memories in the answer, one for each.
+        """
+        if not principal.holds_role:
+            return None
+        owners = [each.owner for each in namespaces if principal.reads_by_role(each)]
+        if not owners:
+            return None
+        owner = owners[0] if owners.count(owners[0]) == len(owners) else None
+        read = PrivilegedRead(principal.user_id, operation, scope, owner)
+        with self._mutex:
+            entry = self._open_reads.get(read)
+            if entry is None or time.monotonic() >= entry.expires_at:
+                return read, len(owners)
+            entry.read_count += 1
+            entry.memory_count += len(owners)
+            self._unsaved[entry.seq] = entry
+        self._writer.start()
+        return None
+
+    def record_read(self, read: PrivilegedRead, memory_count: int) -> None:
+        """Writes an entry for a read; it is on the disk when this returns. Raises if it cannot be written.
+
+        The log outlives a wipe, so it holds no user's words: of the scope it has the first segment and a
+        pseudonym of the whole, and of a query nothing.
+        """
+        scope = ":".join(read.scope[:1])
+        if len(read.scope) > 1:
+            scope += f":{self._vault.pseudonym(str(read.scope))}"
+        details = {"operation": read.operation, "scope": scope}
+        entry = _OpenEntry(0, time.monotonic() + _READ_SECONDS, details, 1, memory_count)
+        subject = None if read.owner is None else self._vault.pseudonym(read.owner)
+        row = AuditRow(0, self._clock(), read.actor, READ, subject, entry.encode())
+        try:
+            entry.seq = self._rows.add_audit_entry(row)
+        except Unavailable as error:
+            refused = Unavailable(f"{_NOT_RECORDED}: {error.message}")
+            refused.told = f"{_NOT_RECORDED}: {error.told}"
+            raise refused from error
+        with self._mutex:
+            if read in self._open_reads or len(self._open_reads) < _MAX_OPEN_READS:
+                self._open_reads[read] = entry
+        self._writer.start()
+
+    def _save_reads(self) -> None:
+        """Writes the figures that have changed, and forgets entries whose minute is over."""
+        with self._saving:
+            with self._mutex:
+                unsaved, self._unsaved = self._unsaved, {}
+                details = [(entry.encode(), seq) for seq, entry in unsaved.items()]
+                now = time.monotonic()
+                self._open_reads = {
+                    read: entry for read, entry in self._open_reads.items() if now < entry.expires_at
+                }
+            try:
+                if details:
+                    self._rows.update_audit(details)
+            except BaseException:
+                with self._mutex:
+                    self._unsaved = {**unsaved, **self._unsaved}
+                raise
+
     def flush(self) -> None:
         """Writes what was counted; what could not be written is counted on."""
+        self._save_reads()
         with self._mutex:
             counted, self._denials = self._denials, Counter()
         entries = [
@@ -102,4 +214,11 @@ class Audit:
         self, actor: str | None, action: str, user: str | None, details: Mapping[str, object]
     ) -> AuditRow:
         subject = None if user is None else self._vault.pseudonym(user)
-        return AuditRow(0, self._clock(), actor, action, subject, msgspec.json.encode(details).decode())
+        return AuditRow(0, self._clock(), actor, action, subject, _encode(details))
+
+
+_NOT_RECORDED = "nothing is shown, because the audit log could not record this read"
+
+
+def _encode(details: Mapping[str, object]) -> str:
+    return msgspec.json.encode(details).decode()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from enum import Enum
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from alcove.core.clock import Clock
+from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
 from alcove.engine.commit import Submission
 from alcove.engine.engine import Engine
 from alcove.search.embedders import Embedder
@@ -53,6 +55,26 @@ class Service:
         self._fields.clear()
         if self._sessions and owner is not None:
             self._sessions.forget(owner)
+
+    def _record_read(
+        self, principal: Principal, operation: str, scope: Namespace, namespaces: Iterable[Namespace]
+    ) -> Steps[None]:
+        """Records in the audit log what the caller reads only by a role.
+
+        Every method that shows memories takes these steps before it returns: what cannot be recorded is not
+        shown. `namespaces`: those of the memories in the answer, one for each.
+        """
+        if read := self._audit.unrecorded_read(principal, operation, scope, namespaces):
+            yield Work.WAITS
+            self._audit.record_read(*read)
+            yield 0.0
+
+    def _record_read_now(
+        self, principal: Principal, operation: str, scope: Namespace, namespaces: Iterable[Namespace]
+    ) -> None:
+        """The same for a method that blocks."""
+        if read := self._audit.unrecorded_read(principal, operation, scope, namespaces):
+            self._audit.record_read(*read)
 
 
 # A thread that calls a method which waits in between blocks; an event loop takes its steps one by one.

@@ -126,6 +126,7 @@ class Finding(Timeline):
             raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
         after = None if after_cursor is None else cursor.decode_place(after_cursor)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+        below = Namespace.checked(namespace_prefix, "namespace_prefix")
         scope = replace(scope, unindexed=unindexed)
         if query is not None:
             question = self._searcher.question(query, mode)
@@ -140,7 +141,9 @@ class Finding(Timeline):
                 "unranked": unranked and not least,
                 "least": least,
             }
-            return self._best(scope, question, at, similarity=similarity, **how)
+            best, shown = self._best(scope, question, at, similarity=similarity, **how)
+            yield from self._record_read(principal, "search", below, shown)
+            return best
 
         def find() -> FoundMemories:
             matching, more = portion(islice(self._scanned(scope, at, after), offset, None), limit)
@@ -151,7 +154,9 @@ class Finding(Timeline):
             self._refuse_forgotten(at)
             return found
 
-        return row_decoding.undisturbed(find)
+        memories = row_decoding.undisturbed(find)
+        yield from self._record_read(principal, "search", below, (each.namespace for each in memories))
+        return memories
 
     def question(self, query: str) -> Question:
         """Reads and embeds a question once, for several searches that ask it."""
@@ -170,9 +175,12 @@ class Finding(Timeline):
         calibrated: bool = False,
     ) -> FoundMemories:
         """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
-        scope = self._scope(principal, Namespace.checked(prefix, "namespace_prefix"), filter, exact=exact)
+        below = Namespace.checked(prefix, "namespace_prefix")
+        scope = self._scope(principal, below, filter, exact=exact)
         how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
-        return self._best(scope, question, None, **how)
+        memories, shown = self._best(scope, question, None, **how)
+        self._record_read_now(principal, "search", below, shown)
+        return memories
 
     def entries_of_user(
         self, principal: Principal, prefix: Address, *, authors: tuple[str | None, ...], besides: Namespace
@@ -199,13 +207,9 @@ class Finding(Timeline):
         self, principal: Principal, prefix: Address, entries: Iterable[LiveEntry]
     ) -> Iterator[Memory]:
         """The memories of some entries, in their order; without those that are gone by now."""
-        scope, seqs = (
-            self._scope(principal, Namespace.checked(prefix, "prefix"), None),
-            [e.seq for e in entries],
-        )
-        return self._opener.still_there(
-            self._engine.index.found(scope, seqs, now=self._clock()), self._opener.memory
-        )
+        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        rows = self._engine.index.found(scope, [each.seq for each in entries], now=self._clock())
+        return self._opener.still_there(rows, self._opener.memory)
 
     def search_entries(
         self,
@@ -254,10 +258,14 @@ class Finding(Timeline):
         *,
         similarity: bool = False,
         **how: Unpack[How],
-    ) -> FoundMemories:
-        """The memories of a scope that answer a question best, now or at a moment."""
+    ) -> tuple[FoundMemories, List[Namespace]]:
+        """The memories of a scope that answer a question best, now or at a moment.
 
-        def find() -> FoundMemories:
+        And the namespaces of all memories of which the answer tells something, one for each.
+        """
+
+        def find() -> tuple[FoundMemories, List[Namespace]]:
+            without_text: List[Namespace] = []
             if at is None:
                 best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
             else:
@@ -272,14 +280,17 @@ class Finding(Timeline):
                 if left and len(found) < how["limit"]:
                     found.next_offset = how["offset"] + len(found)
             elif best.next_offset is None and len(found) < how["limit"]:
-                found.unindexed = self._unindexed(scope, best.texts, at) or None
+                without_text = self._unindexed(scope, best.texts, at)
+                found.unindexed = len(without_text) or None
             self._refuse_forgotten(at)
-            return found
+            # How many have no text tells nothing of what they hold, unless a filter chose them by that.
+            counted = without_text if scope.filter.conditions else []
+            return found, [*(each.namespace for each in found), *counted]
 
         return row_decoding.undisturbed(find)
 
-    def _unindexed(self, scope: Scope, texts: int, at: int | None) -> int:
-        """How many memories of a scope have no text; `texts`: how many of its subtree are known to have one.
+    def _unindexed(self, scope: Scope, texts: int, at: int | None) -> List[Namespace]:
+        """The namespaces of memories without text; `texts`: how many of the subtree are known to have one.
 
         It is beside the search, so it has bounds of its own.
         """
@@ -289,8 +300,9 @@ class Finding(Timeline):
                 found = filter(partial(self._fits, scope.filter), found)
         else:
             found = self._scanned(replace(scope, unindexed=True), at)
-        return sum(1 for _ in islice(found, MOST_COUNTED))
+        return [Namespace.decode(row.ns) for row in islice(found, MOST_COUNTED)]
 
+    @stepwise
     def list(
         self,
         principal: Principal,
@@ -302,7 +314,7 @@ class Finding(Timeline):
         as_of: Moment | None = None,
         exact: bool = False,
         unindexed: bool = False,
-    ) -> List[Entry]:
+    ) -> Steps[List[Entry]]:
         """Memories below a prefix by namespace and key, without their values, which are not opened.
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
@@ -311,8 +323,10 @@ class Finding(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         `unindexed`: only what has no index text, so that no query finds it.
         """
+        yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, 1000)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
+        below = Namespace.checked(namespace_prefix, "namespace_prefix")
         if unindexed:
             scope = replace(scope, unindexed=True)
 
@@ -321,7 +335,9 @@ class Finding(Timeline):
             self._refuse_forgotten(at)
             return entries
 
-        return row_decoding.undisturbed(find)
+        entries = row_decoding.undisturbed(find)
+        yield from self._record_read(principal, "list", below, (each.namespace for each in entries))
+        return entries
 
     def _asked(
         self,

@@ -208,6 +208,10 @@ class Memories(Writing, Overview):
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
         return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
 
+    def record_unchanged(self, principal: Principal, namespaces: Sequence[Namespace]) -> None:
+        """Records what an import found as it was: whoever imports a guess learns that it is right."""
+        self._record_read_now(principal, "import", Namespace(), namespaces)
+
     def bound(self, user: str) -> Bound:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))

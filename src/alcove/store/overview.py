@@ -20,6 +20,7 @@ from alcove.core.principal import JSON, Principal
 from alcove.core.records import Address, AfterCursor, Kind, Limit, Memory
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import row_decoding, validation
+from alcove.store.common import Steps, Work, stepwise
 from alcove.store.reading import Reading
 
 MOST_POINTS = 10_000
@@ -109,6 +110,7 @@ class Overview(Reading):
         branches = groupby(((ns, n) for ns, n in deeper if len(ns) >= depth), lambda each: each[0][:depth])
         return [_branch(Namespace(ns), dict(rooms)) for ns, rooms in islice(branches, limit)]
 
+    @stepwise
     def newest(
         self,
         principal: Principal,
@@ -117,15 +119,17 @@ class Overview(Reading):
         exact: bool = False,
         limit: Annotated[int, Meta(ge=1, le=100)] = 20,
         after_cursor: AfterCursor | None = None,
-    ) -> Portion[Memory]:
+    ) -> Steps[Portion[Memory]]:
         """Memories below a prefix, those first that were written last.
 
         `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: how many.
         `after_cursor`: where an earlier answer ended.
         """
+        yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, 100)
         before = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
+        below = Namespace.checked(prefix, "prefix")
+        scope = self._scope(principal, below, None, exact=exact)
 
         def read() -> Portion[Memory]:
             found = self._engine.newest(scope, now=self._clock(), limit=limit + 1, before=before)
@@ -134,49 +138,61 @@ class Overview(Reading):
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
 
-        return row_decoding.undisturbed(read)
+        memories = row_decoding.undisturbed(read)
+        yield from self._record_read(principal, "newest", below, (each.namespace for each in memories))
+        return memories
 
+    @stepwise
     def activity(
         self,
         principal: Principal,
         prefix: Address = (),
         *,
         days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30,
-    ) -> Activity:
+    ) -> Steps[Activity]:
         """What happened below a prefix in the last days, as numbers to plot.
 
         `prefix`: where. `days`: how many, today among them.
         """
+        yield Work.LARGE
         days, now = validation.whole(days, "days", 1, MOST_DAYS), self._clock()
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        below = Namespace.checked(prefix, "prefix")
+        scope = self._scope(principal, below, None)
         since = (now // DAY - days + 1) * DAY
         events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST)
+        types = self._types(scope)  # texts out of values; all else here is figures
+        yield from self._record_read(principal, "activity", below, (namespace for namespace, _ in types))
         return Activity(
             since=to_datetime(since).date(),
             events=[DayOfEvents(day=_date(day), kind=kind, count=n) for day, kind, n in events],
             growth=[Growth(namespace=Namespace.decode(ns), day=_date(day), by=n) for ns, day, n in growth],
-            types=dict(self._types(scope).most_common()),
+            types=dict(Counter(type for _, type in types).most_common()),
         )
 
-    def _types(self, scope: Scope) -> Counter[str]:
+    def _types(self, scope: Scope) -> list[tuple[Namespace, str]]:
+        """The types of the newest memories that name one, each with where its memory is."""
         found = self._engine.newest(scope, now=self._clock(), limit=MOST_POINTS)
-        return Counter(type for _, type in self._typed(row for row, _ in found) if type is not None)
+        typed = self._typed(row for row, _ in found)
+        return [(Namespace.decode(row.ns), type) for row, type in typed if type is not None]
 
+    @stepwise
     def map(
         self,
         principal: Principal,
         prefix: Address = (),
         *,
         limit: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = MOST_POINTS,
-    ) -> Map:
+    ) -> Steps[Map]:
         """The newest memories below a prefix, laid out so that what means something alike lies close.
 
         `prefix`: where. `limit`: how many are looked at.
         """
         from alcove.search import layout  # noqa: PLC0415  it brings numpy along
 
+        yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, MOST_POINTS)
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        below = Namespace.checked(prefix, "prefix")
+        scope = self._scope(principal, below, None)
         embedder = self._engine.index.serving() or ""
         found = [*self._engine.newest(scope, now=self._clock(), limit=limit + 1, embedder=embedder)]
         placed = [(row, body) for row, body in found[:limit] if body]
@@ -192,6 +208,7 @@ class Overview(Reading):
             )
             for (row, type), (x, y) in zip(self._typed(row for row, _ in placed), positions, strict=True)
         ]
+        yield from self._record_read(principal, "map", below, (point.namespace for point in points))
         return Map(points=points, unplaced=min(len(found), limit) - len(placed), more=len(found) > limit)
 
     def _typed(self, rows: Iterator[Row]) -> Iterator[tuple[Row, str | None]]:

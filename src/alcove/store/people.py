@@ -76,17 +76,17 @@ class People(Service):
         self._may_read(principal, user)
         limit = validation.whole(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        self._audit.record(principal, "user.review", user=user)
         found = self._rows.of_person(self._person(user), live=True, after=position)
         page, _ = portion(self._read(seq for seq, _ in found), limit)
         items = [*self._opener.still_there(page, self._opener.memory)]
+        self._audit.record(principal, "user.review", user=user, count=len(items))
         return ReviewPage(items, cursor.encode(page[-1].seq if page else position))
 
     def export(self, principal: Principal, user: str) -> Iterator[HeldVersion]:
         """Every version that is held of a user, what they wrote into shared rooms included; audited."""
         self._may_read(principal, user)
-        self._audit.record(principal, "user.export", user=checked_user(user, "user"))
         current = dict(self._rows.of_person(self._person(user), live=False))
+        self._audit.record(principal, "user.export", user=user, count=len(current))
 
         def held(row: Row) -> HeldVersion:
             version = msgspec.structs.asdict(self._opener.version(row))

@@ -29,7 +29,7 @@ from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding, validation
-from alcove.store.common import Steps, Work
+from alcove.store.common import Steps, Work, stepwise
 from alcove.store.filters import Filter
 from alcove.store.finding import MOST_OFFSET, Finding
 from alcove.store.session_store import Places, Reads, Recent
@@ -66,10 +66,13 @@ class Reading(Finding):
         """
         row = self._row(principal, namespace, key, as_of)
         try:
-            return row and self._opener.memory(row)
+            memory = row and self._opener.memory(row)
         except KeyDestroyed:  # wiped since it was read
             find = partial(self._row, principal, namespace, key, as_of)
-            return row_decoding.undisturbed(lambda: (found := find()) and self._opener.memory(found))
+            memory = row_decoding.undisturbed(lambda: (found := find()) and self._opener.memory(found))
+        if memory is not None and memory.namespace.owner != principal.user_id:
+            self._record_read_now(principal, "get", memory.namespace, (memory.namespace,))
+        return memory
 
     def _get_steps(
         self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
@@ -80,9 +83,13 @@ class Reading(Finding):
         if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
             yield Work.LARGE
         try:
-            return row and self._opener.memory(row)
+            memory = row and self._opener.memory(row)
         except KeyDestroyed:
+            yield Work.LARGE
             return self.get(principal, namespace, key, as_of=as_of)
+        if memory is not None and memory.namespace.owner != principal.user_id:
+            yield from self._record_read(principal, "get", memory.namespace, (memory.namespace,))
+        return memory
 
     get.steps = _get_steps  # type: ignore[attr-defined]  # not `stepwise`: a generator would be a tenth of a get
 
@@ -116,13 +123,15 @@ class Reading(Finding):
         self._refuse_forgotten(at)
         return row
 
+    @stepwise
     def history(
         self, principal: Principal, namespace: Address, key: Key, *, after_cursor: AfterCursor | None = None
-    ) -> Portion[Version]:
+    ) -> Steps[Portion[Version]]:
         """Every retained version of one key, newest first; at most 4 MiB at once.
 
         `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
         """
+        yield Work.LARGE
         policy, settings = self._configuration.current()
         place = validation.location(namespace, key, settings)
         below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
@@ -134,7 +143,10 @@ class Reading(Finding):
             versions.after_cursor = cursor.encode(found[-1].revision) if more else None
             return versions
 
-        return row_decoding.undisturbed(read)
+        versions = row_decoding.undisturbed(read)
+        shown = (each.namespace for each in versions)
+        yield from self._record_read(principal, "history", place.namespace, shown)
+        return versions
 
     def namespaces(
         self,
@@ -207,10 +219,9 @@ class Reading(Finding):
         `after`: only what comes after this key of the namespace itself.
         """
         view = self.view(lambda: principal, prefix, exact=exact)
-        start = (
-            None if after is None else (Namespace.checked(prefix).encode(), validation.text(after, "after"))
-        )
-        return self.seen(view, start)
+        below = Namespace.checked(prefix)
+        start = None if after is None else (below.encode(), validation.text(after, "after"))
+        return self.seen(principal, below, view, start)
 
     def view(self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
@@ -228,10 +239,16 @@ class Reading(Finding):
 
         return view
 
-    def seen(self, view: View, after: tuple[bytes, bytes] | None = None) -> Iterator[Memory]:
-        """Everything in a view, which is looked through anew before each page; `after`: behind this place."""
+    def seen(
+        self, principal: Principal, prefix: Namespace, view: View, after: tuple[bytes, bytes] | None = None
+    ) -> Iterator[Memory]:
+        """Everything in a view, which is looked through anew before each page; `after`: behind this place.
+
+        `principal`, `prefix`: who asked for the view, and where they look.
+        """
         limit = _FIRST_PAGE
         while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=limit):
+            self._record_read_now(principal, "export", prefix, (Namespace.decode(row.ns) for row in page))
             yield from self._opener.still_there(page, self._opener.memory)
             after, limit = (page[-1].ns, page[-1].key), _EXPORT_PAGE
 

@@ -16,7 +16,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Address, Event, EventPage, Kind, Moment
 from alcove.engine.rows import Scope
 from alcove.store import row_decoding, validation
-from alcove.store.common import Service
+from alcove.store.common import Service, Steps, Work, stepwise
 from alcove.store.filters import Filter
 from alcove.store.value_pattern import spelled
 
@@ -39,6 +39,7 @@ class Timeline(Service):
         """The cursor after everything that has happened."""
         return cursor.encode(self.last_event())
 
+    @stepwise
     def events(
         self,
         principal: Principal,
@@ -49,15 +50,24 @@ class Timeline(Service):
         before: Moment | None = None,
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    ) -> EventPage:
+    ) -> Steps[EventPage]:
         """A page of what happened below a prefix, oldest first, and the cursor to go on from.
 
         `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
         `after`, `before`: only what happened between these moments.
         `after_cursor`: where an earlier page ended. `limit`: how many at most.
         """
-        return self.event_page(
-            principal, prefix, kinds=kinds, after=after, before=before, after_cursor=after_cursor, limit=limit
+        return (
+            yield from self.event_page(
+                principal,
+                prefix,
+                operation="events",
+                kinds=kinds,
+                after=after,
+                before=before,
+                after_cursor=after_cursor,
+                limit=limit,
+            )
         )
 
     def event_page(
@@ -65,17 +75,20 @@ class Timeline(Service):
         principal: Principal,
         prefix: Address,
         *,
+        operation: str = "follow",
         kinds: Sequence[Kind] | None,
         after: Moment | None = None,
         before: Moment | None = None,
         after_cursor: str | None,
         limit: int,
         most_bytes: int = MOST_BYTES,
-    ) -> EventPage:
-        """The same, bounded in bytes as the caller says."""
+    ) -> Steps[EventPage]:
+        """The steps of the same, bounded in bytes as the caller says; the audit log says `operation`."""
+        yield Work.LARGE
         chosen = validation.kinds(kinds) or KINDS
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
+        below = Namespace.checked(prefix, "prefix")
+        scope = self._scope(principal, below, None)
         since, until = checked_moment(after, "after"), checked_moment(before, "before")
         limit = validation.whole(limit, "limit", 1, 200)
 
@@ -91,7 +104,9 @@ class Timeline(Service):
                 more=more,
             )
 
-        return row_decoding.undisturbed(read)
+        page = row_decoding.undisturbed(read)
+        yield from self._record_read(principal, operation, below, (each.namespace for each in page.events))
+        return page
 
     def follow(
         self,
@@ -107,8 +122,18 @@ class Timeline(Service):
         `after_cursor`: from where on; from now on, without.
         """
         position = after_cursor or self.end_of_events()
-        page = self.event_page(principal, prefix, kinds=kinds, after_cursor=position, limit=_FOLLOWED)
+        page = self._page_to_follow(principal, prefix, kinds, position)
         return self._followed(principal, prefix, kinds, page)
+
+    @stepwise
+    def _page_to_follow(
+        self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, after_cursor: str
+    ) -> Steps[EventPage]:
+        return (
+            yield from self.event_page(
+                principal, prefix, kinds=kinds, after_cursor=after_cursor, limit=_FOLLOWED
+            )
+        )
 
     def _followed(
         self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, page: EventPage
@@ -124,7 +149,7 @@ class Timeline(Service):
                     time.sleep(_POLL_SECONDS)
             seen = self.last_event()
             after = cursor.encode(position)
-            page = self.event_page(principal, prefix, kinds=kinds, after_cursor=after, limit=_FOLLOWED)
+            page = self._page_to_follow(principal, prefix, kinds, after)
 
     def _scope(
         self,

@@ -140,6 +140,9 @@ class Writing(Service):
                 outcome = self._earlier(operations, token, outcome)
             self._tell_others(principal, operations, outcome, places)
             results = Portion(map(self._result, operations, outcome))
+            gets = [each.namespace for each in results if isinstance(each, records.Memory)]
+            if gets:
+                yield from self._record_read(principal, "batch", _common_scope(gets), gets)
             if len(outcome) < len(operations):
                 results.after_cursor = cursor.encode(done + len(outcome))
             return results
@@ -302,6 +305,11 @@ def _brought(put: records.Imported, write: _Write) -> dict[str, Writer | int | N
         "original_at": checked_moment(put.created_at, "created_at"),
         "added_at": checked_moment(put.added_at, "added_at"),
     }
+
+
+def _common_scope(namespaces: Sequence[Namespace]) -> Namespace:
+    """The namespace of all of these, or the root of everything where they differ."""
+    return namespaces[0] if namespaces.count(namespaces[0]) == len(namespaces) else Namespace()
 
 
 def _position(after_cursor: str, operations: Sequence[Operation]) -> int:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.errors import AlcoveError, Unavailable
+from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal, checked_user
 from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
 from alcove.core.settings import KIB, MIB, Settings
@@ -146,21 +147,25 @@ class Importer:
         """Imports some lines, in one transaction if all of them are good."""
         changed: list[tuple[int, Imported]] = []
         ahead = set[tuple[str, ...]]()  # places of which an earlier line is about to be written
+        same: list[Namespace] = []
         for line in lines:
             self._number += 1
             if len(line) <= self.lines.most and not line.strip():
                 continue
             try:
                 put = self._parsed(line)
-                if put and self._differs(put, self._memories.present(self._who(), put), ahead):
+                now = self._memories.present(self._who(), put) if put else None
+                if put and self._differs(put, now, ahead):
                     changed.append((self._number, put))
                     ahead.add((*put.namespace, put.key))
                 else:
                     self.report.unchanged += 1
+                    same += [now.namespace] if now else []
             except Unavailable:
                 raise
             except (AlcoveError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self._fail(self._number, str(error))
+        self._memories.record_unchanged(self._who(), same)
         self._write(changed)
 
     def index_pauses(self) -> Iterator[float]:

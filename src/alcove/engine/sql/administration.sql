@@ -3,6 +3,9 @@
 -- name: add_audit
 INSERT INTO audit (at, actor, action, subject, details) VALUES (?, ?, ?, ?, ?)
 
+-- name: update_audit
+UPDATE audit SET details = ? WHERE seq = ?
+
 -- name: audit
 -- A page of the audit log, newest first.
 SELECT seq, at, actor, action, subject, details FROM audit

@@ -15,6 +15,9 @@ SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
 -- See `alcove_put` in the schema.
 SELECT alcove_put(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: add_audit
+INSERT INTO audit (at, actor, action, subject, details) VALUES (?, ?, ?, ?, ?) RETURNING seq
+
 -- name: add_document
 INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?) RETURNING version
 
