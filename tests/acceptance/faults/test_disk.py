@@ -74,10 +74,10 @@ def survive(path: Path, empty: Callable[[], None], refill: Callable[[], None]) -
                 al.put(AL, "refused", {"text": "x" * 100 * KIB})
             assert al.get(AL, "refused") is None
             assert_kept(memory, kept)
-        before = len(timeline(memory))
+        before = len(timeline(al))
         empty()
         assert al.put(AL, "afterwards", {"n": 0}).revision == 1
-        assert len(timeline(memory)) == before + 1
+        assert len(timeline(al)) == before + 1
         kept |= {"afterwards": 0}
         assert_kept(memory, kept)
     with Alcove(path, settings=QUIET) as memory:
@@ -86,7 +86,10 @@ def survive(path: Path, empty: Callable[[], None], refill: Callable[[], None]) -
 
 
 def not_refused(memory: Alcove) -> list[str]:
-    """Every kind of write, while nothing at all can be written: those that did not say so in our words."""
+    """Calls that did not refuse in our words while nothing can be written.
+
+    Every kind of write, and a read that must be recorded.
+    """
     al = memory.as_user("al")
     writes: dict[str, Callable[[], object]] = {
         "put": lambda: al.put(AL, "key", {"n": 2}),
@@ -96,6 +99,7 @@ def not_refused(memory: Alcove) -> list[str]:
         "put of a new user": lambda: memory.as_user("bob").put(("user", "bob"), "key", {}),
         "rotate_keys": lambda: list(memory.rotate_keys()),
         "wipe": lambda: memory.wipe("al"),
+        "search of somebody else's memories": lambda: memory.search(AL),
     }
     wrong = []
     for name, write in writes.items():

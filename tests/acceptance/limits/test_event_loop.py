@@ -132,6 +132,40 @@ def test_nothing_on_the_event_loop_takes_the_write_lock(
     assert written_on_the_loop == []
 
 
+OPEN = {
+    "authz": 'package memories.authz\ndecision := {"allow": true}',
+    "filter": "package memories.filter\nnamespace_prefix := input.namespace_prefix\nattribute_filter := {}",
+}
+
+
+def test_a_read_that_is_recorded_does_not_take_the_write_lock_on_the_event_loop(
+    config: ServeConfig, written_on_the_loop: list[str]
+) -> None:
+    async def visits(visitors: Visitors) -> None:
+        call, there = visitors.call, {"ns": ["user", "alice"], "key": "k"}
+        memory = {"namespace": there["ns"], "key": "k", "value": {}}
+        batch = {"operations": [{"op": "get", "namespace": there["ns"], "key": "k"}]}
+        answers = [
+            await call("alice", "PUT", MEMORIES, json=memory),
+            await call("root", "PUT", "/v1/admin/policies", json=OPEN),
+            await call("root", "GET", MEMORIES, params=there),
+            await call("root", "GET", f"{MEMORIES}/history", params=there),
+            await call("root", "POST", f"{MEMORIES}/batch", json=batch),
+            await call("root", "POST", f"{MEMORIES}/search", json={"namespace_prefix": there["ns"]}),
+            await call("root", "POST", f"{MEMORIES}/list", json={"namespace_prefix": there["ns"]}),
+            *[
+                await call("root", "GET", f"{MEMORIES}/{each}", params={"ns": there["ns"]})
+                for each in ("newest", "events", "export")
+            ],
+        ]
+        assert [each.text for each in answers if not each.is_success] == []
+        log = await call("root", "GET", "/v1/admin/audit", params={"action": "memories.read"})
+        assert len(log.json()["entries"]) == 8
+
+    visit(config, visits, written_on_the_loop)
+    assert written_on_the_loop == []
+
+
 @pytest.fixture
 def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done on an event loop with something large, as it happens."""
