@@ -2,6 +2,7 @@
 
 import { at, get, text } from "./api.js";
 import { empty, field, firstMemory, form, h, input, number, segments, select, spelled, time } from "./dom.js";
+import { recorded } from "./memories.js";
 import { lines, stacked } from "./plots.js";
 
 const kinds = ["add", "update", "delete", "expired"];
@@ -33,6 +34,7 @@ export default async function activity(asked, { me, go }) {
   return h(
     "div",
     choosing,
+    recorded(happened.growth.map((each) => each.namespace)),
     h("div.plots", byDay(happened, days), growing(happened, days), types(happened), calls, operating),
   );
 }

@@ -21,7 +21,7 @@ import {
   table,
   time,
 } from "./dom.js";
-import { entry } from "./memories.js";
+import { entry, recorded } from "./memories.js";
 
 const pages = { people: "People", policies: "Policies", keys: "Keys", index: "Index", audit: "Audit log" };
 const show = { people, policies, keys, index, audit };
@@ -81,7 +81,7 @@ async function people(asked, { me, go, again }) {
         if (review.open && !read.hasChildNodes()) await more();
       },
     },
-    h("summary", "Read their memories (this is audited)"),
+    h("summary", "Read their memories (this is recorded in the audit log)"),
     h("div"),
   );
   const read = review.lastChild;
@@ -138,6 +138,7 @@ async function people(asked, { me, go, again }) {
         link("Export everything", `${at("admin", "users", user, "export")}`, { download: `${user}.jsonl` }),
         me.admin && button(`Erase ${user} …`, () => wipe(user, result), { class: "danger" }),
       ),
+      recorded([["user", user]]),
     ),
     result,
     rooms("Their rooms", held.namespaces),

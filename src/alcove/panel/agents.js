@@ -142,7 +142,11 @@ function shelf(found, opened) {
 }
 
 function room({ room: kind, namespace, memories, flat }, opened) {
-  const list = newest(namespace, { exact: exactly.includes(kind), where: !exactly.includes(kind) }),
+  const list = newest(namespace, {
+      exact: exactly.includes(kind),
+      where: !exactly.includes(kind),
+      granted: ["pool", "team"].includes(kind),
+    }),
     below = shelf([], opened),
     trouble = h("div");
   const size = h("span.soft"),

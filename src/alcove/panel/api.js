@@ -1,6 +1,7 @@
 // The REST API, as the browser that is signed in may call it.
 
 let csrf = "";
+export let me = null; // who is signed in
 
 export class Refused extends Error {
   constructor(status, told) {
@@ -59,13 +60,14 @@ export const memory = {
 };
 
 export async function signedIn() {
-  const me = await get("/panel/session");
-  csrf = me.csrf;
-  return {
-    ...me,
-    admin: me.roles.includes("admin"),
-    auditor: me.roles.includes("admin") || me.roles.includes("auditor"),
+  const session = await get("/panel/session");
+  csrf = session.csrf;
+  me = {
+    ...session,
+    admin: session.roles.includes("admin"),
+    auditor: session.roles.includes("admin") || session.roles.includes("auditor"),
   };
+  return me;
 }
 export const signIn = (token) => sent("POST", "/panel/session", { token });
 export const signOut = () => sent("DELETE", "/panel/session");

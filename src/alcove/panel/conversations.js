@@ -4,6 +4,7 @@ import { at, del, get, post } from "./api.js";
 import { to } from "./app.js";
 import { ask, button, counted, empty, h, link, say, time } from "./dom.js";
 import { chosen, points, whose } from "./agents.js";
+import { recorded } from "./memories.js";
 import { said } from "./prompt.js";
 
 export default async function conversations(asked, { me, go, again }) {
@@ -65,10 +66,12 @@ async function theirs(agent, user) {
 
 async function conversation(agent, id, user, again, go) {
   if (user) {
-    const { items } = await get("/v1/memories/newest", { ns: ["turns", agent, "u", user, id], limit: 100 });
+    const ns = ["turns", agent, "u", user, id],
+      { items } = await get("/v1/memories/newest", { ns, limit: 100 });
     return h(
       "div",
       h("h2", id),
+      recorded([ns]),
       items.reverse().map((each) => said(each.value.message ?? each.value)),
     );
   }

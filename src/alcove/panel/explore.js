@@ -18,7 +18,7 @@ import {
   select,
   spelled,
 } from "./dom.js";
-import { entry, newest, undoable } from "./memories.js";
+import { entry, newest, recorded, undoable } from "./memories.js";
 
 const page = 100;
 
@@ -87,6 +87,7 @@ async function found(ns, query, mode) {
   ];
   return h(
     "div",
+    recorded(answer.items.map((memory) => memory.namespace)),
     told.filter(Boolean).map((text) => h("p.soft", text)),
     answer.items.length
       ? h(

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { to } from "./app.js";
 import { counted, empty, field, firstMemory, form, h, input, link, segments, select, spelled } from "./dom.js";
+import { recorded } from "./memories.js";
 
 const colours = 8,
   near = 12;
@@ -79,6 +80,7 @@ export default async function map(asked, { go, until }) {
   return h(
     "div",
     choosing,
+    recorded(points.map((point) => point.namespace)),
     box,
     h(
       "div.legend",

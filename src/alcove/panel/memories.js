@@ -1,11 +1,19 @@
 // Lists of memories, as several views show them: newest first, page by page, with what may be done to each.
 
-import { del, get, post, put } from "./api.js";
+import { del, get, me, post, put } from "./api.js";
 import { to } from "./app.js";
 import { bar, button, counted, gist, h, link, say, spelled, time } from "./dom.js";
 
 export const author = (by) =>
   `by ${by?.agent ? `${by.agent} for ` : ""}${by?.user ?? "nobody known"}${by?.client ? ` through ${by.client}` : ""}`;
+
+const owner = (ns) => (ns[0] === "user" ? ns[1] : ns.includes("u") ? ns[ns.indexOf("u") + 1] : undefined);
+
+// A line above memories that are not the reader's own, which their role lets them read; false above others.
+export const recorded = (namespaces) =>
+  me.auditor &&
+  namespaces.some((ns) => ns[0] !== "knowledge" && owner(ns) !== me.user) &&
+  h("p.soft", { role: "note" }, "Reading other people's memories is recorded in the audit log.");
 
 export function entry(memory, { where = false, actions = [] } = {}) {
   const value = memory.value ?? {},
@@ -47,8 +55,11 @@ function explained(memory) {
 const atMost = 100; // that the server tells at once
 
 // The newest memories of a namespace, with more on demand; `narrow` shows those with some words, `load` tells of changes.
-export function newest(ns, { exact = false, where = false, none = "There is nothing here yet." } = {}) {
+// `granted`: whoever may use the agent may read it, so that reading it is not recorded.
+export function newest(ns, { exact = false, where = false, granted = false, none = "There is nothing here yet." } = {}) {
   const list = h("ul.plain"),
+    notice = h("div"),
+    note = (shown) => notice.replaceChildren((!granted && recorded(shown.map((memory) => memory.namespace))) || ""),
     more = button("Show more", () => load(cursor)),
     count = h("p.soft");
   let shown = [],
@@ -65,6 +76,7 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
   const draw = () => {
     const found = words ? shown.filter(fits) : shown;
     list.replaceChildren(...found.map((memory) => entry(memory, { where })));
+    note(found);
     count.textContent = found.length ? "" : words ? "Nothing here fits." : none;
     more.hidden = cursor === null || words !== "";
   };
@@ -89,11 +101,12 @@ export function newest(ns, { exact = false, where = false, none = "There is noth
     const found = await post("/v1/memories/search", { namespace_prefix: ns, query: text.trim(), exact, limit: 50 });
     if (mine !== turn) return;
     list.replaceChildren(...found.items.map((memory) => entry(memory, { where })));
+    note(found.items);
     count.textContent = `${counted(found.items.length, "memory", "memories")} found by meaning and words${found.unindexed ? `; ${found.unindexed} have no index text` : ""}`;
     more.hidden = true;
   }
   return {
-    node: h("div", count, list, more),
+    node: h("div", notice, count, list, more),
     load,
     narrow,
     again: () => load(null, Math.min(atMost, Math.max(20, shown.length))),

@@ -3,7 +3,7 @@
 import { del, memory as at, post, put } from "./api.js";
 import { to } from "./app.js";
 import { ask, button, counted, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
-import { author, left, undoable, written } from "./memories.js";
+import { author, left, recorded, undoable, written } from "./memories.js";
 
 export default async function memory(asked, { again }) {
   const ns = asked.getAll("ns"),
@@ -39,6 +39,7 @@ export default async function memory(asked, { again }) {
   return h(
     "div",
     up,
+    recorded([ns]),
     h("p", h("b", key)),
     oldest > 0 && h("div.card", field("Time travel", slider), when),
     shown,

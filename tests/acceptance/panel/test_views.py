@@ -93,3 +93,47 @@ def test_the_way_past_the_navigation_leads_to_the_content_of_the_same_view(panel
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     assert page.url.endswith("#explore")
+
+
+RECORDED = "Reading other people's memories is recorded in the audit log."
+OF_ALICE = (
+    "explore?ns=user&ns=alice",
+    "explore?ns=user&ns=alice&q=tea",
+    "map?ns=user&ns=alice",
+    "activity?ns=user&ns=alice",
+    "conversations?agent=helper&user=alice&session=monday",
+    "admin?page=people&user=alice",
+)
+
+
+def test_whoever_looks_at_other_peoples_memories_is_told_once_that_it_is_recorded(panel: Open) -> None:
+    seen = panel("admin", "admin")
+    for view in OF_ALICE:
+        seen.show(view)
+        assert seen.text.count(RECORDED) == 1, (view, seen.text)
+        seen.show(view.replace("alice", "admin"))
+        assert RECORDED not in seen.text, view
+    seen.show("agents?agent=helper&user=alice")
+    assert RECORDED not in seen.text, "rooms that are closed show counts"
+    seen.page.click("text=user:alice:long-term:all")
+    seen.page.click("text=agent:helper:u:alice")
+    seen.page.wait_for_selector("text=A light coat")
+    assert seen.text.count(RECORDED) == 1, "in the room that shows something"
+    assert seen.violations() == []
+
+
+def test_a_user_without_a_role_is_told_nothing_about_the_audit_log(panel: Open) -> None:
+    seen = panel("user")
+    for view in OF_ALL:
+        seen.show(view)
+        assert "audit log" not in seen.text, view
+
+
+def test_the_audit_log_shows_who_looked_at_whose_memories(panel: Open) -> None:
+    seen = panel("admin", "admin")
+    seen.show("explore?ns=user&ns=alice")
+    seen.show("admin?page=audit")
+    row = seen.page.locator("tr", has_text='"operation":"newest"').first.inner_text()
+    assert "admin" in row
+    assert "memories.read" in row
+    assert "alice" not in row
