@@ -32,6 +32,9 @@ _READ_SECONDS = 60.0
 _MAX_OPEN_READS = 10_000
 """Entries that equal reads are counted in; beyond that, each read gets an entry of its own."""
 
+_SCOPE_DIGITS = 16
+"""Of the pseudonym of a scope: enough to tell rooms apart."""
+
 
 class PrivilegedRead(NamedTuple):
     """A read of memories that only a role opens to the caller; equal ones share an entry for a while."""
@@ -136,7 +139,7 @@ class Audit:
         """
         scope = ":".join(read.scope[:1])
         if len(read.scope) > 1:
-            scope += f":{self._vault.pseudonym(str(read.scope))}"
+            scope += f":{self._vault.pseudonym(str(read.scope))[:_SCOPE_DIGITS]}"
         details = {"operation": read.operation, "scope": scope}
         entry = _OpenEntry(0, time.monotonic() + _READ_SECONDS, details, 1, memory_count)
         subject = None if read.owner is None else self._vault.pseudonym(read.owner)
