@@ -31,9 +31,9 @@ _READ_SECONDS = 60.0
 """How long one entry stands for equal reads."""
 _MAX_OPEN_READS = 10_000
 """Entries that equal reads are counted in; beyond that, each read gets an entry of its own."""
-
 _SCOPE_DIGITS = 16
 """Of the pseudonym of a scope: enough to tell rooms apart."""
+_NOT_RECORDED = "nothing is shown, because the audit log could not record this read"
 
 
 class PrivilegedRead(NamedTuple):
@@ -218,9 +218,6 @@ class Audit:
     ) -> AuditRow:
         subject = None if user is None else self._vault.pseudonym(user)
         return AuditRow(0, self._clock(), actor, action, subject, _encode(details))
-
-
-_NOT_RECORDED = "nothing is shown, because the audit log could not record this read"
 
 
 def _encode(details: Mapping[str, object]) -> str:
