@@ -1,8 +1,9 @@
 """Attribute filters: one parsed form, compiled into a SQL predicate and into a Python one.
 
 A field is looked up for each memory among the policy attributes, then the index fields, then in the
-decrypted value by dotted path. SQL decides the first two; where a field is in neither, SQL lets the
-row pass and `Filter.matches` decides on the opened value, so nothing decrypted is ever on disk.
+decrypted value: its name is a dotted path, unless the value has a key that is spelled so. SQL decides the
+first two; where a field is in neither, SQL lets the row pass and `Filter.matches` decides on the opened
+value, so nothing decrypted is ever on disk.
 
 Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar against an
 array means membership. `null` matches null or absent. A string in a range is an RFC 3339 instant.
@@ -24,7 +25,7 @@ from typing import Final, TypeGuard
 from alcove.core.clock import parse_instant
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import JSON
-from alcove.store.value_pattern import INFINITIES, VALUE, Pattern
+from alcove.store.value_pattern import INFINITIES, VALUE, Pattern, value_at
 
 Scalar = None | bool | int | float | str
 Params = list[int | float | str | bytes | None]
@@ -250,7 +251,7 @@ def field_of(
     """What a memory has in a field, which is looked for in its value only where nothing else has it."""
     if name in attributes:
         return attributes[name]
-    return index[name] if name in index else _dotted(value(), name)
+    return index[name] if name in index else value_at(value(), name, name.split("."), ABSENT)
 
 
 def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
@@ -334,12 +335,3 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
     """A scalar so that two are equal only where they are of one type; 7 and 7.0 are."""
     return isinstance(scalar, bool), scalar
-
-
-def _dotted(value: Mapping[str, JSON], path: str) -> Found:
-    found: object = value
-    for name in path.split("."):
-        if not isinstance(found, dict) or name not in found:
-            return ABSENT
-        found = found[name]
-    return found  # type: ignore[return-value]

@@ -3,13 +3,15 @@
 An object stands for an object with at least these fields, each like its pattern, which may be an object
 again. One with operators (`{"$gt": 2}`) stands for what they hold of. A list, or a scalar, stands for what
 equals it: `1`, `1.0` and `true` do, as in Python. A field that is not there is like one that is null.
+
+A name of the outermost object is a dotted path (`meta.title`), unless the value has a key that is spelled so.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -41,19 +43,36 @@ class Pattern:
     """What a value is to be like."""
 
     wanted: Mapping[str, Any]
+    paths: Mapping[str, tuple[str, ...]]
+    """The parts of each name that has a dot, split once and not for each memory."""
 
     @classmethod
     def parse(cls, wanted: object, field: str) -> Pattern:
         """The pattern that an expression spells; an error names the part that is wrong."""
         if not isinstance(wanted, dict) or _is_operators(wanted):
             raise InvalidRequest(field, "an object of patterns by the names of fields")
-        if sum(1 for _ in islice(_checked(wanted, field, MAX_NESTING), MAX_NODES + 1)) > MAX_NODES:
+        nodes = sum(1 for _ in islice(_checked(wanted, field, MAX_NESTING), MAX_NODES + 1))
+        if nodes > MAX_NODES or nodes + sum(name.count(".") for name in wanted) > MAX_NODES:
             raise InvalidRequest(field, f"at most {MAX_NODES} values in all")
-        return cls(_read(wanted))
+        return cls(_read(wanted), {name: tuple(name.split(".")) for name in wanted if "." in name})
 
     def holds(self, found: object) -> bool:
         """Whether a value is like it."""
-        return _like(found, self.wanted)
+        return isinstance(found, dict) and all(
+            _like(value_at(found, name, self.paths.get(name, ())), part) for name, part in self.wanted.items()
+        )
+
+
+def value_at(value: Mapping[str, Any], name: str, path: Sequence[str], absent: Any = None) -> Any:
+    """What a value has under a key, or else at the dotted path that the key spells; `absent` for nothing."""
+    if name in value:
+        return value[name]
+    found: Any = value if path else absent
+    for part in path:
+        if not isinstance(found, dict) or part not in found:
+            return absent
+        found = found[part]
+    return found
 
 
 def spelled(filter: Any) -> Any:
