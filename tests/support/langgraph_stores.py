@@ -200,6 +200,8 @@ class Reference(InMemoryStore):
 
 Open = Callable[..., BaseStore]
 """Opens a store, for a new user or over a handle."""
+OWN = "user:{user_id}:langgraph"
+"""The root that apps use whose labels are no namespaces of Alcove's."""
 HOME = ("alice", "memories")
 DEEP = tuple(f"level-{n}" for n in range(16))
 ODD = ("a:b", "50%", "%3A", "東京", "🍵 tea", "*", "\x01")
@@ -210,5 +212,5 @@ def keys(found: list[SearchItem]) -> list[str]:
 
 
 def room(user: str, *labels: str) -> tuple[str, ...]:
-    """Where a namespace of LangGraph's is, of somebody's store."""
+    """Where a namespace of LangGraph's is, in a store with the root `OWN`."""
     return ("user", user, "langgraph", *labels)

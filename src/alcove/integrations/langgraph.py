@@ -1,29 +1,32 @@
 """LangGraph: its store, kept in Alcove.
 
-    graph = builder.compile(store=AlcoveStore("memory.db", index=["text"]))
+    store = AlcoveStore("http://127.0.0.1:8080", token=token)
+    store.put(("user", "alice", "notes"), "python_tip", {"text": "Use list comprehensions."})
 
-A namespace of LangGraph's is one below the caller's own room: `("alice", "memories")` is
-`user:<caller>:langgraph:alice:memories`. With `by_user` its first label is the user whose room it is in, so
-that what is kept for somebody is sealed with their key, and erased with them.
+A namespace is used as it is given, and the policy decides who may use it. `root` puts every namespace below
+one. With `by_user` the first label is the user who owns an item: their key encrypts it, and it is erased with
+them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, TypeVar
 
 from alcove.client import is_url
 from alcove.client.store import Store
-from alcove.core.errors import InvalidRequest, needed_by
-from alcove.core.namespace import TREE
+from alcove.core.errors import InvalidRequest, PermissionDenied, needed_by
+from alcove.core.namespace import TREE, Namespace
 from alcove.core.records import Delete, Memory, Mode, Operation, Put, Touch
 from alcove.core.settings import Settings
 from alcove.core.waiting import at_once
 from alcove.integrations.langgraph_embeddings import LangChainEmbedder
-from alcove.integrations.opened import At, Opened, given, searched, written
+from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, given, searched, written
+from alcove.store.index_texts import texts_of
 
 with needed_by("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
@@ -45,6 +48,8 @@ with needed_by("alcove.integrations.langgraph", extra="langgraph"):
 
 Kind = TypeVar("Kind", bound=Item)
 Labels = tuple[str, ...]
+CALLER = "{user_id}"
+"""A segment of `root` that stands for the user whose credentials the store is opened with."""
 _MOST_TEXTS, _MOST_BYTES = Settings().max_index_fields, Settings().max_index_bytes
 
 
@@ -57,7 +62,8 @@ class AlcoveStore(Opened, BaseStore):
         self,
         at: At,
         *,
-        index: Sequence[str] | Mapping[str, Any] | None = None,
+        root: str | Sequence[str] | None = None,
+        index: Sequence[str] | Mapping[str, Any] | bool | None = None,
         ttl: TTLConfig | None = None,
         mode: Mode = "semantic",
         by_user: bool = False,
@@ -66,23 +72,36 @@ class AlcoveStore(Opened, BaseStore):
         """Opens a store, or takes one that is open.
 
         `at`: the path of a file, a URL, or a store; `opening`: what `alcove.connect` takes beside it.
-        `index`: the paths of values by which items are found, such as `["text"]` or `["$"]` for all of a
-        value; or LangGraph's `{"fields": […]}`, for a file also with `embed` and `dims`. That text is kept in
-        plain for searching, the value is not.
+        `root`: a namespace below which everything is put, such as `("user", "alice", "langgraph")` or
+        `"user:alice:langgraph"`; `{user_id}` in it stands for the caller. Without it, a namespace is used as
+        it is given. `user:{user_id}:langgraph` is where earlier versions put everything.
+        `index`: which texts of a value a query finds. By default all of them; a list of paths such as
+        `["text"]` chooses some, False switches indexing off. LangGraph's `{"fields": […]}` is taken too, for
+        a file also with `embed` and `dims`. Indexed text is stored in plain text, the value is encrypted.
         `ttl`: LangGraph's `default_ttl` and `refresh_on_read`, in minutes.
         `mode`: how a query ranks: by meaning, in the order of scores; by `keyword`; or by both (`hybrid`).
-        `by_user`: whether the first label of each namespace is the user whose room it is in.
+        `by_user`: True if the first label of each namespace is the user who owns it.
         """
         if isinstance(index, str):
-            raise InvalidRequest("index", "a list of paths")
+            raise InvalidRequest("index", "a list of paths, or False")
+        if by_user and root is not None:
+            raise InvalidRequest("root", "none with by_user, which puts each user's items below their own")
         if isinstance(index, Mapping) and "embed" in index:
             if isinstance(at, Store) or is_url(at):
                 raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
             opening["embedder"] = LangChainEmbedder(index)
+        self._template: Labels = tuple(Namespace.checked(() if root is None else root, "root"))
         super().__init__(at, opening)
-        self._paths = [*(index.get("fields") or ["$"])] if isinstance(index, Mapping) else [*(index or ())]
+        self._is_indexed = index is not False
+        self._paths: list[str] | None = None
+        """None for every text of a value."""
+        if isinstance(index, Mapping):
+            self._paths = [*(index.get("fields") or ["$"])]
+        elif not isinstance(index, bool | None):
+            self._paths = [*index]
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
-        self._root: Labels | None = None
+        self._root: Labels | None = None if by_user or CALLER in self._template else self._template
+        """Where everything is; None until the caller is known, and with `by_user`."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Does some operations; what is read is as it was before what is written."""
@@ -97,7 +116,10 @@ class AlcoveStore(Opened, BaseStore):
         labels = tuple(namespace)
         if self._root is None or not _taken(labels):
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        memory = self._store.get(self._root + labels, str(key))
+        try:
+            memory = self._store.get(self._root + labels, str(key))
+        except PermissionDenied:
+            return super().get(namespace, key, refresh_ttl=refresh_ttl)  # which says what to do
         if memory is None:
             return None
         if memory.ttl_seconds:
@@ -108,7 +130,8 @@ class AlcoveStore(Opened, BaseStore):
 
     async def _done(self, alcove: Any, ops: Sequence[Op]) -> list[Result]:
         if not self._by_user and self._root is None:
-            self._root = ("user", await self._caller(alcove), TREE)
+            caller = await self._caller(alcove)
+            self._root = tuple(caller if each == CALLER else each for each in self._template)
         results: list[Result] = []
         writes: dict[tuple[Labels, str], PutOp] = {}
         for op in ops:
@@ -128,11 +151,18 @@ class AlcoveStore(Opened, BaseStore):
         for op in writes.values():
             users.setdefault(self._owner(op.namespace), []).append(self._write(op))
         for user, operations in users.items():
-            await written(alcove if user is None else alcove.as_user(user), operations)
+            try:
+                await written(alcove if user is None else alcove.as_user(user), operations)
+            except PermissionDenied as error:
+                raise await self._explained(alcove, error, _refused(operations, error)) from None
         return results
 
     async def _get(self, alcove: Any, op: GetOp) -> Item | None:
-        memory: Memory | None = await given(alcove.get(self._room(op.namespace), op.key))
+        room = self._room(op.namespace)
+        try:
+            memory: Memory | None = await given(alcove.get(room, op.key))
+        except PermissionDenied as error:
+            raise await self._explained(alcove, error, room) from None
         if memory is None:
             return None
         if op.refresh_ttl:
@@ -159,15 +189,24 @@ class AlcoveStore(Opened, BaseStore):
 
     async def _refresh(self, alcove: Any, found: Sequence[Memory]) -> None:
         """Lets those that expire live on for as long as they were to when they were written."""
-        expiring = [Touch(each.namespace, each.key, refresh=True) for each in found if each.ttl_seconds]
-        if expiring:
-            await written(alcove, expiring)
+        expiring: dict[Labels, list[Operation]] = {}
+        for each in found:
+            if each.ttl_seconds:
+                touches = expiring.setdefault(each.namespace, [])
+                touches.append(Touch(each.namespace, each.key, refresh=True))
+        try:
+            await written(alcove, [*chain(*expiring.values())])
+        except PermissionDenied:  # some may be read and not written: the others are refreshed all the same
+            for touches in expiring.values():
+                with suppress(PermissionDenied):
+                    await written(alcove, touches)
 
     async def _namespaces(self, alcove: Any, op: ListNamespacesOp) -> list[Labels]:
         conditions = op.match_conditions or ()
         prefixes = (each.path for each in conditions if each.match_type == "prefix")
         known: Labels = tuple(takewhile(lambda label: label != "*", next(prefixes, ())))
-        below = await given(self._as(alcove, known).namespaces(self._room(known)))
+        owner, room = self._as(alcove, known), self._room(known)
+        below = [each for each in await given(owner.namespaces(room)) if each[: len(room)] == room]
         every = (self._labels(each) for each in below)
         kept = {ns[: op.max_depth] for ns in every if ns and all(_matches(each, ns) for each in conditions)}
         return sorted(kept)[op.offset : op.offset + op.limit]
@@ -183,20 +222,17 @@ class AlcoveStore(Opened, BaseStore):
 
     def _texts(self, op: PutOp) -> dict[str, str]:
         """The texts by which an item is found, each by its path; of very many, the last ones together."""
-        paths = self._paths if op.index is None else op.index or ()
+        if not self._is_indexed or op.index is False or not isinstance(op.value, Mapping):
+            return {}
+        paths = self._paths if op.index is None else op.index
         try:
-            found = {path: get_text_at_path(op.value, path) for path in paths}
+            named = _all_texts(op.value) if paths is None else _texts_at(op.value, paths)
         except RecursionError:
             raise InvalidRequest("value", "at most 100 levels of nesting") from None
-        named = [
-            (f"{path}.{n}" if len(texts) > 1 else path, text)
-            for path, texts in found.items()
-            for n, text in enumerate(texts)
-        ]
         if rest := named[_MOST_TEXTS - 1 :][1:]:
             name, text = named[_MOST_TEXTS - 1]
             named[_MOST_TEXTS - 1 :] = [(name, "\n".join([text, *(each for _, each in rest)]))]
-        return {name: text.encode()[:_MOST_BYTES].decode(errors="ignore") for name, text in named}
+        return {name: _cut(text) for name, text in named}
 
     # Where things are
 
@@ -217,7 +253,18 @@ class AlcoveStore(Opened, BaseStore):
         return (*(self._root or ()), *labels)
 
     def _labels(self, room: Labels) -> Labels:
-        return (room[1], *room[3:]) if self._by_user else room[3:]
+        return (room[1], *room[3:]) if self._by_user else room[len(self._root or ()) :]
+
+    async def _explained(self, alcove: Any, error: PermissionDenied, room: Labels) -> PermissionDenied:
+        """The policy's refusal of a namespace, with what to do about it."""
+        if self._by_user:
+            return error
+        caller = await self._caller(alcove)
+        advice = f"use one of yours, such as {('user', caller, 'notes')}"
+        if not self._template:
+            advice += f", or pass root={str(Namespace(('user', caller, TREE)))!r} to put everything below one"
+        reason = f"{tuple(room)} is not a namespace that {caller!r} may use ({error.reason}): {advice}"
+        return PermissionDenied(reason)
 
     def _item(self, memory: Memory, kind: type[Kind] = Item, **more: Any) -> Kind:  # type: ignore[assignment]
         return kind(
@@ -228,6 +275,38 @@ class AlcoveStore(Opened, BaseStore):
             updated_at=memory.created_at,
             **more,
         )
+
+
+def _refused(operations: Sequence[Operation], error: PermissionDenied) -> Labels:
+    """The namespace of the write that the policy refused, or of the first where it does not say which."""
+    number = error.details.get("operation")
+    if not isinstance(number, int) or len(operations) > MOST_OPERATIONS:
+        number = 0
+    return tuple(operations[number].namespace)
+
+
+def _all_texts(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every text of a value as one, a line each, below the name that LangGraph has for the whole of it."""
+    try:
+        texts = texts_of(value).values()
+    except TypeError:  # names that are no strings: the store refuses the value, and says which
+        return []
+    return [("$", "\n".join(texts))] if texts else []
+
+
+def _texts_at(value: Mapping[str, Any], paths: Sequence[str]) -> list[tuple[str, str]]:
+    """The texts at LangGraph's paths; each of several at one path has a number after it."""
+    found = {path: get_text_at_path(value, path) for path in paths}
+    return [
+        (f"{path}.{n}" if len(texts) > 1 else path, text)
+        for path, texts in found.items()
+        for n, text in enumerate(texts)
+    ]
+
+
+def _cut(text: str) -> str:
+    """As much of a text as an index field may have; the value itself may say that it is no text at all."""
+    return text.encode(errors="ignore")[:_MOST_BYTES].decode(errors="ignore")
 
 
 @lru_cache(10_000)

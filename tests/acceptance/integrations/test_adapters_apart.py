@@ -27,6 +27,7 @@ from tests.acceptance.integrations.test_adapters_interrupted import disturbed
 from tests.support.bag import Bag
 from tests.support.crowd import QUIET
 from tests.support.inspection import raw_bytes
+from tests.support.langgraph_stores import OWN
 from tests.support.patience import until
 
 TEAMS = """package memories.attributes
@@ -227,8 +228,8 @@ def test_a_refresh_that_was_under_way_does_not_bring_back_who_was_wiped(memory: 
         memory.admin.wipe("alice")
 
     alice = memory.as_user("alice")
-    AlcoveStore(alice).put(("n",), "k", {}, ttl=5)
-    assert AlcoveStore(disturbed(alice, "batch", wiped)).get(("n",), "k")
+    AlcoveStore(alice, root=OWN).put(("n",), "k", {}, ttl=5)
+    assert AlcoveStore(disturbed(alice, "batch", wiped), root=OWN).get(("n",), "k")
     assert alice.namespaces() == []
 
 
@@ -252,7 +253,7 @@ def test_a_file_that_is_moved_or_edited_during_a_wipe_is_gone(memory: Alcove) ->
 def test_wipes_among_running_adapters_leave_nothing_of_before(memory: Alcove, path: Path) -> None:
     marks, stop, failed = [f"mark{secrets.token_hex(8)}"], threading.Event(), list[BaseException]()
     alice = memory.as_user("alice")
-    store = AlcoveStore(alice, index=["text"], ttl={"default_ttl": 5, "refresh_on_read": True})
+    store = AlcoveStore(alice, index=["text"], ttl={"default_ttl": 5, "refresh_on_read": True}, root=OWN)
 
     def storing(mark: str) -> None:
         store.put((mark,), mark, {"text": mark})

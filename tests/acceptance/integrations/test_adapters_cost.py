@@ -27,6 +27,7 @@ from alcove.vault import Vault
 from tests.acceptance.integrations.test_adapters_interrupted import at, disturbed, put
 from tests.support.crowd import QUIET
 from tests.support.embeddings import embeddings
+from tests.support.langgraph_stores import OWN
 from tests.support.service import serving
 from tests.support.tokens import FLAGS, token
 
@@ -94,7 +95,7 @@ def test_a_filtered_search_for_many_opens_each_item_a_few_times(
         opened[0] += 1
         return open(self, *args, **named)
 
-    store = AlcoveStore(memory)
+    store = AlcoveStore(memory, root=OWN)
     store.batch([PutOp(("n",), f"k{n:03}", {"n": n}) for n in range(800)])
     monkeypatch.setattr(Vault, "open", counting)
     assert len(store.search(("n",), filter={"n": {"$gte": 0}}, limit=1000)) == 800
@@ -165,7 +166,7 @@ class Ended:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_two_threads_let_go_of_an_ended_loop(memory: Alcove, others: int) -> None:
-    store: Any = AlcoveStore(memory)
+    store: Any = AlcoveStore(memory, root=OWN)
     for loop in (Ended(lambda loop: store._awaited.pop(loop, None)), *map(Ended, [lambda _: None] * others)):
         store._awaited[loop] = None
     asyncio.run(store.aput(("n",), "k", {}))
@@ -181,12 +182,12 @@ def other(texts: Sequence[str]) -> list[list[float]]:
 
 def test_vectors_of_another_model_of_the_same_kind_are_not_mixed(path: Path) -> None:
     index: dict[str, Any] = {"dims": 2, "fields": ["t"]}
-    with AlcoveStore(path, settings=QUIET, index={**index, "embed": same}) as store:
+    with AlcoveStore(path, settings=QUIET, index={**index, "embed": same}, root=OWN) as store:
         store.put(("n",), "tea", {"t": "tea"})
         store.put(("n",), "rain", {"t": "rain"})
         assert store.search(("n",), query="tea", limit=1)[0].key == "tea"
     with (
-        AlcoveStore(path, settings=QUIET, index={**index, "embed": other}) as store,
+        AlcoveStore(path, settings=QUIET, index={**index, "embed": other}, root=OWN) as store,
         suppress(EmbedderUnavailable),  # that it is to be indexed anew is a good answer, too
     ):
         assert store.search(("n",), query="tea", limit=1)[0].key == "tea"
@@ -196,7 +197,7 @@ FORKED = """
 import json, os, signal, sys, threading
 from alcove.integrations.langgraph import AlcoveStore
 
-store, stop = AlcoveStore(sys.argv[1], embedder=None), threading.Event()
+store, stop = AlcoveStore(sys.argv[1], embedder=None, root="user:noop:langgraph"), threading.Event()
 
 def work(name):
     n = 0

@@ -20,6 +20,7 @@ from alcove.integrations.anthropic_memory import AlcoveMemoryTool
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.integrations.langgraph_threads import AlcoveSaver
 from tests.support.crowd import QUIET
+from tests.support.langgraph_stores import OWN
 
 THREAD = "t"
 
@@ -175,14 +176,14 @@ def test_a_search_for_many_misses_nothing_that_was_there_all_the_time(memory: Al
         if call == 2:
             store.batch([PutOp(("n",), f"k{n:03}", None) for n in range(5)])
 
-    store = AlcoveStore(memory)
+    store = AlcoveStore(memory, root=OWN)
     store.batch([PutOp(("n",), f"k{n:03}", {}) for n in range(150)])
-    found = AlcoveStore(disturbed(memory, "search", meanwhile)).search(("n",), limit=1000)
+    found = AlcoveStore(disturbed(memory, "search", meanwhile), root=OWN).search(("n",), limit=1000)
     assert {f"k{n:03}" for n in range(5, 150)} <= {each.key for each in found}
 
 
 def test_puts_from_threads_and_two_event_loops_are_all_there(memory: Alcove) -> None:
-    store = AlcoveStore(memory)
+    store = AlcoveStore(memory, root=OWN)
 
     async def some(name: str) -> None:
         await asyncio.gather(*(store.aput((name,), f"k{n}", {"n": n}) for n in range(20)))

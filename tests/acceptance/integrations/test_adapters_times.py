@@ -15,6 +15,7 @@ from tests.support.aging import aged
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock
 from tests.support.crowd import QUIET
+from tests.support.langgraph_stores import OWN
 from tests.support.service import alcove
 
 ROOM = ("user", "noop", "langgraph", "n")
@@ -30,7 +31,7 @@ def test_a_refresh_by_another_process_and_a_put_with_another_time_count_at_once(
     clock = ManualClock()
     with ExitStack() as stack:
         handles = (Alcove(path, settings=QUIET, embedder=Bag(), clock=clock) for _ in range(2))
-        one, other = (AlcoveStore(stack.enter_context(each), index=["t"]) for each in handles)
+        one, other = (AlcoveStore(stack.enter_context(each), index=["t"], root=OWN) for each in handles)
 
         def found(*, refresh: bool = False) -> int:
             return len(other.search(("n",), query="tea", refresh_ttl=refresh))

@@ -21,6 +21,7 @@ from alcove.upkeep.coming_from import langgraph
 from alcove.upkeep.coming_from.account import Account, Target
 from tests.support.command import Command
 from tests.support.crowd import QUIET
+from tests.support.langgraph_stores import OWN
 from tests.support.postgres import new_database
 
 DEEP = tuple(f"level-{n}" for n in range(10))
@@ -102,7 +103,7 @@ def test_a_graph_finds_its_items_in_our_store(source: str, tmp_path: Path) -> No
     command.run("import", "--from", "langgraph", source, "--no-wait")
     theirs = PostgresStore if source.startswith("postgresql") else SqliteStore
     places = [(("users", "änne", "notes"), "greeting"), (DEEP, "bottom"), (("users", "bo"), "soon")]
-    with theirs.from_conn_string(source) as there, AlcoveStore(command.at, embedder=None) as here:
+    with theirs.from_conn_string(source) as there, AlcoveStore(command.at, embedder=None, root=OWN) as here:
         for place in places:
             assert told(here.get(*place)) == told(there.get(*place, refresh_ttl=False))
         assert sorted(here.list_namespaces()) == sorted(there.list_namespaces())

@@ -32,6 +32,7 @@ from alcove import Alcove
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.inspection import assert_sound
 from tests.support.langgraph_stores import (
+    OWN,
     Awaited,
     Deployment,
     Reference,
@@ -87,7 +88,7 @@ def at_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 @pytest.mark.parametrize("fields", FIELDS)
 def test_a_file_answers_as_the_store_in_memory_does(path: Path, fields: str) -> None:
     with in_a_file(path) as deployment:
-        ours = AlcoveStore(deployment.trusted, index=FIELDS[fields])
+        ours = AlcoveStore(deployment.trusted, index=FIELDS[fields], root=OWN)
         Comparison(ours, FIELDS[fields], ON_A_FILE).run()
         assert isinstance(deployment.trusted, Alcove)
         assert_sound(deployment.trusted)
@@ -95,7 +96,7 @@ def test_a_file_answers_as_the_store_in_memory_does(path: Path, fields: str) -> 
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_a_url_answers_as_the_store_in_memory_does(at_url: Deployment, fields: str) -> None:
-    ours = AlcoveStore(at_url.handle(at_url.new_user()), index=FIELDS[fields])
+    ours = AlcoveStore(at_url.handle(at_url.new_user()), index=FIELDS[fields], root=OWN)
     Comparison(ours, FIELDS[fields], AT_A_URL // 2).run()
 
 
@@ -106,7 +107,7 @@ def test_what_is_awaited_is_answered_as_the_store_in_memory_does(
     fields = FIELDS["some"]
     with asyncio.Runner() as runner, in_a_file(path) as in_file:
         deployment: Deployment = in_file if kind == "file" else request.getfixturevalue("at_url")
-        ours = AlcoveStore(deployment.handle(deployment.new_user()), index=fields)
+        ours = AlcoveStore(deployment.handle(deployment.new_user()), index=fields, root=OWN)
         try:
             Comparison(Awaited(ours, runner), fields, AWAITED).run()
         finally:

@@ -14,7 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore
 
 from alcove.integrations.langgraph import AlcoveStore
-from tests.support.langgraph_stores import Deployment, at_a_url, in_a_file, serving_with_keys
+from tests.support.langgraph_stores import OWN, Deployment, at_a_url, in_a_file, serving_with_keys
 from tests.support.llm_server import LLMServer, text
 
 CAT, TOWN, QUESTION = "My cat is called Minka", "I live in Rome", "What is my cat called?"
@@ -111,7 +111,7 @@ def as_user(name: str) -> dict[str, Any]:
 
 
 def test_a_graph_remembers_for_each_user_what_they_said(deployment: Deployment, assistant: Assistant) -> None:
-    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"])
+    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"], root=OWN)
     graph = assistant.graph(store, awaited=False)
     for said in (CAT, TOWN):
         graph.invoke({"said": said}, as_user("alice"))
@@ -126,7 +126,7 @@ def test_a_graph_remembers_for_each_user_what_they_said(deployment: Deployment, 
 def test_a_graph_that_is_awaited_remembers_for_each_user_what_they_said(
     deployment: Deployment, assistant: Assistant, awaited: bool
 ) -> None:
-    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"])
+    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"], root=OWN)
     graph = assistant.graph(store, awaited=awaited)
 
     async def talk() -> list[str]:
@@ -144,7 +144,7 @@ def test_a_graph_that_is_awaited_remembers_for_each_user_what_they_said(
 
 def test_another_graph_recalls_what_one_remembered(deployment: Deployment, assistant: Assistant) -> None:
     user = deployment.new_user()
-    one, other = (AlcoveStore(deployment.handle(user), index=["text"]) for _ in range(2))
+    one, other = (AlcoveStore(deployment.handle(user), index=["text"], root=OWN) for _ in range(2))
     assistant.graph(one, awaited=False).invoke({"said": CAT}, as_user("alice"))
     assert (
         assistant.graph(other, awaited=False).invoke({"said": QUESTION}, as_user("alice"))["answer"] == KNOWN

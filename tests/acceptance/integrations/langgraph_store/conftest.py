@@ -15,6 +15,7 @@ from langgraph.store.base import (
 from alcove.client.store import Store
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.langgraph_stores import (
+    OWN,
     Awaited,
     Deployment,
     Open,
@@ -44,10 +45,15 @@ def deployment(request: pytest.FixtureRequest) -> Deployment:
 
 @pytest.fixture(params=["called", "awaited"])
 def open_store(request: pytest.FixtureRequest, deployment: Deployment) -> Iterator[Open]:
-    """Opens stores, for a new user or over a handle; a test runs once by calls and once by awaiting them."""
+    """Opens stores, for a new user or over a handle; a test runs once by calls and once by awaiting them.
+
+    Labels of any kind are put below the caller's own, unless a test says otherwise.
+    """
     with asyncio.Runner() as runner, ExitStack() as opened:
 
         def opening(over: Store | None = None, **options: Any) -> BaseStore:
+            if "by_user" not in options:
+                options.setdefault("root", OWN)
             store = AlcoveStore(over or deployment.handle(deployment.new_user()), **options)
             if request.param == "called":
                 return store

@@ -17,6 +17,7 @@ from alcove import InvalidRequest
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.langgraph_stores import (
     HOME,
+    OWN,
     Deployment,
     Open,
     in_a_file,
@@ -98,20 +99,23 @@ def test_an_index_without_fields_is_of_the_whole_value(open_store: Open) -> None
 
 
 def test_without_an_index_a_query_leaves_all_items_unscored(open_store: Open) -> None:
-    store = open_store()
+    store = open_store(index=False)
     store.put(HOME, "k", {"text": "tea"})
     store.put(HOME, "k2", {"text": "rain"})
     assert [(each.key, each.score) for each in store.search(HOME, query="tea")] == [("k", None), ("k2", None)]
 
 
 def test_each_of_many_parts_of_an_item_is_indexed(path: Path) -> None:
-    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, index=["parts[*]"]) as store:
+    with (
+        in_a_file(path) as deployment,
+        AlcoveStore(deployment.trusted, index=["parts[*]"], root=OWN) as store,
+    ):
         store.put(HOME, "k", {"parts": [f"w{n}" for n in range(65)]})
         assert (store.search(HOME, query="w64")[0].score or 0) > 0.5
 
 
 def test_a_long_text_is_kept_and_indexed(path: Path) -> None:
-    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, index=["text"]) as store:
+    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, index=["text"], root=OWN) as store:
         store.put(HOME, "k", {"text": "tea " * 17_000})
         assert store.search(HOME, query="tea")[0].score
 
@@ -123,7 +127,7 @@ def test_a_query_of_blanks_is_none(open_store: Open) -> None:
 
 
 def test_what_was_just_put_is_found_while_the_embedder_is_slow(deployment: Deployment) -> None:
-    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"])
+    store = AlcoveStore(deployment.handle(deployment.new_user()), index=["text"], root=OWN)
     with deployment.slow_embedder():
         store.batch([PutOp(HOME, f"k{n}", {"text": f"tea w{n}"}) for n in range(20)])
         found = store.search(HOME, query="tea w7", limit=20)
@@ -195,6 +199,6 @@ def test_a_bound_leaves_out_what_cannot_be_compared_with_it(open_store: Open) ->
 def test_a_filter_means_the_same_on_a_file_and_at_a_url(
     deployment: Deployment, filter: Any, found: bool
 ) -> None:
-    store = AlcoveStore(deployment.handle(deployment.new_user()))
+    store = AlcoveStore(deployment.handle(deployment.new_user()), root=OWN)
     store.put(HOME, "k", {"n": 1, "pair": [1, 2], "word": "Infinity"})
     assert bool(store.search(HOME, filter=filter)) is found

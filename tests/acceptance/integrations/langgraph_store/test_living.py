@@ -16,6 +16,7 @@ from alcove.integrations.langgraph import AlcoveStore
 from tests.support.clock import ManualClock
 from tests.support.langgraph_stores import (
     HOME,
+    OWN,
     Deployment,
     Open,
     in_a_file,
@@ -79,7 +80,10 @@ def test_a_ttl_config_gives_a_ttl_and_says_whether_reading_refreshes_it(
 
 
 def test_an_item_is_gone_when_its_time_is_over(path: Path, clock: ManualClock) -> None:
-    with in_a_file(path, clock) as deployment, AlcoveStore(deployment.trusted, index=["text"]) as store:
+    with (
+        in_a_file(path, clock) as deployment,
+        AlcoveStore(deployment.trusted, index=["text"], root=OWN) as store,
+    ):
         store.put(HOME, "k", {"text": "tea"}, ttl=2)
         store.put(("brief",), "brief", {"text": "tea"}, ttl=0.001)
         clock.advance(1.1)
@@ -101,20 +105,20 @@ def test_an_item_is_gone_when_its_time_is_over(path: Path, clock: ManualClock) -
 
 
 def test_an_item_of_a_server_is_gone_when_its_time_is_over(at_url: Deployment) -> None:
-    store = AlcoveStore(at_url.handle(at_url.new_user()))
+    store = AlcoveStore(at_url.handle(at_url.new_user()), root=OWN)
     store.put(HOME, "k", {}, ttl=1 / 60)
     until(lambda: store.get(HOME, "k", refresh_ttl=False) is None)
     assert store.search(()) == store.list_namespaces() == []
 
 
 def test_more_than_a_thousand_items_that_expire_are_found_at_once(path: Path) -> None:
-    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted) as store:
+    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, root=OWN) as store:
         store.batch([PutOp(HOME, f"k{n}", {}, ttl=5) for n in range(1001)])
         assert len(store.search(HOME, limit=2000)) == 1001
 
 
 def test_a_ttl_that_no_item_can_have_is_refused(path: Path) -> None:
-    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted) as store:
+    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, root=OWN) as store:
         for ttl in (1e12, float("inf"), float("nan")):
             with pytest.raises(InvalidRequest, match="ttl"):
                 store.put(HOME, "k", {}, ttl=ttl)

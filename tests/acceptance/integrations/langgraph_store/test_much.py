@@ -21,6 +21,7 @@ from alcove import InvalidRequest, PayloadTooLarge, Settings
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.langgraph_stores import (
     HOME,
+    OWN,
     Deployment,
     Open,
     in_a_file,
@@ -55,7 +56,7 @@ def test_a_batch_takes_more_puts_than_a_request_does(open_store: Open) -> None:
 
 def test_a_batch_takes_more_puts_than_the_store_is_set_to(path: Path) -> None:
     settings = Settings(sweep_interval=0, max_batch=10)
-    with AlcoveStore(path, settings=settings, embedder=None) as store:
+    with AlcoveStore(path, settings=settings, embedder=None, root=OWN) as store:
         store.batch([PutOp(HOME, f"k{n}", {}) for n in range(11)])
         assert len(store.search(HOME, limit=100)) == 11
 
@@ -69,7 +70,7 @@ def test_a_batch_takes_more_bytes_than_a_request_does(open_store: Open) -> None:
 
 def test_threads_and_an_event_loop_share_a_store(deployment: Deployment) -> None:
     over = deployment.handle(deployment.new_user())
-    store = AlcoveStore(over, index=["text"])
+    store = AlcoveStore(over, index=["text"], root=OWN)
 
     async def together() -> None:
         await asyncio.gather(*(store.aput(HOME, f"loop{n}", {"text": f"tea {n}"}) for n in range(20)))
@@ -90,7 +91,8 @@ LOOPS = """
 import asyncio, gc, os, sys, threading
 from alcove.integrations.langgraph import AlcoveStore
 
-store = AlcoveStore(sys.argv[1], **({"api_key": sys.argv[2]} if sys.argv[2:] else {"embedder": None}))
+where = {"api_key": sys.argv[2]} if sys.argv[2:] else {"embedder": None}
+store = AlcoveStore(sys.argv[1], root="user:{user_id}:langgraph", **where)
 for n in range(12):
     asyncio.run(store.aput(("a",), "k", {"n": n}))
     if n in (1, 11):
@@ -163,7 +165,7 @@ def test_namespaces_that_langgraph_refuses_are_refused(open_store: Open) -> None
 
 
 def test_a_get_refuses_what_langgraph_refuses_at_any_time(path: Path) -> None:
-    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted) as store:
+    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, root=OWN) as store:
         with pytest.raises(InvalidNamespaceError):
             store.get(("a.b",), "k")
         store.put(HOME, "k", {})
@@ -174,7 +176,7 @@ def test_a_get_refuses_what_langgraph_refuses_at_any_time(path: Path) -> None:
 def test_an_embedder_of_langgraphs_is_for_a_file_that_it_opens(path: Path, at_url: Deployment) -> None:
     embeddings = DeterministicFakeEmbedding(size=32)
     index = {"dims": 32, "embed": embeddings, "fields": ["text"]}
-    with AlcoveStore(path, index=index) as store:
+    with AlcoveStore(path, index=index, root=OWN) as store:
         store.put(HOME, "k", {"text": "tea"})
         store.put(HOME, "j", {"text": "rain"})
         found = store.search(HOME, query="tea")

@@ -23,6 +23,7 @@ from tests.support.langgraph_stores import (
     DEEP,
     HOME,
     ODD,
+    OWN,
     Deployment,
     Open,
     keys,
@@ -52,14 +53,14 @@ def test_a_store_opens_a_path_or_a_url_by_itself(deployment: Deployment, path: P
     if deployment.url:
         key = deployment.trusted.api_keys.create(client="graph", user=deployment.new_user())
         where = {"at": deployment.url, "api_key": key}
-    with AlcoveStore(**where, index={"fields": ["text"]}) as store:
+    with AlcoveStore(**where, index={"fields": ["text"]}, root=OWN) as store:
         store.put(HOME, "k", {"text": "tea"})
-    with AlcoveStore(**where) as again:
+    with AlcoveStore(**where, root=OWN) as again:
         (found,) = again.search((), query="tea")
         assert found.score == pytest.approx(1)
 
     async def awaited() -> Any:
-        async with AlcoveStore(**where) as store:
+        async with AlcoveStore(**where, root=OWN) as store:
             return await store.aget(HOME, "k")
 
     assert asyncio.run(awaited()).value == {"text": "tea"}
@@ -199,20 +200,20 @@ def test_values_are_sealed_and_only_what_is_indexed_is_not(open_store: Open, dep
 
 def test_without_an_embedder_items_are_found_by_words_and_not_by_meaning(path: Path) -> None:
     with Alcove(path, settings=QUIET, embedder=None) as plain:
-        store = AlcoveStore(plain, index=["text"])
+        store = AlcoveStore(plain, index=["text"], root=OWN)
         store.put(HOME, "a", {"text": "rain"})
         store.put(HOME, "b", {"text": "tea"})
         assert keys(store.search(HOME)) == ["a", "b"]
         assert keys(store.search(HOME, filter={"text": "tea"})) == ["b"]
         with pytest.raises(EmbedderUnavailable, match="no embedder is configured"):
             store.search(HOME, query="tea")
-        by_words = AlcoveStore(plain, index=["text"], mode="keyword")
+        by_words = AlcoveStore(plain, index=["text"], mode="keyword", root=OWN)
         assert [(each.key, each.score) for each in by_words.search(HOME, query="tea")] == [("b", None)]
 
 
 def test_without_an_embedder_a_query_is_told_what_to_do(path: Path) -> None:
     with Alcove(path, settings=QUIET, embedder=None) as plain:
-        store = AlcoveStore(plain, index=["text"])
+        store = AlcoveStore(plain, index=["text"], root=OWN)
         store.put(HOME, "b", {"text": "tea"})
         with pytest.raises(AlcoveError) as refused:
             store.search(HOME, query="tea")
