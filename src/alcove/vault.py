@@ -22,6 +22,8 @@ from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from alcove.core.errors import KeyDestroyed, KeyUnavailable, StoreError, Unavailable, Unreadable
 from alcove.core.namespace import Namespace
@@ -117,6 +119,11 @@ class Vault:
     def pseudonym(self, text: str) -> str:
         """A keyed digest that stands for a text where the text itself must not."""
         return hmac.new(self.key(STORE).raw, text.encode(), hashlib.sha256).hexdigest()
+
+    def derive_key(self, purpose: str) -> bytes:
+        """A secret for one purpose, the same as long as the store lives, whatever key it is rotated to."""
+        hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=f"alcove {purpose}".encode())
+        return hkdf.derive(self.key(STORE).raw)
 
     def active_id(self) -> str:
         """The id of the key-encryption key that new data keys are wrapped with."""

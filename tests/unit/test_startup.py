@@ -39,6 +39,7 @@ OWN_EXTRA = {
     "integrations/langgraph.py": "langgraph",
     "integrations/langgraph_checkpoints.py": "langgraph",
     "integrations/langgraph_embeddings.py": "langgraph",
+    "integrations/langgraph_serde.py": "langgraph",
     "integrations/langgraph_threads.py": "langgraph",
     "llm/anthropic.py": "anthropic",
     "search/model_folder.py": "onnx-extensions",

@@ -71,6 +71,10 @@ class LocalTransport(Transport):
         other.services = {**self.services, **of_agents}
         return other
 
+    def derive_key(self, purpose: str) -> bytes:
+        memories: Memories = self.services["memories"]
+        return memories.derive_key(purpose)
+
     def close(self) -> Any:
         self.services["store"].close()
 

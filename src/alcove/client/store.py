@@ -49,6 +49,10 @@ class Transport(ABC):
         """The same, of agents that may have no spec."""
         return self.agents(specs, llm)
 
+    def derive_key(self, purpose: str) -> bytes | None:
+        """A secret of the store for one purpose; None at a URL, where callers do not get one."""
+        return None
+
     @abstractmethod
     def close(self) -> Any:
         """Closes what all transports to the same store share."""

@@ -2,7 +2,7 @@
 
 A thread is at `user:<user>:langgraph-threads:<thread>:ns:<checkpoint_ns>`. It has checkpoints (`at`, the
 newest first), the values of channels by their versions (`values`), and what tasks wrote after a checkpoint
-(`writes:<checkpoint>`).
+(`writes:<checkpoint>`). All of it is signed: what a user wrote there by other means is refused.
 """
 
 from __future__ import annotations
@@ -10,13 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
-from alcove.core.errors import InvalidRequest, NotFound, needed_by
+from alcove.core.errors import InvalidRequest, NotFound, Unreadable, needed_by
 from alcove.core.namespace import THREADS
 from alcove.core.records import Delete, Get, Memory, Operation, Put, Touch
 from alcove.integrations.opened import given, got, searched, written
-from alcove.integrations.things import Room, Serialiser, deletes, puts, things
+from alcove.integrations.things import (
+    Codec,
+    Room,
+    check_signed,
+    contents,
+    deletes,
+    is_signed,
+    puts,
+    signed,
+    things,
+)
 
 with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
     from langchain_core.runnables import RunnableConfig
@@ -33,6 +44,7 @@ with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
 
 _BACKWARDS = {n: 0x9E - n for n in range(0x20, 0x7F)}
 _LAST = "\x7f"
+_SIGNED_AT_ONCE = 100
 _ATTEMPTS = 10
 """Times that a checkpoint is read which others take away meanwhile."""
 
@@ -40,8 +52,8 @@ _ATTEMPTS = 10
 class Checkpoints:
     """The threads of one user; over a store that is not awaited, its coroutines never suspend."""
 
-    def __init__(self, alcove: Any, serde: Serialiser, user: str) -> None:
-        self._alcove, self._serde, self._user = alcove, serde, user
+    def __init__(self, alcove: Any, codec: Codec, user: str) -> None:
+        self._alcove, self._codec, self._user = alcove, codec, user
 
     # Reading
 
@@ -94,14 +106,14 @@ class Checkpoints:
     async def _found(self, memory: Memory) -> tuple[CheckpointTuple, bool]:
         """A checkpoint with what of it is there, and whether values are missing."""
         place, id = (*memory.namespace[:-1],), _newest_first(memory.key)
-        (kept,) = await things(self._serde, self._alcove, [memory])
+        (kept,) = await things(self._codec, self._alcove, [memory])
         channels: dict[str, str] = kept["values"]
         blobs = await got(self._alcove, [Get((*place, "values"), key) for key in channels.values()])
         there = {channel: blob for channel, blob in zip(channels, blobs, strict=True) if blob}
-        values = dict(zip(there, await things(self._serde, self._alcove, [*there.values()]), strict=True))
+        values = dict(zip(there, await things(self._codec, self._alcove, [*there.values()]), strict=True))
         wrote = [each async for each in searched(self._alcove, (*place, "writes", id), exact=True)]
         tasks = sorted(
-            await things(self._serde, self._alcove, wrote), key=lambda each: writes_sort_key(*each["order"])
+            await things(self._codec, self._alcove, wrote), key=lambda each: writes_sort_key(*each["order"])
         )
         found = CheckpointTuple(
             config=_config(place, id),
@@ -128,7 +140,7 @@ class Checkpoints:
         operations: list[Operation] = []
         for channel in values:
             if channel in new_versions or channel not in versions:
-                operations += puts(self._serde, (*place, "values"), channels[channel], values[channel])
+                operations += puts(self._codec, (*place, "values"), channels[channel], values[channel])
         record = {
             "checkpoint": {**checkpoint, "channel_values": {}},
             "metadata": get_checkpoint_metadata(config, metadata),
@@ -136,7 +148,7 @@ class Checkpoints:
             "values": channels,
         }
         operations += puts(
-            self._serde, (*place, "at"), _newest_first(id), record
+            self._codec, (*place, "at"), _newest_first(id), record
         )  # last: it names the others
         await written(self._alcove, operations)
         return _config(place, id)
@@ -153,9 +165,9 @@ class Checkpoints:
         there = await got(self._alcove, [Get(room, key) for key in keys])
         operations: list[Operation] = []
         for key, known, (n, channel, value) in zip(keys, there, numbered, strict=True):
-            if known is None or n < 0:
+            if known is None or n < 0 or not is_signed(self._codec.signer, known):
                 operations += puts(
-                    self._serde,
+                    self._codec,
                     room,
                     key,
                     {"order": (task_path, task_id, n), "channel": channel, "value": value},
@@ -172,7 +184,7 @@ class Checkpoints:
         runs = {*run_ids}
         for place in await self._places():
             gone = [memory async for memory in searched(self._alcove, place, exact=True)]
-            kept = await things(self._serde, self._alcove, gone)
+            kept = await things(self._codec, self._alcove, gone)
             of_runs = [m for m, k in zip(gone, kept, strict=True) if k["metadata"].get("run_id") in runs]
             await _without(self._alcove, of_runs)
 
@@ -186,17 +198,54 @@ class Checkpoints:
         there = {(*each.namespace[:5], each.key) for each in every if each.namespace[5:] == ("values",)}
         torn = set[tuple[str, ...]]()
         for memory, kept in zip(
-            checkpoints, await things(self._serde, self._alcove, checkpoints), strict=True
+            checkpoints, await things(self._codec, self._alcove, checkpoints), strict=True
         ):
             if not {(*memory.namespace[:5], key) for key in kept["values"].values()} <= there:
                 torn.add((*memory.namespace, memory.key))
         still_there = Touch(checkpoints[0].namespace, checkpoints[0].key)
         copies = [
-            Put((*new, *each.namespace[len(old) :]), each.key, each.value)
+            self._copied(each, (*new, *each.namespace[len(old) :]))
             for each in sorted(every, key=lambda each: each.namespace[5:] == ("at",))
             if (*each.namespace, each.key) not in torn
         ]
         await written(self._alcove, copies, beside=[still_there])
+
+    def _copied(self, memory: Memory, room: Room) -> Put:
+        """A memory of a thread in another; a header is signed anew, for its new place."""
+        if not _is_header(memory):
+            return Put(room, memory.key, memory.value)
+        check_signed(self._codec.signer, memory)
+        return signed(self._codec.signer, room, memory.key, memory.value)
+
+    async def sign(self, thread_ids: Sequence[str] | None = None) -> int:
+        """Signs all that is in some threads, or in every thread, as it is now; returns how much was unsigned.
+
+        For checkpoints that the app wrote before they were signed, or with another key. Nothing tells who
+        wrote what is not signed: call it while you know that nobody else did.
+        """
+        below: Room = ("user", self._user, THREADS)
+        count = 0
+        for place in [below] if thread_ids is None else [(*below, str(each)) for each in thread_ids]:
+            unsigned: list[Memory] = []
+            async for memory in searched(self._alcove, place):
+                if _is_header(memory) and not is_signed(self._codec.signer, memory):
+                    unsigned.append(memory)
+                    if len(unsigned) == _SIGNED_AT_ONCE:
+                        count += await self._sign(unsigned)
+                        unsigned = []
+            count += await self._sign(unsigned)
+        return count
+
+    async def _sign(self, memories: Sequence[Memory]) -> int:
+        headers: list[Operation] = []
+        for memory in memories:
+            with suppress(NotFound, Unreadable):  # what is torn, or no header at all, stays as it is
+                (data,) = await contents(self._alcove, [memory])
+                header = {**memory.value, "digest": sha256(data).hexdigest()}
+                place = (*memory.namespace,), memory.key
+                headers.append(signed(self._codec.signer, *place, header, revision=memory.revision))
+        await written(self._alcove, headers)
+        return len(headers)
 
     async def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Takes all but the newest checkpoint of each namespace away, or all of them."""
@@ -213,7 +262,7 @@ class Checkpoints:
             if not found:
                 continue
             kept, *gone = found
-            (record,) = await things(self._serde, self._alcove, [kept])
+            (record,) = await things(self._codec, self._alcove, [kept])
             if record["metadata"].get("counters_since_delta_snapshot"):
                 raise NotImplementedError("what a DeltaChannel holds is in the checkpoints before the last")
             await _without(self._alcove, gone)
@@ -237,6 +286,12 @@ class Checkpoints:
             return [(*below, f"ns:{ns}", "at")]
         found = [(*each,) for each in await given(self._alcove.namespaces(below)) if each[5:] == ("at",)]
         return [each for each in found if each[: len(below)] == below]  # a policy may lead elsewhere
+
+
+def _is_header(memory: Memory) -> bool:
+    """True for what begins a checkpoint, a value or a write; False for the parts of one."""
+    kind, *more = memory.namespace[5:] or ("",)
+    return (kind in ("at", "values") and not more) or (kind == "writes" and len(more) == 1)
 
 
 async def _emptied(alcove: Any, prefix: Room) -> None:

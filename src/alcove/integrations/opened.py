@@ -88,8 +88,9 @@ async def written(alcove: Any, operations: Sequence[Operation], *, beside: Seque
     try:
         match [*beside, *operations]:
             case [Put() as put]:  # which takes less than a batch of one
-                texts, ttl = put.index, put.ttl_seconds
-                await given(alcove.put(put.namespace, put.key, put.value, index=texts, ttl_seconds=ttl))
+                texts, ttl, revision = put.index, put.ttl_seconds, put.expected_revision
+                options = {"index": texts, "ttl_seconds": ttl, "expected_revision": revision}
+                await given(alcove.put(put.namespace, put.key, put.value, **options))
             case several:
                 await given(alcove.batch(several))
     except InvalidRequest as error:

@@ -217,6 +217,10 @@ class Memories(Writing, Overview):
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
 
+    def derive_key(self, purpose: str) -> bytes:
+        """A secret of this store for one purpose; for code in this process, never over a network."""
+        return self._vault.derive_key(purpose)
+
     def now(self) -> datetime:
         """The moment, by the clock of the store."""
         return to_datetime(self._clock())

@@ -28,11 +28,12 @@ WAYS = ("file", "url")
 
 
 @pytest.fixture(params=WAYS)
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where a store is: in a file, or behind a real server."""
+def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where a store is: in a file, or behind a real server, for which an app needs a key of its own."""
     if request.param == "file":
         yield str(tmp_path / "memory.db")
         return
+    monkeypatch.setenv("ALCOVE_CHECKPOINT_KEY", "a secret of the app, which its users do not know")
     with serving(tmp_path) as service:
         yield service.url
 
