@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alcove.search import terms as search_terms
 from alcove.search import words as terms
@@ -12,6 +15,7 @@ from alcove.search.corpus import Corpus
 from alcove.search.matching import matches
 from alcove.search.terms import Item, Question, number, term_numbers
 from alcove.search.words import (
+    _NUMBER,
     MAX_QUERY_TERMS,
     asks,
     language,
@@ -49,6 +53,18 @@ def test_names_from_programs_are_found_by_their_parts_and_as_a_whole() -> None:
         "max_retries", "max", "retries", "b217", "217", "iphone", "phone",
     ]  # fmt: skip
     assert words("plain words, Capitals and ACRONYMS") == ["plain", "words", "capitals", "and", "acronyms"]
+
+
+@given(text=st.text("0123456789.,:a ", max_size=40))
+def test_a_number_of_several_parts_is_found_where_one_begins_at_any_digit(text: str) -> None:
+    assert _NUMBER.findall(text) == re.findall(r"[0-9]+(?:[.,:][0-9]+)+", text)
+
+
+@pytest.mark.parametrize("digits", ["7", "\uff17", "7\u00b2", "\u2460"])
+def test_a_long_run_of_digits_is_one_word_and_read_once(digits: str) -> None:
+    """A search that began anew at each digit would never come to an end here."""
+    run = digits * (1_000_000 // len(digits))
+    assert len(words(run)) == 1
 
 
 def test_a_number_is_found_as_a_whole_however_its_thousands_are_written() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 from alcove.core.errors import Conflict, InvalidRequest, PayloadTooLarge
 from alcove.core.records import MAX_KEY_BYTES
+from alcove.core.text import normalize
 
 ROOT = "/memories"
 MOST_SHOWN = 50_000
@@ -18,8 +18,8 @@ def checked_path(path: str) -> str:
     """A path as it is kept; refused is what is not below /memories, or could be taken for another path."""
     if len(path) > MAX_KEY_BYTES:
         raise PayloadTooLarge("path", f"at most {MAX_KEY_BYTES} bytes")
-    kept = unicodedata.normalize("NFC", path.removesuffix("/"))
-    meant = unicodedata.normalize("NFKC", unquote(unquote(unquote(kept))))
+    kept = normalize("NFC", path.removesuffix("/"))
+    meant = normalize("NFKC", unquote(unquote(unquote(kept))))
     names = meant.split("/")[1:]
     plain = kept.isprintable() and meant.isprintable() and not {"\\", "\ufffd"} & {*meant}
     named = all(name.strip(".") and name == name.strip() for name in names)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import threading
 import tomllib
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
+
+from alcove.core.text import normalize, normalized_pieces
 
 if TYPE_CHECKING:
     from Stemmer import Stemmer
@@ -18,8 +19,6 @@ LONGEST_WORD = 64
 """Letters; what is longer is no word of any language, and is taken as it is."""
 MOST_GROWTH = 4
 """One character can stand for eighteen; a text of nothing else is read as far as any other."""
-PIECE = 10_000
-"""Characters that are normalised at once, so that what grows is not grown for nothing."""
 MAX_QUERY_TERMS = 64
 """A question of 100 kB is answered by its most frequent words."""
 ENGLISH = "english"
@@ -31,8 +30,11 @@ _SEAM = re.compile(
 )
 """Where a name from a program has a part behind another: `maxRetries`, `HTTPError`, `max_retries`, `B217`."""
 _PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_NUMBER = re.compile(r"[0-9]+(?:[.,:][0-9]+)+")
-"""`2.14.4`, `12,000` or `15:30`, of which each part alone says little."""
+_NUMBER = re.compile(r"(?<![0-9])[0-9]++(?:[.,:][0-9]++)++")
+"""`2.14.4`, `12,000` or `15:30`, of which each part alone says little.
+
+It looks at each digit once: a search that began anew at every digit of a long run would take its square.
+"""
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:([.,])[0-9]{3})(?:\1[0-9]{3})*")
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _HANGUL = "\uac00-\ud7af"
@@ -91,8 +93,8 @@ def words(text: str) -> list[str]:
 def _normal(text: str) -> str:
     """A text in characters that look alike in one form, as far as it may grow by that."""
     found, room = [], MOST_GROWTH * len(text)
-    for start in range(0, len(text), PIECE):
-        found.append(unicodedata.normalize("NFKC", text[start : start + PIECE])[:room])
+    for piece in normalized_pieces("NFKC", text):
+        found.append(piece[:room])
         room -= len(found[-1])
         if room <= 0:
             break
@@ -227,8 +229,8 @@ def folded(word: str) -> str:
     """A word without its accents."""
     if word.isascii():
         return word
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", word))
-    return unicodedata.normalize("NFC", bare).translate(_LETTERS)
+    bare = _ACCENTS.sub("", normalize("NFD", word))
+    return normalize("NFC", bare).translate(_LETTERS)
 
 
 def speaker(text: str) -> str | None:

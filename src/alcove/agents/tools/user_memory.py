@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -37,6 +36,7 @@ from alcove.agents.tools.base import (
 from alcove.agents.tools.private_pool_team import MOST, Content, Key, Limit, MinRelevance, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
+from alcove.core.text import normalize
 from alcove.store import validation
 
 _AT_ONCE = 10
@@ -121,6 +121,7 @@ def memory_remember(
     scope: Scope = "agent",
 ) -> Answer:
     scope = _scope_name(scope)
+    validation.index({"content": content}, turn.memories.settings)  # its size, before all of it is read
     room, id = turn.room(turn.rooms.long_term[scope]), f"{scope}-{_digest(content)}"
     known, tags = room.get(id), _tags(tags)
     if known:
@@ -237,7 +238,7 @@ def _copies(memory: Memory, rooms: Iterable[Room]) -> Iterator[tuple[Room, str]]
 
 def _digest(content: str) -> str:
     """The same for contents that differ only in case, spacing or punctuation."""
-    folded = unicodedata.normalize("NFKC", content).casefold()
+    folded = normalize("NFKC", content).casefold()
     words = re.findall(r"\w+", folded)
     return hashlib.sha256(validation.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
 
