@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -14,9 +15,10 @@ import apsw
 
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.rows import FOR_EVER, Copied, DataKey, Row, Summary
-from alcove.engine.sqlite import explained, pragma, refuse_foreign
+from alcove.engine.sqlite import distrust_schema, explained, migrations, pragma, refuse_foreign
 from alcove.engine.statements import SQL
 
+_DATA = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX)\b")
 _PAGES = 1024
 """A step of the copy: 4 MiB, so that progress shows and nothing waits long for its turn."""
 
@@ -115,11 +117,31 @@ class Copy(DataKeys, AbstractContextManager["Copy"]):
 
     def _refuse_what_is_not_ours(self) -> None:
         with explained(self.path):
-            refuse_foreign(self.path, pragma(self._db, "application_id"), pragma(self._db, "user_version"))
+            distrust_schema(self._db)
+            version = pragma(self._db, "user_version")
+            refuse_foreign(self.path, pragma(self._db, "application_id"), version)
+            self._refuse_foreign_code(version)
         for suffix in ("-wal", "-journal"):
             log = self.path.with_name(self.path.name + suffix)
             if log.exists() and log.stat().st_size:
                 raise StoreError(f"{self.path} is a store in use ({log.name} lies beside it), not a backup")
+
+    def _refuse_foreign_code(self, version: int) -> None:
+        """Refuses triggers, views and virtual tables that a store of this version does not have.
+
+        The store that a backup becomes would run them with every write.
+        """
+        schema = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+        with apsw.Connection(":memory:") as ours:
+            for script in migrations()[:version]:
+                ours.execute(script)
+            known = {sql for _, sql in ours.execute(schema)}
+        ours.close()
+        for name, sql in self._db.execute(schema):
+            if sql not in known and not _DATA.match(sql):
+                raise StoreError(
+                    f"{self.path} is not a backup of a store: {name!r} is no table or index of one"
+                )
 
     def refuse_damaged(self) -> None:
         """Raises unless SQLite finds every page and index in order."""

@@ -321,6 +321,14 @@ class _Patience:
         return time.monotonic() < self._deadline
 
 
+def distrust_schema(db: apsw.Connection) -> None:
+    """Keeps a file that somebody else may have made from running anything of its own when it is read."""
+    db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+
+
 def pragma(db: apsw.Connection, name: str) -> int:
     ((value,),) = db.execute(f"PRAGMA {name}")
     return int(value)

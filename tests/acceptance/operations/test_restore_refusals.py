@@ -53,6 +53,26 @@ def test_nothing_is_restored_over_a_store_or_what_is_left_of_one(
     bring_back(to, path)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "CREATE TRIGGER spy AFTER INSERT ON versions BEGIN DELETE FROM versions; END",
+        "CREATE VIEW spy AS SELECT * FROM versions",
+        "CREATE VIRTUAL TABLE spy USING fts5(text)",
+    ],
+    ids=["trigger", "view", "virtual table"],
+)
+def test_a_backup_that_would_run_something_of_its_own_is_refused(
+    memory: Alcove, path: Path, to: Path, code: str
+) -> None:
+    list(memory.backup(to))
+    lose(memory, path)
+    with closing(sqlite3.connect(to)) as backup:
+        backup.execute(code)
+        backup.commit()
+    assert_refused(to, path, StoreError, "'spy' is no table or index")
+
+
 def test_a_folder_that_is_not_there_is_named(memory: Alcove, path: Path, to: Path) -> None:
     list(memory.backup(to))
     with pytest.raises(StoreError, match="nowhere is not there"):

@@ -26,6 +26,8 @@ _COLUMNS = {"prefix", "key", "value", "created_at", "updated_at"}
 _EXPIRY = {"expires_at", "ttl_minutes"}
 _AT_ONCE = 500
 """Rows that a PostgreSQL server sends at a time."""
+_STEP = re.compile(r"\[[^\[\]]*\]|[^.\[\]]+")
+_PLACE = re.compile("[0-9]{1,9}")
 _THREADS = "only stores are brought; a graph's threads begin anew"
 
 
@@ -77,8 +79,8 @@ def text_at(value: Any, path: str) -> str | None:
     """
     if path == "$":
         return _spelled(value)
-    steps = re.findall(r"\[[^\]]*\]|[^.\[\]]+", path)
-    place = steps.pop() if "[*]" in steps and steps[-1].isdigit() else "0"
+    steps = _STEP.findall(path)
+    place = steps.pop() if "[*]" in steps and _PLACE.fullmatch(steps[-1]) else "0"
     found = [value]
     for step in steps:
         found = [each for node in found for each in _below(node, step.strip("[]"))]
@@ -90,8 +92,8 @@ def _below(node: Any, step: str) -> list[Any]:
         return [node[step]] if step in node else []
     if isinstance(node, list) and step == "*":
         return node
-    if isinstance(node, list) and step.lstrip("-").isdecimal() and -len(node) <= int(step) < len(node):
-        return [node[int(step)]]
+    if isinstance(node, list) and _PLACE.fullmatch(step.removeprefix("-")):
+        return [node[int(step)]] if -len(node) <= int(step) < len(node) else []
     return []
 
 

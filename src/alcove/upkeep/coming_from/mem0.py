@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import apsw
-
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import fields, files, lines
 from alcove.upkeep.coming_from.account import EXPIRED, NO_AGENT, NO_USER, Account, Target, numbered
@@ -103,7 +101,7 @@ def _history(path: Path, target: Target, account: Account) -> Iterator[bytes]:
             yield from _messages(database, target, account)
 
 
-def _last_versions(database: apsw.Connection, target: Target, account: Account) -> Iterator[bytes]:
+def _last_versions(database: files.Source, target: Target, account: Account) -> Iterator[bytes]:
     """What each memory was in the end; the table has no users, so all of them are `--user`'s."""
 
     def last(row: fields.Record) -> Iterator[Line]:
@@ -122,7 +120,7 @@ def _last_versions(database: apsw.Connection, target: Target, account: Account) 
     yield from account.each(((f"memory {row['memory_id']}", row) for row in found), last)
 
 
-def _messages(database: apsw.Connection, target: Target, account: Account) -> Iterator[bytes]:
+def _messages(database: files.Source, target: Target, account: Account) -> Iterator[bytes]:
     """The messages that mem0 keeps beside it, the last ten of each scope, as conversations."""
 
     def said(rows: list[dict[str, Any]]) -> Iterator[Line]:
