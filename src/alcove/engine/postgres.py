@@ -57,13 +57,19 @@ class PostgresDatabase(Database):
         self._writer: Connection | None = None
         self._closed = False
         self.clock = ServerClock()
+        self._search_path: str | None = None
         with self._explained():
             self._writer = self._connect()
             try:
+                self.schema = _schema_of(self._writer, self._place)
+                self._search_path = _quoted(self.schema)
+                self._writer.use({"search_path": self._search_path})
                 _migrate(self._writer, self._place, on_create)
+                self.finds_candidates = _has_vectors(self._writer)
+                self._search_path = _with_vectors(self._writer, self.schema)
+                self._writer.use({"search_path": self._search_path})
                 self._writer.execute(self._patience)
                 self.clock.measure(self._writer)
-                self.finds_candidates = _has_vectors(self._writer)
                 self.candidates_missing = None if self.finds_candidates else NO_PGVECTOR
             except BaseException:
                 self._writer.close()
@@ -73,7 +79,7 @@ class PostgresDatabase(Database):
         self._listener = Listener(self._connect, self.clock)
 
     def _connect(self) -> Connection:
-        return Connection.to(self._address)
+        return Connection.to(self._address, self._search_path)
 
     def _connect_writer(self) -> Connection:
         connection = self._connect()
@@ -332,6 +338,42 @@ def _broken_off(db: Connection) -> None:
             db.run_text("ROLLBACK")
         case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
             db.close()
+
+
+def _schema_of(db: Connection, place: str) -> str:
+    """The schema that holds the store: the first one of the search path, which has to exist.
+
+    Found once, when the store is opened: a schema that is made later, under the role's name for example, must
+    not move the store.
+    """
+    named, schema, encoding = db.run_text(_PLACE).get
+    if schema is None or named not in (schema, "$user"):
+        missing = f"the schema {named!r}, which its search_path names first, does not exist"
+        raise StoreError(f'{place}: {missing}; run CREATE SCHEMA "{named}" in it, or name another one')
+    if encoding != "UTF8":
+        ((versions,),) = db.execute("SELECT to_regclass('versions') IS NULL")
+        if versions:  # an older store goes on as it was
+            create = "createdb --template=template0 --encoding=UTF8"
+            raise StoreError(f"{place} has the encoding {encoding}, and a store needs UTF8: use {create}")
+    return str(schema)
+
+
+_PLACE = """
+    SELECT btrim(split_part(current_setting('search_path'), ',', 1), ' "'), current_schema(),
+           current_setting('server_encoding')"""
+
+
+def _with_vectors(db: Connection, schema: str) -> str:
+    """A search path of the store's schema and of pgvector's, and of nothing else that could be mistaken for ours."""
+    found = db.run_text(
+        "SELECT nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'vector'"
+    ).get
+    return ", ".join(_quoted(each) for each in dict.fromkeys((schema, found)) if each)
+
+
+def _quoted(name: str) -> str:
+    """A name as an identifier in SQL."""
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 def _migrate(db: Connection, place: str, on_create: Callable[[], None]) -> None:

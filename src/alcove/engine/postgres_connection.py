@@ -6,6 +6,7 @@ adapting, errors, streams and copies are the driver's.
 
 from __future__ import annotations
 
+import json
 import select
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,31 @@ AT_ONCE = 200
 """Rows that are taken at once of a statement whose reader may stop."""
 MOST_PREPARED = 500
 """Statements that are kept prepared, each once for every set of types that it is run with."""
+SESSION_SETTINGS = {
+    "client_encoding": "UTF8",
+    "standard_conforming_strings": "on",
+    "DateStyle": "ISO, YMD",
+    "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "transaction_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
+"""What every connection needs, whatever the defaults of the server, the database or the role are.
+
+Writers queue for an advisory lock and must then see what was committed while they waited: read committed.
+Consistent reads ask for repeatable read themselves. Requests, writers and scrubs have time limits of their
+own, and a connection that the server ends for being idle loses the locks it holds. `default_transaction_read_only`
+is left alone: with it an operator, or a provider whose disk is full, stops writes.
+"""
+_SET_SESSION = """
+    SELECT set_config(name, value, FALSE) FROM (
+        SELECT * FROM json_each_text(CAST($1 AS JSON)) UNION ALL
+        SELECT 'synchronous_commit', 'on' WHERE current_setting('synchronous_commit') = 'off') needed (name, value)
+    WHERE current_setting(name, TRUE) IS NOT NULL"""
+"""Skips what older servers do not know. A commit is at least on the server's disk; more is left to the operator."""
 _TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
 _OF_A_VERSION = (
     "CREATE TEMPORARY TABLE loading AS SELECT {fields} FROM {table} LIMIT 0",
@@ -106,9 +132,25 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._ready.register(self.fileno(), select.POLLIN | select.POLLOUT)
 
     @classmethod
-    def to(cls, address: str) -> Connection:
-        """A new one; what the driver would prepare by itself it would also forget by itself."""
-        return cls.connect(address, autocommit=True, connect_timeout=CONNECT_SECONDS, prepare_threshold=None)
+    def to(cls, address: str, search_path: str | None = None) -> Connection:
+        """Connects, and sets what the engine relies on; every connection of the engine is made here.
+
+        `search_path`: where tables and types are looked up, if not where the address says. What the driver
+        would prepare by itself it would also forget by itself, so it prepares nothing.
+        """
+        db = cls.connect(address, autocommit=True, connect_timeout=CONNECT_SECONDS, prepare_threshold=None)
+        try:
+            db.use(
+                SESSION_SETTINGS if search_path is None else SESSION_SETTINGS | {"search_path": search_path}
+            )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def use(self, settings: Mapping[str, str]) -> None:
+        """Changes settings for as long as the connection lasts."""
+        self.execute(_SET_SESSION, (json.dumps(settings),))
 
     def run(self, name: str, params: Bound = (), **parts: str) -> Found:
         statement = STATEMENTS[name]
