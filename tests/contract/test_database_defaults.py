@@ -43,7 +43,7 @@ def set_default(address: str) -> Set:
 
 
 @contextmanager
-def writers_wait(address: str) -> Iterator[Callable[[int], None]]:
+def writers_wait(address: str) -> Iterator[Callable[[int], bool]]:
     """Nobody can write until the end; what it gives waits until so many want to."""
     with psycopg.connect(address, autocommit=True) as db:
         db.execute(f"SELECT pg_advisory_lock({WRITING})")

@@ -29,7 +29,7 @@ PART, MOST_COMPARED = 20, 50_000
 for it in the index of all would take longer."""
 
 ORDERING = 0x416C6376_0003
-"""The lock of whoever makes the index by meaning."""
+"""The lock of whoever makes the index by meaning; each store of a database adds its own number to it."""
 NOT_HERE = "the vectors are in a vector store that this process was not told of"
 ROOM = "256MB"
 """For making the index by meaning, if the server gives no more: with less it takes many times as long."""
@@ -143,7 +143,7 @@ class Windows(Meanings):
         size = max((len(vector) for _, vector in rows), default=dimensions)
         if size != dimensions and size <= MOST_DIMENSIONS:
             dimensions = size
-            db.run("drop_windows")
+            drop_windows(db)
             db.run("make_windows", dimensions=str(dimensions))
             db.run("windows_by_text")
         db.run_each("add_window", [(seq, _spelled(row)) for seq, row in rows if len(row) == dimensions])
@@ -183,7 +183,7 @@ class Windows(Meanings):
             try:
                 db.run("make_room", (ROOM,))
                 if db.run("windows_to_order", (WORTH_ORDERING,)).get:
-                    db.run("forget_order")
+                    db.run("forget_order", schema=db.run("own_schema").get)
                     db.run("order_windows")
             finally:
                 db.run("set", ("maintenance_work_mem", usual))
@@ -195,6 +195,11 @@ class Windows(Meanings):
     def check(self) -> Findings:
         if before := self._before():
             yield "vectors are where they are looked for", 0, [f"Qdrant has them, in {before}_…"]
+
+
+def drop_windows(db: Connection) -> None:
+    """Drops the table of windows of this store, if it has one."""
+    db.run("drop_windows", schema=db.run("own_schema").get)
 
 
 def _spelled(vector: Vector) -> str:

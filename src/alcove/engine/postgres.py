@@ -7,6 +7,7 @@ to one has missed nothing.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -24,16 +25,16 @@ from alcove.engine.database import Database, Findings, RuledOut, Value
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
 from alcove.engine.postgres_dialect import STATEMENTS, numbered, where
-from alcove.engine.postgres_listening import CHANNEL, Listener, ServerClock
+from alcove.engine.postgres_listening import Listener, ServerClock
 from alcove.engine.postgres_pool import Pool, alive, renewed
 from alcove.engine.rows import Copied, Scope
-from alcove.engine.statements import schema
+from alcove.engine.statements import schema as schema_scripts
 from alcove.store.filters import Params
 
 WRITING = "alcove_writing()"
 """The lock that whoever writes holds until the commit."""
-MIGRATING = 0x416C6376_0002
-"""The lock under which the schema is brought to a version."""
+EXTENDING = 0x416C6376_0002
+"""The lock under which pgvector is switched on, for all stores of a database."""
 MOST_READERS = 32
 """Connections of a node that read at the same time."""
 NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
@@ -64,7 +65,7 @@ class PostgresDatabase(Database):
                 self.schema = _schema_of(self._writer, self._place)
                 self._search_path = _quoted(self.schema)
                 self._writer.use({"search_path": self._search_path})
-                _migrate(self._writer, self._place, on_create)
+                _migrate(self._writer, self.schema, self._place, on_create)
                 self.finds_candidates = _has_vectors(self._writer)
                 self._search_path = _with_vectors(self._writer, self.schema)
                 self._writer.use({"search_path": self._search_path})
@@ -75,8 +76,9 @@ class PostgresDatabase(Database):
                 self._writer.close()
                 raise
         self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
-        self.locks = AdvisoryLocks(self._connect, self._explained)
-        self._listener = Listener(self._connect, self.clock)
+        self.locks = AdvisoryLocks(self._connect, self._explained, _store_key(self.schema))
+        self._tell = f"NOTIFY {channel_of(self.schema)}"
+        self._listener = Listener(self._connect, self.clock, channel_of(self.schema))
 
     def _connect(self) -> Connection:
         return Connection.to(self._address, self._search_path)
@@ -102,7 +104,7 @@ class PostgresDatabase(Database):
                     yield writer
                     tells = in_turn and not undo
                     if tells and not self._listener.listens:
-                        writer.run_text(_TELL)
+                        writer.run_text(self._tell)
                     sent = True
                     writer.run_text("ROLLBACK" if undo else "COMMIT")
                 if tells and self._listener.listens:
@@ -130,7 +132,7 @@ class PostgresDatabase(Database):
                         sent = False
                         found = [writer.run("put", each) for each in puts]
                         if not listens:
-                            writer.run_text(_TELL)
+                            writer.run_text(self._tell)
                         sent = True
                     except BaseException:
                         writer.close()  # what was sent would be committed
@@ -275,17 +277,21 @@ class AdvisoryLocks(Locks):
     """Those of a node, which the server gives back when its connection ends, however that happens."""
 
     def __init__(
-        self, connect: Callable[[], Connection], explained: Callable[[], AbstractContextManager[None]]
+        self,
+        connect: Callable[[], Connection],
+        explained: Callable[[], AbstractContextManager[None]],
+        store: bytes,
     ) -> None:
-        """`explained`: goes around what may raise the driver's errors."""
+        """`explained`: goes around what may raise the driver's errors. `store`: see `lock_number`."""
         self._connect = connect
+        self._store = store
         self._explained = explained
         self._connection: Connection | None = None
         self._held: set[int] = set()
         self._mutex = threading.Lock()
 
     def take(self, name: bytes) -> bool:
-        number = lock_number(name)
+        number = lock_number(name, self._store)
         with self._mutex, self._explained():
             if number in self._held:
                 return False
@@ -300,7 +306,7 @@ class AdvisoryLocks(Locks):
         return bool(connection.run_text("SELECT pg_try_advisory_lock(?)", (number,)).get)
 
     def give(self, name: bytes) -> None:
-        number = lock_number(name)
+        number = lock_number(name, self._store)
         with self._mutex, self._explained():
             held = number in self._held
             self._held.discard(number)
@@ -315,7 +321,6 @@ class AdvisoryLocks(Locks):
 
 
 _TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
-_TELL = f"NOTIFY {CHANNEL}"
 
 
 @contextmanager
@@ -346,7 +351,9 @@ def _schema_of(db: Connection, place: str) -> str:
     Found once, when the store is opened: a schema that is made later, under the role's name for example, must
     not move the store.
     """
-    named, schema, encoding = db.run_text(_PLACE).get
+    path, schema, encoding = db.run_text(_PLACE).get
+    first = _FIRST_NAME.match(path)
+    named = (first["quoted"] or first["plain"].strip().lower()) if first else ""
     if schema is None or named not in (schema, "$user"):
         missing = f"the schema {named!r}, which its search_path names first, does not exist"
         raise StoreError(f'{place}: {missing}; run CREATE SCHEMA "{named}" in it, or name another one')
@@ -358,17 +365,18 @@ def _schema_of(db: Connection, place: str) -> str:
     return str(schema)
 
 
-_PLACE = """
-    SELECT btrim(split_part(current_setting('search_path'), ',', 1), ' "'), current_schema(),
-           current_setting('server_encoding')"""
+_PLACE = "SELECT current_setting('search_path'), current_schema(), current_setting('server_encoding')"
+_FIRST_NAME = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<plain>[^,]*))')
 
 
 def _with_vectors(db: Connection, schema: str) -> str:
-    """A search path of the store's schema and of pgvector's, and of nothing else that could be mistaken for ours."""
-    found = db.run_text(
-        "SELECT nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'vector'"
-    ).get
+    """A search path of the store's schema and of pgvector's, where no table of others is taken for ours."""
+    found = db.run_text(_PGVECTOR_SCHEMA).get
     return ", ".join(_quoted(each) for each in dict.fromkeys((schema, found)) if each)
+
+
+_PGVECTOR_SCHEMA = """
+    SELECT nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'vector'"""
 
 
 def _quoted(name: str) -> str:
@@ -376,11 +384,30 @@ def _quoted(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
 
 
-def _migrate(db: Connection, place: str, on_create: Callable[[], None]) -> None:
+def _store_key(schema: str) -> bytes:
+    """What tells the locks and the channel of a store from those of others in its database.
+
+    Empty for the usual schema, so that nodes of an earlier version and of this one share them.
+    """
+    return b"" if schema == "public" else schema.encode()
+
+
+def channel_of(schema: str) -> str:
+    """Where the nodes of a store tell one another of commits."""
+    key = _store_key(schema)
+    return f"alcove_{lock_number(b'commits', key):x}" if key else "alcove"
+
+
+def migration_lock(schema: str) -> int:
+    """The lock under which the tables of a store are brought to this program's version."""
+    return lock_number(b"alcove schema", _store_key(schema))
+
+
+def _migrate(db: Connection, schema: str, place: str, on_create: Callable[[], None]) -> None:
     """Brings the schema to this program's version, one node at a time; a new store's key is made with it."""
-    scripts = schema("schema_postgres")
+    scripts = schema_scripts("schema_postgres")
     with db.transaction():
-        db.execute(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+        db.execute(f"SELECT pg_advisory_xact_lock({migration_lock(schema)})")
         db.execute("CREATE TABLE IF NOT EXISTS alcove_schema (version BIGINT PRIMARY KEY)")
         ((version,),) = db.execute("SELECT coalesce(max(version), 0) FROM alcove_schema")
         if version > len(scripts):
@@ -394,10 +421,12 @@ def _migrate(db: Connection, place: str, on_create: Callable[[], None]) -> None:
 
 def _has_vectors(db: Connection) -> bool:
     """Whether pgvector is there, which is switched on where that is allowed."""
-    with suppress(psycopg.Error), db.transaction():
-        db.execute(f"SELECT pg_advisory_xact_lock({MIGRATING})")
-        db.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-    version = db.run_text("SELECT extversion FROM pg_extension WHERE extname = 'vector'").get
+    asked = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+    if (version := db.run_text(asked).get) is None:
+        with suppress(psycopg.Error), db.transaction():
+            db.execute(f"SELECT pg_advisory_xact_lock({EXTENDING})")
+            db.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        version = db.run_text(asked).get
     return version is not None and tuple(map(int, version.split(".")[:2])) >= LEAST_PGVECTOR
 
 

@@ -46,15 +46,18 @@ SESSION_SETTINGS = {
 
 Writers queue for an advisory lock and must then see what was committed while they waited: read committed.
 Consistent reads ask for repeatable read themselves. Requests, writers and scrubs have time limits of their
-own, and a connection that the server ends for being idle loses the locks it holds. `default_transaction_read_only`
-is left alone: with it an operator, or a provider whose disk is full, stops writes.
+own, and a connection that the server ends for being idle loses the locks it holds.
+
+`default_transaction_read_only` is left alone: an operator, or a provider whose disk is full, stops writes
+with it.
 """
 _SET_SESSION = """
     SELECT set_config(name, value, FALSE) FROM (
         SELECT * FROM json_each_text(CAST($1 AS JSON)) UNION ALL
-        SELECT 'synchronous_commit', 'on' WHERE current_setting('synchronous_commit') = 'off') needed (name, value)
-    WHERE current_setting(name, TRUE) IS NOT NULL"""
-"""Skips what older servers do not know. A commit is at least on the server's disk; more is left to the operator."""
+        SELECT 'synchronous_commit', 'on' WHERE current_setting('synchronous_commit') = 'off'
+    ) needed (name, value) WHERE current_setting(name, TRUE) IS NOT NULL"""
+"""Skips what older servers do not know. A commit is at least on the server's disk; the operator may ask for
+more, such as a replica's."""
 _TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
 _OF_A_VERSION = (
     "CREATE TEMPORARY TABLE loading AS SELECT {fields} FROM {table} LIMIT 0",

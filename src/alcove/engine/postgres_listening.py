@@ -19,7 +19,6 @@ from alcove.core.errors import AlcoveError
 from alcove.engine.postgres_pool import Raw
 
 log = logging.getLogger("alcove")
-CHANNEL = "alcove"
 RENEW_SECONDS = 60.0
 """How long the server's clock is told by what was measured."""
 AGAIN_SECONDS = 1.0
@@ -54,8 +53,10 @@ class ServerClock:
 class Listener:
     """One connection of this process on which it is told of every commit, and a thread that tells others."""
 
-    def __init__(self, connect: Callable[[], Raw], clock: ServerClock) -> None:
+    def __init__(self, connect: Callable[[], Raw], clock: ServerClock, channel: str) -> None:
+        """`channel`: where all who have this store open are told, and nobody else."""
         self._connect = connect
+        self._channel = channel
         self._clock = clock
         self._told: list[Callable[[], None]] = []
         self._stopping = self._unsaid = False
@@ -95,7 +96,7 @@ class Listener:
         while not self._stopping:
             try:
                 with self._connect() as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
+                    connection.execute(f"LISTEN {self._channel}")
                     self._unsaid = True  # what was committed while nobody listened
                     self._listen(connection)
                     self._say(connection)
@@ -128,7 +129,7 @@ class Listener:
             os.read(self._wakes, 64)
         unsaid, self._unsaid = self._unsaid, False
         if unsaid:
-            connection.execute(f"NOTIFY {CHANNEL}")
+            connection.execute(f"NOTIFY {self._channel}")
         return unsaid
 
     def _tell_all(self) -> None:

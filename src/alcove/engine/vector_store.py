@@ -21,7 +21,7 @@ from alcove.core.namespace import Namespace
 from alcove.engine.candidates import MOST_MISSING
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector
+from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector, drop_windows
 from alcove.engine.qdrant import NoAnswer, Qdrant, Vectors
 from alcove.engine.rows import FOR_EVER, Scope
 from alcove.store.filters import Params
@@ -174,7 +174,7 @@ class VectorStore(Meanings):
 
     def keep(self, db: Connection, dimensions: int, windows: Mapping[int, Sequence[Vector]]) -> int:
         if dimensions != ELSEWHERE:
-            db.run("drop_windows")
+            drop_windows(db)
         return ELSEWHERE
 
     def tidy(self) -> None:

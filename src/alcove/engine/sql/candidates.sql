@@ -1,7 +1,11 @@
 -- How PostgreSQL with pgvector finds candidates for a search by itself: see `engine/candidates.py`.
 
 -- name: drop_windows
-DROP TABLE IF EXISTS windows
+-- Only in the store's own schema: another one of the search path may have a table of that name, of another store.
+DROP TABLE IF EXISTS {schema}.windows
+
+-- name: own_schema
+SELECT quote_ident(current_schema())
 
 -- name: make_windows
 CREATE TABLE windows (
@@ -16,19 +20,19 @@ CREATE INDEX windows_of ON windows (ns, seq)
 -- name: windows_to_order
 -- Whether there are so many windows that they are worth an index by meaning, and there is none that is whole.
 SELECT count(*) > ?1 AND NOT EXISTS (
-    SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('windows_by_meaning') AND indisvalid)
+    SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(quote_ident(current_schema()) || '.windows_by_meaning') AND indisvalid)
 FROM (SELECT 1 FROM windows LIMIT ?1 + 1) few
 
 -- name: begin_to_order
 -- One node at a time; what it holds goes with its connection.
-SELECT pg_try_advisory_lock(?)
+SELECT pg_try_advisory_lock(? + hashtext(current_schema()))
 
 -- name: end_to_order
-SELECT pg_advisory_unlock(?)
+SELECT pg_advisory_unlock(? + hashtext(current_schema()))
 
 -- name: forget_order
 -- What somebody left who did not come to an end.
-DROP INDEX CONCURRENTLY IF EXISTS windows_by_meaning
+DROP INDEX CONCURRENTLY IF EXISTS {schema}.windows_by_meaning
 
 -- name: order_windows
 CREATE INDEX CONCURRENTLY windows_by_meaning ON windows USING hnsw (embedding halfvec_cosine_ops)
