@@ -31,6 +31,29 @@ def test_what_was_written_years_ago_is_not_written_today(alice: Alcove, clock: M
     assert alice.import_memories([line("k")]).unchanged == 1
 
 
+@pytest.mark.parametrize("year", [1, 1950, 1970])
+def test_what_was_written_at_the_epoch_or_before_keeps_its_time_however_it_comes(
+    open_store: Open, clock: ManualClock, year: int
+) -> None:
+    settings = Settings(sweep_interval=0, retention_max_age={"user": 1_000_000})
+    alice = open_store(clock=clock, settings=settings).as_user("alice")
+    then = datetime(year, 1, 1, tzinfo=UTC)
+    written = (f"{year:04}-01-01T00:00:00Z", then.isoformat())
+    for key in ("alone", "again"):
+        assert alice.import_memories([line(key, written[0])]).imported == 1
+    assert alice.import_memories([line("a", written[1]), line("b", written[1])]).imported == 2
+    clock.advance(1)
+    alice.import_memories([line("again", written[0], value={"n": 2})])
+    alice.put(HOME, "a", {"n": 2})
+    alice.batch([{"op": "put", "namespace": HOME, "key": "b", "value": {"n": 2}}])
+    alice.sweep()
+    found = {memory.key: (memory.created_at, memory.added_at) for memory in alice.list(HOME)}
+    now = to_datetime(clock.now)
+    assert found.pop("alone") == found.pop("again") == (then, then)
+    assert {key: added for key, (_, added) in found.items()} == {"a": then, "b": then}
+    assert all(created >= now for created, _ in found.values())
+
+
 def test_it_keeps_its_time_from_store_to_store(alice: Alcove, bob: Alcove, clock: ManualClock) -> None:
     alice.import_memories([line("k", namespace=["user", "bob"])])
     alice.import_memories([line("k")])

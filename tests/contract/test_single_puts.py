@@ -76,6 +76,28 @@ def test_a_single_put_and_one_among_others_leave_the_same_versions(
     assert [name for name, _, wrong in engine.check() if wrong] == []
 
 
+@pytest.mark.parametrize(
+    "moment", [0, 1, -1, -62_135_596_800_000_000], ids=["1970", "after", "before", "year-1"]
+)
+@pytest.mark.parametrize("field", ["original_at", "added_at"])
+def test_a_time_at_the_epoch_or_before_it_is_kept_by_a_single_put_and_by_one_among_others(
+    memory: Alcove, put: Callable[..., PutRow], field: str, moment: int
+) -> None:
+    engine = memory.memories._engine
+    for step in ({field: moment}, {}, {field: moment - 1}, {"original_at": 5}, {}):
+        (alone,) = engine.submit([put(b"alone", **step)], None).result()
+        (among, _) = engine.submit([put(b"among", **step), GetRow(NS, b"none")], None).result()
+        assert isinstance(alone, Row)
+        assert isinstance(among, Row)
+        assert (alone.original_at, among.original_at) == (step.get("original_at"),) * 2
+        for row in (alone, among):
+            assert engine.get(NS, row.key, now=row.created_at) == row
+    if field == "original_at":
+        assert (alone.added_at, among.added_at) == (moment - 1, moment - 1)
+    else:
+        assert (alone.added_at, among.added_at) == (min(moment, 5),) * 2
+
+
 def test_a_put_that_is_refused_fails_none_of_those_it_is_committed_with(
     memory: Alcove, put: Callable[..., PutRow]
 ) -> None:

@@ -249,7 +249,9 @@ def _version(put: rows.PutRow, revision: int, at: int, since: int | None) -> tup
     """The fields of a `Row` after its number; `since` when there has been something, for an update."""
     expires_at = at + put.ttl if put.until is None and put.ttl is not None else put.until
     original_at = _past(put.original_at, at)
-    added_at = _past(put.added_at, at) if since is None else min(filter(None, (since, original_at)))
+    added_at = _past(put.added_at, at)
+    if since is not None:  # 0 is a moment, too: the first of 1970
+        added_at = since if original_at is None else min(since, original_at)
     kind: Kind = "add" if since is None else "update"
     return (put.id, put.ns, put.key, kind, revision, at, expires_at, *put.writer, put.data_key, put.sealed,
             put.attributes, put.index_text, original_at, put.ttl, added_at)  # fmt: skip

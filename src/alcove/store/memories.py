@@ -271,7 +271,7 @@ class Memories(Writing, Overview):
         expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
         aged = 0
         for root, days in settings.retention_max_age.items():
-            oldest, (low, high) = max(0, now - int(days * DAY)), Namespace((root,)).subtree()
+            oldest, (low, high) = now - int(days * DAY), Namespace((root,)).subtree()
             # Each step looks through the whole root again, so it may take more at a time.
             step = partial(engine.expire_older, low, high, than=oldest, limit=10 * batch)
             aged += _until_none_left(step)
