@@ -56,8 +56,13 @@ class Administration:
     ) -> list[AuditRow]:
         return [*map(AuditRow._make, self._db.fetch("audit", before, action, actor, subject, limit))]
 
-    def purge_audit(self, *, before: int) -> int:
-        return self._db.change("purge_audit", before)
+    def audit_before(self, before: int, action: str) -> list[AuditRow]:
+        """The entries of one action that are older than a moment."""
+        return [*map(AuditRow._make, self._db.fetch("audit_before", before, action))]
+
+    def purge_audit(self, *, before: int, but: Sequence[int] = ()) -> int:
+        """Removes entries that are older than a moment; `but`: the numbers of those that stay."""
+        return self._db.change("purge_audit", before, json.dumps([*but]))
 
     # Documents
 
@@ -65,10 +70,12 @@ class Administration:
         """The version and the JSON of what was put last."""
         return next(iter(self._db.fetch("document", kind)), None)
 
-    def add_document(self, kind: str, actor: str, body: str) -> int:
+    def add_document(self, kind: str, actor: str, body: str, entries: Sequence[AuditRow] = ()) -> int:
+        """Puts a document in force; `entries`: what the audit log says of it, in the same transaction."""
         with self._db.write() as db:
             db.run("add_document", (kind, self._clock(), actor, body))
             version = db.added()
+            db.run_each("add_audit", [entry[1:] for entry in entries])
             db.run("set_mark", (version, "documents"))
             return version
 

@@ -25,6 +25,7 @@ from alcove.policy import Policy
 from alcove.search.indexer import reindex
 from alcove.store import admin_records, validation
 from alcove.store.admin_records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
+from alcove.store.audit import SETTINGS_PUT
 from alcove.store.effective_configuration import ADJUSTABLE
 from alcove.store.people import People
 from alcove.upkeep.backup import BackedUp, Progress, backup
@@ -80,8 +81,12 @@ class Admin(People):
         """Changes some settings in every process; null takes a change back."""
         principal.require("admin")
         wanted = self._configuration.changed(changes)
-        self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode())
-        self._audit.record(principal, "settings.put", changed=sorted(changes))
+        details: dict[str, object] = {"changed": sorted(changes)}
+        before, after = (each.audit_days for each in self._configuration.before_and_after(wanted))
+        if before != after:
+            details["audit_days"] = {"from": before, "to": after}
+        entry = self._audit.entry(principal, SETTINGS_PUT, **details)
+        self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode(), [entry])
         return self.settings(principal)
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 
 from alcove.core import cursor
 from alcove.core.background import Worker
-from alcove.core.clock import Clock, to_datetime
+from alcove.core.clock import DAY, Clock, to_datetime
 from alcove.core.errors import Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
@@ -25,6 +25,8 @@ from alcove.vault import Vault
 _DENIALS_APART = 1000
 _FLUSH_SECONDS = 5.0
 _NEWEST = 2**62
+SETTINGS_PUT = "settings.put"
+"""The action of an entry about changed settings."""
 READ = "memories.read"
 """The action of a read by a role; `details.operation` says which operation it was."""
 _READ_SECONDS = 60.0
@@ -89,6 +91,24 @@ class Audit:
     ) -> None:
         """Writes an entry; it is on the disk when this returns."""
         self._rows.add_audit([self._entry(actor.user_id if actor else None, action, user, details)])
+
+    def entry(self, actor: Principal, action: str, **details: object) -> AuditRow:
+        """An entry for whoever writes it together with the change that it is about."""
+        return self._entry(actor.user_id, action, None, details)
+
+    def purge(self, *, now: int, days: float) -> None:
+        """Removes entries that are older than so many days.
+
+        An entry that shortened the life of the log stays for as long as entries lived before it: whoever is
+        on record must not be able to cut the record short without that being on record.
+        """
+        before = max(0, now - int(days * DAY))
+        shortened = [
+            entry.seq
+            for entry in self._rows.audit_before(before, SETTINGS_PUT)
+            if now - entry.at < _former_days(entry) * DAY
+        ]
+        self._rows.purge_audit(before=before, but=shortened)
 
     def imported(self, actor: Principal, owners: Iterable[str | None]) -> None:
         """Writes how many memories an import put into whose rooms; None is nobody's."""
@@ -222,3 +242,12 @@ class Audit:
 
 def _encode(details: Mapping[str, object]) -> str:
     return msgspec.json.encode(details).decode()
+
+
+def _former_days(entry: AuditRow) -> float:
+    """How many days entries were kept before a change of settings; 0 where it did not change that."""
+    match msgspec.json.decode(entry.details):
+        case {"audit_days": {"from": int() | float() as days}}:
+            return days
+        case _:
+            return 0

@@ -107,5 +107,9 @@ class Configuration:
         self._adjusted(wanted)
         return wanted
 
+    def before_and_after(self, stored: Mapping[str, object]) -> tuple[Settings, Settings]:
+        """The settings that hold now, and those that will hold once these are stored."""
+        return self.current().settings, self._adjusted(stored)
+
     def _adjusted(self, changes: Mapping[str, object]) -> Settings:
         return replace(self._started_with, **changes)  # type: ignore[arg-type]

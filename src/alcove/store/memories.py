@@ -279,7 +279,7 @@ class Memories(Writing, Overview):
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
         self._fields.keep_up(engine.erasure.count())
         engine.purge_kept_answers(before=now - DAY)
-        engine.admin.purge_audit(before=max(0, now - int(settings.audit_days * DAY)))
+        self._audit.purge(now=now, days=settings.audit_days)
         self._audit.flush()
         self.admin.scrub()
         if expired or aged or purged:

@@ -13,7 +13,10 @@ WHERE seq < ?1 AND (action = ?2 OR ?2 IS NULL) AND (actor = ?3 OR ?3 IS NULL OR 
 ORDER BY seq DESC LIMIT ?5
 
 -- name: purge_audit
-DELETE FROM audit WHERE at < ?
+DELETE FROM audit WHERE at < ? AND seq NOT IN ({numbers})
+
+-- name: audit_before
+SELECT seq, at, actor, action, subject, details FROM audit WHERE at < ? AND action = ?
 
 -- name: document
 SELECT version, body FROM documents WHERE kind = ? ORDER BY version DESC LIMIT 1
