@@ -205,9 +205,12 @@ def distinct(memories: Iterable[Memory]) -> list[Memory]:
 
 
 def content_id(memory: Memory) -> str:
-    """The same for long-term memories of equal content, in whichever scope they are."""
+    """The same for long-term memories of equal content, in whichever scope they are.
+
+    Not `_digest`: "likes C" and "likes C++" have the same one, and forgetting deletes all equal memories.
+    """
     content = memory.value.get("content")
-    return _digest(content) if isinstance(content, str) else memory.id
+    return content if isinstance(content, str) else memory.id
 
 
 def memory_forget(turn: Turn, memory_id: Id) -> Answer:
