@@ -305,3 +305,16 @@ def test_memories_that_are_too_large_together_are_searched_in_part_and_that_is_t
     answer = store.agents(SPECS).as_user("alice").call("x", "search_memory", query="tea")
     assert len(answer.result["items"]) == 2
     assert "2 of 5 memories" in answer.result["degraded"]
+
+
+@pytest.mark.parametrize("user", ["u", "user", "alice:u:bob", "%", "Ünï ☃", "agent"])
+def test_any_user_id_has_child_namespaces_of_its_own(store: Alcove, user: str) -> None:
+    places = [["agent", "x", "u", user, "s"], ["agent", "x", "s", "u", user], ["agent", "x", "s"]]
+    for place in places:
+        for author in (user, "bob"):
+            line = {"namespace": place, "key": f"{places.index(place)} {author}", "value": {"content": "tea"},
+                    "index": {"content": "tea"}, "written_by": {"user": author}}  # fmt: skip
+            assert store.import_memories([json.dumps(line).encode()]).imported == 1
+    own = {f"0 {user}", "0 bob", f"1 {user}", "1 bob", f"2 {user}"}
+    assert {*listed(store, user)} == {*searched(store, user)} == own
+    assert listed(store, "bob") == ["2 bob"]
