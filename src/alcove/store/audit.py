@@ -136,17 +136,18 @@ class Audit:
         """
         if not principal.holds_role:
             return None
-        owners = [each.owner for each in namespaces if principal.reads_by_role(each)]
-        if not owners:
+        rooms = [(each.owner, n) for each, n in Counter(namespaces).items() if principal.reads_by_role(each)]
+        if not rooms:
             return None
-        owner = owners[0] if owners.count(owners[0]) == len(owners) else None
-        read = PrivilegedRead(principal.user_id, operation, scope, owner)
+        memory_count = sum(n for _, n in rooms)
+        first, *others = {owner for owner, _ in rooms}
+        read = PrivilegedRead(principal.user_id, operation, scope, None if others else first)
         with self._mutex:
             entry = self._open_reads.get(read)
             if entry is None or time.monotonic() >= entry.expires_at:
-                return read, len(owners)
+                return read, memory_count
             entry.read_count += 1
-            entry.memory_count += len(owners)
+            entry.memory_count += memory_count
             self._unsaved[entry.seq] = entry
         self._writer.start()
         return None
