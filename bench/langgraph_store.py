@@ -81,7 +81,7 @@ def sqlite_store(path: Path, index: dict[str, Any] | None = None) -> SqliteStore
 
 def plain(at: Path, items: int, rounds: int) -> None:
     size = items // rounds
-    with AlcoveStore(at / "alcove.db") as ours:
+    with AlcoveStore(at / "alcove.db", root=("user", "noop", TREE), index=False) as ours:
         theirs = sqlite_store(at / "sqlite.db")
         value = {**VALUE, "n": 0}
         puts = [lambda n, store=store: store.put(*place(n), {**value, "n": n}) for store in (ours, theirs)]
@@ -113,7 +113,7 @@ def searched(at: Path, items: int) -> None:
     index = {"dims": 384, "embed": lambda texts: embedder.embed(texts).tolist(), "fields": ["text"]}
     memory = Alcove(at / "searched.db", embedder=embedder)
     stores: dict[str, BaseStore] = {
-        "ours": AlcoveStore(memory, index=["text"]),
+        "ours": AlcoveStore(memory, root=("user", "noop", TREE), index=["text"]),
         "theirs": sqlite_store(at / "searched-sqlite.db", index),
     }
     times: dict[str, list[float]] = {}
@@ -162,7 +162,11 @@ def served(at: Path) -> Iterator[str]:
 
 
 def remote(at: Path, rounds: int) -> None:
-    with served(at) as url, AlcoveStore(url) as store, httpx.Client(base_url=url) as client:
+    with (
+        served(at) as url,
+        AlcoveStore(url, root=("user", "noop", TREE), index=False) as store,
+        httpx.Client(base_url=url) as client,
+    ):
         for n in range(1000):
             store.put(*place(n), VALUE)
 

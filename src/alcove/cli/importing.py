@@ -14,6 +14,7 @@ from alcove.cli import output
 from alcove.cli.output import count, plain, show
 from alcove.cli.store import command
 from alcove.core.addresses import is_database
+from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
     from alcove import Store
@@ -42,9 +43,19 @@ class _FileOrAddress(click.Path):
 @click.option("--user", metavar="NAME", help="Whose is what does not say whose it is; not of jsonl.")
 @click.option("--agent", metavar="NAME", help="With whom conversations were; not of jsonl.")
 @click.option("--by-user", is_flag=True, help="Of langgraph: the first label of a namespace is whose it is.")
+@click.option("--root", metavar="NAMESPACE",
+              help="Of langgraph: put items below it, as AlcoveStore(root=...) reads them.")  # fmt: skip
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
 def import_memories(
-    store: Store, file: str, source: str, user: str | None, agent: str | None, *, by_user: bool, wait: bool
+    store: Store,
+    file: str,
+    source: str,
+    user: str | None,
+    agent: str | None,
+    *,
+    by_user: bool,
+    root: str | None,
+    wait: bool,
 ) -> int:
     """Take memories from JSON Lines, or from another project.
 
@@ -56,9 +67,12 @@ def import_memories(
       alcove import alice.jsonl
       alcove import --from mem0 memories.json
       alcove import --from letta agent.af --user alice --agent scout
+      alcove import --from langgraph store.db --root user:alice:langgraph
     """
     if by_user and (source != "langgraph" or user is not None):
         raise click.UsageError("--by-user is for --from langgraph, without --user")
+    if root is not None and (source != "langgraph" or user is not None or by_user):
+        raise click.UsageError("--root is for --from langgraph, without --user and --by-user")
     if source == _LINES:
         if user is not None or agent is not None:
             raise click.UsageError("--user and --agent are for --from mem0, langgraph, letta and zep")
@@ -67,7 +81,8 @@ def import_memories(
         raise click.BadParameter(f"--from {source} reads a file", param_hint="'FILE'")
     from alcove.upkeep.coming_from import Target, bring  # noqa: PLC0415  --help does without
 
-    said: dict[str, Any] = {"user": user, "agent": agent, "by_user": by_user}
+    below = None if root is None else tuple(Namespace.checked(root, "--root"))
+    said: dict[str, Any] = {"user": user, "agent": agent, "by_user": by_user, "root": below}
     target = Target(caller=store.whoami().user, now=datetime.now(UTC), **said)
     with output.progress("importing") as step:
         done = bring(partial(store.import_memories, wait_for_index=wait), source, file, target, step)

@@ -100,7 +100,7 @@ def told(item: Item | None) -> tuple[object, ...]:
 
 def test_a_graph_finds_its_items_in_our_store(source: str, tmp_path: Path) -> None:
     command = Command(str(tmp_path / "memory.db"))
-    command.run("import", "--from", "langgraph", source, "--no-wait")
+    command.run("import", "--from", "langgraph", source, "--root", "user:noop:langgraph", "--no-wait")
     theirs = PostgresStore if source.startswith("postgresql") else SqliteStore
     places = [(("users", "änne", "notes"), "greeting"), (DEEP, "bottom"), (("users", "bo"), "soon")]
     with theirs.from_conn_string(source) as there, AlcoveStore(command.at, embedder=None, root=OWN) as here:
@@ -143,10 +143,36 @@ def test_an_item_is_found_by_the_fields_that_it_was_found_by_there(command: Comm
         assert get_text_at_path(NOTE, path[:-2] if "*" in path else path)[number] == text
 
 
-def test_without_a_user_they_are_the_callers(source: str, tmp_path: Path) -> None:
-    command = Command(str(tmp_path / "memory.db"))
-    command.run("import", "--from", "langgraph", source, "--as-user", "cy", "--no-wait")
-    assert {*brought(command, "cy")} == {"greeting", "bottom", "soon"}
+def test_an_item_goes_to_its_namespace_if_somebody_owns_it(tmp_path: Path) -> None:
+    command, file = Command(str(tmp_path / "memory.db")), tmp_path / "store.db"
+    owned = [("user", "cy", "notes"), ("agent", "x", "u", "cy")]
+    with SqliteStore.from_conn_string(str(file)) as store:
+        store.setup()
+        for namespace in (*owned, ("memories",), ("users", "cy")):
+            store.put(namespace, "k", {"text": "tea"})
+    told = command.json("import", "--from", "langgraph", file, "--no-wait")
+    assert told["imported"] == 2
+    (left,) = told["not_mapped"]
+    assert (left["kind"], left["count"]) == ("item", 2)
+    assert "--root user:NAME:langgraph" in left["reason"]
+    with AlcoveStore(command.at, user="cy", embedder=None) as here:
+        for namespace in owned:
+            assert here.get(namespace, "k")
+    told = command.json("import", "--from", "langgraph", file, "--root", "user:cy:langgraph", "--no-wait")
+    assert (told["imported"], told["not_mapped"]) == (4, [])
+    with AlcoveStore(command.at, user="cy", embedder=None, root="user:cy:langgraph") as here:
+        assert here.list_namespaces(prefix=("memories",)) == [("memories",)]
+
+
+def test_with_an_empty_root_every_item_goes_to_its_namespace(tmp_path: Path) -> None:
+    """For a policy of your own that opens them."""
+    command, file = Command(str(tmp_path / "memory.db")), tmp_path / "store.db"
+    with SqliteStore.from_conn_string(str(file)) as store:
+        store.setup()
+        store.put(("shared", "faqs"), "k", {"text": "tea"})
+    assert command.json("import", "--from", "langgraph", file, "--root", "", "--no-wait")["imported"] == 1
+    with Alcove(command.path, settings=QUIET, embedder=None) as memory:
+        assert memory.namespaces() == [("shared", "faqs")]
 
 
 def test_what_was_changed_there_is_brought_again_and_nothing_else(command: Command, tmp_path: Path) -> None:
@@ -221,7 +247,7 @@ def test_many_rows_take_no_more_memory_than_few(kind: str, tmp_path: Path) -> No
         many_on_a_server(where := new_database())
     else:
         many_in_a_file(where := str(tmp_path / "store.db"))
-    target = Target(caller="noop", now=datetime.now(UTC))
+    target = Target(caller="noop", now=datetime.now(UTC), user="noop")
     lines = langgraph.read(where, target, account := Account())
     next(lines)
     tracemalloc.start()

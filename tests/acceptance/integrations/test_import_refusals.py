@@ -88,6 +88,12 @@ def test_an_export_of_another_project_is_refused(command: Command, project: str,
 def test_options_that_mean_nothing_are_refused(command: Command, tmp_path: Path) -> None:
     file = written(tmp_path / "lines", {})
     assert "--by-user is for" in command.refuses("import", "--from", "zep", file, "--by-user")
+    assert "--root is for" in command.refuses("import", "--from", "zep", file, "--root", "user:a")
+    both = ("--root", "user:a", "--user", "a")
+    assert "--root is for" in command.refuses("import", "--from", "langgraph", file, *both)
+    assert "--root[1]: expected" in command.refuses(
+        "import", "--from", "langgraph", file, "--root", "user::a"
+    )
     assert "--user and --agent are for" in command.refuses("import", file, "--user", "a")
     assert "reads a file" in command.refuses("import", "--from", "mem0", "-")
     assert "reads a file" in command.refuses("import", "--from", "mem0", "postgresql://nowhere/db")

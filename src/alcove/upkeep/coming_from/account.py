@@ -36,6 +36,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """With which agent conversations were."""
     by_user: bool = False
     """Whether the first label of LangGraph's namespaces is a user, as for `AlcoveStore(by_user=True)`."""
+    root: tuple[str, ...] | None = None
+    """The namespace below which LangGraph's items go, as for `AlcoveStore(root=…)`; None for their own."""
 
 
 class NotMapped(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 from alcove.core.addresses import is_database
 from alcove.core.errors import InvalidRequest, Unavailable, needed_by
-from alcove.core.namespace import TREE
+from alcove.core.namespace import TREE, Namespace
 from alcove.core.principal import checked_user
 from alcove.upkeep.coming_from import fields, files, lines
 from alcove.upkeep.coming_from.account import EXPIRED, Account, Target
@@ -28,6 +28,7 @@ _AT_ONCE = 500
 """Rows that a PostgreSQL server sends at a time."""
 _STEP = re.compile(r"\[[^\[\]]*\]|[^.\[\]]+")
 _PLACE = re.compile("[0-9]{1,9}")
+_NO_OWNER = "in a namespace that no user owns: --root user:NAME:langgraph puts all below one of NAME"
 _THREADS = "only stores are brought; a graph's threads begin anew"
 
 
@@ -39,7 +40,7 @@ def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
 
 
 def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line]:
-    """An item in the room that `AlcoveStore` has for its namespace, whose labels are joined by dots here."""
+    """An item where an `AlcoveStore` reads it, which is at its namespace unless the target says otherwise."""
     expires_at = fields.moment(row, "expires_at")
     if expires_at and expires_at <= target.now:
         return account.leave("item", EXPIRED)
@@ -50,10 +51,11 @@ def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line
             account.leave("index field", "a path that is not followed here; put its item again to find it so")
         else:
             texts[path] = lines.cut(text)
-    labels = row["prefix"].split(".")
-    user = labels.pop(0) if target.by_user else target.user or target.caller
+    namespace = _namespace(row["prefix"].split("."), target)
+    if namespace is None:
+        return account.leave("item", _NO_OWNER)
     yield Line(
-        namespace=["user", checked_user(user, "user"), TREE, *labels],
+        namespace=namespace,
         key=row["key"],
         value=dict(value),
         index=texts or None,
@@ -62,6 +64,16 @@ def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line
         expires_at=expires_at,
         ttl_seconds=None if row["ttl_minutes"] is None else max(1, math.ceil(row["ttl_minutes"] * 60)),
     )
+
+
+def _namespace(labels: list[str], target: Target) -> list[str] | None:
+    """Where an item with these labels goes; None if nobody could read it there."""
+    if target.by_user or target.user is not None:
+        user, labels = (labels[0], labels[1:]) if target.by_user else (target.user, labels)
+        return ["user", checked_user(user, "user"), TREE, *labels]
+    if target.root is not None:
+        return [*target.root, *labels]
+    return labels if Namespace(labels).owner is not None else None
 
 
 def _json(text: str | bytes, field: str) -> Any:
