@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     builder.add_edge(START, "answer")
     builder.add_edge("answer", END)
     with Alcove(folder / "memory.db") as memory:
-        store = AlcoveStore(memory, index=["text"], by_user=True)
+        store = AlcoveStore(memory, by_user=True)
         graph = builder.compile(store=store, checkpointer=AlcoveSaver(memory))
 
         def say(user: str, thread: str, message: str) -> None:
