@@ -85,8 +85,8 @@ def test_a_time_at_the_epoch_or_before_it_is_kept_by_a_single_put_and_by_one_amo
 ) -> None:
     engine, added = memory.memories._engine, set[int | None]()
     for step in ({field: moment}, {}, {field: moment - 1}, {"original_at": 5}, {}):
-        (alone,) = engine.submit([put(b"alone", **step)], None).result()
-        (among, _) = engine.submit([put(b"among", **step), GetRow(NS, b"none")], None).result()
+        alone, *_ = engine.submit([put(b"alone", **step)], None).result()
+        among, *_ = engine.submit([put(b"among", **step), GetRow(NS, b"none")], None).result()
         assert isinstance(alone, Row)
         assert isinstance(among, Row)
         assert (alone.original_at, among.original_at) == (step.get("original_at"),) * 2
