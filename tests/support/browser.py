@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.support.patience import PATIENCE
 
@@ -35,9 +35,15 @@ class Seen:
         )
         self.page: Page = self._context.new_page()
         self.page.set_default_timeout(1000 * PATIENCE)
-        self.url, self.troubles = url, list[str]()
+        self.url, self.troubles, self.complaints = url, list[str](), list[str]()
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
         self.page.on("dialog", lambda dialog: self.troubles.append(f"a dialog: {dialog.message}"))
+        self.page.on("console", self._heard)
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        """Keeps what the console calls an error, but for answers that are one."""
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(message.text)
 
     def sign_in(self, token: str) -> Seen:
         self.page.goto(self.url)

@@ -7,6 +7,7 @@ import {
   button,
   counted,
   download,
+  element,
   failure,
   field,
   form,
@@ -30,7 +31,7 @@ export default async function admin(asked, context) {
   const page = asked.get("page") in pages ? asked.get("page") : "people";
   return h(
     "div",
-    h(
+    element(
       "nav.tabs",
       { "aria-label": "Administration" },
       Object.entries(pages).map(([name, text]) =>
@@ -74,7 +75,7 @@ async function people(asked, { me, go, again }) {
       ["namespace", "memories", "versions", "bytes"],
       list.map((each) => [spelled(each.namespace), number(each.memories), number(each.versions), number(each.bytes)]),
     );
-  const review = h(
+  const review = element(
     "details.card",
     {
       ontoggle: async () => {
@@ -185,7 +186,7 @@ async function policies(asked, { me, again }) {
     answer = h("div"),
     names = ["authz", "attributes", "filter"];
   const texts = Object.fromEntries(
-    names.map((name) => [name, h("textarea.tall", { spellcheck: "false", readOnly: !me.admin }, now[name])]),
+    names.map((name) => [name, element("textarea.tall", { spellcheck: "false", readonly: !me.admin }, now[name])]),
   );
   const changed = () =>
     Object.fromEntries(
@@ -199,7 +200,7 @@ async function policies(asked, { me, again }) {
       trouble.replaceChildren(failure(error));
     }
   };
-  const question = h(
+  const question = element(
     "textarea.tall",
     { spellcheck: "false" },
     JSON.stringify(
@@ -218,7 +219,7 @@ async function policies(asked, { me, again }) {
     h("p.soft", `Version ${now.version}; changed here: ${now.stored.join(", ") || "none"}.`),
     trouble,
     names.map((name) =>
-      h(
+      element(
         "details.card",
         { open: name === "authz" },
         h("summary", `${name}.rego`),
@@ -274,7 +275,7 @@ async function keys(asked, { me, again }) {
         user: given.get("user") || undefined,
         roles: given.get("role") ? [given.get("role")] : [],
       });
-      made.replaceChildren(h("div.card", h("p", "This is shown once:"), h("pre", { tabindex: "0" }, key)));
+      made.replaceChildren(h("div.card", h("p", "This is shown once:"), element("pre", { tabindex: "0" }, key)));
     } catch (error) {
       made.replaceChildren(failure(error));
     }

@@ -2,7 +2,7 @@
 
 import { at, follow, get } from "./api.js";
 import { to } from "./app.js";
-import { counted, empty, failure, field, form, h, input, link, select, spelled } from "./dom.js";
+import { counted, element, empty, failure, field, form, h, input, link, select, spelled } from "./dom.js";
 import { newest } from "./memories.js";
 
 const most = 3; // streams: a browser keeps six connections to one server, for everything; other rooms are looked at by the clock
@@ -170,7 +170,7 @@ function room({ room: kind, namespace, memories, flat }, opened) {
       trouble.replaceChildren(failure(error));
     }
   };
-  const node = h(
+  const node = element(
     "details.room",
     {
       ontoggle: () => {

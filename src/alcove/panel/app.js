@@ -1,7 +1,7 @@
 // Which view is shown: `#name?of=what`, so that every page has an address that can be kept and sent.
 
 import { signedIn, signIn, signOut } from "./api.js";
-import { button, failure, field, form, h, input, link, remember, remembered, say } from "./dom.js";
+import { button, element, failure, field, form, h, input, link, remember, remembered, say } from "./dom.js";
 
 const views = {
   agents: "Agents",
@@ -57,7 +57,7 @@ async function show() {
     shown = failure(error, show);
   }
   if (mine !== turn) return;
-  main.replaceChildren(h("h1", { class: view === "memory" ? "" : "quiet" }, views[view] ?? "Memory"), shown);
+  main.replaceChildren(element("h1", { class: view === "memory" ? "" : "quiet" }, views[view] ?? "Memory"), shown);
   main.removeAttribute("aria-busy");
 }
 
@@ -65,7 +65,7 @@ function drawTop(view) {
   const named = Object.entries(views).filter(([name]) => name !== "admin" || me.auditor);
   const current = view === "memory" ? "explore" : view;
   top.replaceChildren(
-    h(
+    element(
       "nav",
       { "aria-label": "Views" },
       link("Alcove", "#agents", { class: "brand" }),
@@ -113,7 +113,7 @@ function login(error) {
       h(
         "details",
         h("summary", "Where do I get one?"),
-        h(
+        element(
           "pre",
           { tabindex: "0" },
           "alcove token --user alice              # with --jwt-secret\nalcove apikey create phone-app --user alice",

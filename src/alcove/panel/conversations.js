@@ -2,7 +2,7 @@
 
 import { at, del, get, post } from "./api.js";
 import { to } from "./app.js";
-import { ask, button, counted, empty, h, link, say, time } from "./dom.js";
+import { ask, button, counted, element, empty, h, link, say, time } from "./dom.js";
 import { chosen, points, whose } from "./agents.js";
 import { recorded } from "./memories.js";
 import { said } from "./prompt.js";
@@ -31,7 +31,7 @@ export default async function conversations(asked, { me, go, again }) {
         `talk = alcove.connect("${location.origin}").agent("${agent}").in_session("monday")\ntalk.remember([{"role": "user", "content": "I fly to Rome on Friday."}])`,
       ),
     );
-  const list = h(
+  const list = element(
     "nav.side",
     { "aria-label": "Sessions" },
     h(

@@ -1,50 +1,70 @@
-// Making what is seen. Every text goes in as a text node, so nothing that is stored can become markup.
+// Making what is seen. What the server sends is only ever a child or an attribute's value: never a property of a node, and
+// never a name. A child is a node, a text, or something else that is shown as JSON text.
 
-// `h("p.soft", { title: "…" }, …children)`: what is no plain object is a child already.
-export function h(what, ...given) {
+const attributes = new Set(
+    `aria-current aria-expanded aria-label aria-labelledby autocomplete checked class colspan datetime disabled download
+    for hidden href id max method min name open placeholder readonly required role scope selected size spellcheck step
+    tabindex title type value`.split(/\s+/),
+  ),
+  listeners = new Set(["onchange", "onclick", "onclose", "oninput", "onsubmit", "ontoggle"]),
+  ours = /^(#|\/(?!\/)|blob:)/; // addresses that lead nowhere else, and run nothing
+
+export const toText = (value) =>
+  typeof value === "object" && value !== null ? JSON.stringify(value) : String(value);
+
+const nodes = (children) =>
+  children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : toText(child)));
+
+// `h("p.soft", …children)`: no child is ever taken for attributes, whatever it is.
+export const h = (what, ...children) => element(what, {}, ...children);
+
+// `element("p.soft", { title: "…" }, …children)`: the names of attributes are written in the panel's own code.
+export function element(what, props, ...children) {
   const [tag, ...classes] = what.split("."),
-    plain = Object.getPrototypeOf(given[0] ?? "") === Object.prototype;
-  const made = document.createElement(tag),
-    [props, children] = plain ? [given[0], given.slice(1)] : [{}, given];
+    made = document.createElement(tag);
   made.classList.add(...classes);
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name in made && typeof value !== "string") made[name] = value;
-    else made.setAttribute(name, value === true ? "" : value);
+    if (listeners.has(name) && typeof value === "function") made.addEventListener(name.slice(2), value);
+    else if (attributes.has(name) && (name !== "href" || ours.test(value)))
+      made.setAttribute(name, value === true ? "" : toText(value));
+    else throw new TypeError(`The panel sets no attribute ${name} to this.`);
   }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...nodes(children));
   return made;
 }
 
 export function svg(tag, props = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(props)) made.setAttribute(name, value);
-  made.append(...children.flat(Infinity));
+  made.append(...nodes(children));
   return made;
 }
 
-export const button = (text, onclick, props = {}) => h("button", { type: "button", onclick, ...props }, text);
+export const button = (text, onclick, props = {}) => element("button", { type: "button", onclick, ...props }, text);
 
-export const link = (text, to, props = {}) => h("a", { href: to, ...props }, text);
+export const link = (text, to, props = {}) => element("a", { href: to, ...props }, text);
 
 let fields = 0;
 export function field(label, input, hint) {
   input.id ||= `field-${++fields}`;
-  return h("div.field", h("label", { for: input.id }, label), input, hint && h("small", hint));
+  return h("div.field", element("label", { for: input.id }, label), input, hint && h("small", hint));
 }
 
-export const input = (props = {}) => h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...props });
+export const input = (props = {}) => element("input", { type: "text", autocomplete: "off", spellcheck: "false", ...props });
 
 export const select = (options, value, props = {}) =>
-  h(
+  element(
     "select",
     props,
-    options.map(([of, text]) => h("option", { value: of, selected: of === value }, text ?? of)),
+    options.map(([of, text]) => element("option", { value: of, selected: of === value }, text ?? of)),
   );
 
 export function form(onsubmit, ...children) {
-  return h(
+  return element(
     "form",
     {
       onsubmit: (event) => {
@@ -58,7 +78,7 @@ export function form(onsubmit, ...children) {
 
 export function table(caption, head, rows) {
   const cells = (row) => row.map((cell) => h("td", cell));
-  return h(
+  return element(
     "div.scroll",
     { tabindex: "0", role: "region", "aria-label": caption },
     h(
@@ -68,12 +88,12 @@ export function table(caption, head, rows) {
         "thead",
         h(
           "tr",
-          head.map((name) => h("th", { scope: "col" }, name)),
+          head.map((name) => element("th", { scope: "col" }, name)),
         ),
       ),
       h(
         "tbody",
-        rows.length ? rows.map((row) => h("tr", cells(row))) : h("tr", h("td", { colspan: head.length }, "None yet.")),
+        rows.length ? rows.map((row) => h("tr", cells(row))) : h("tr", element("td", { colspan: head.length }, "None yet.")),
       ),
     ),
   );
@@ -81,13 +101,13 @@ export function table(caption, head, rows) {
 
 // What a newcomer is told where there is nothing yet, with the lines that would change that.
 export const empty = (title, hint, code) =>
-  h("section.empty", h("h2", title), h("p", hint), code && h("pre", { tabindex: "0" }, code));
+  h("section.empty", h("h2", title), h("p", hint), code && element("pre", { tabindex: "0" }, code));
 
 export const firstMemory = `memory = alcove.connect("${location.origin}")
 memory.put("user:alice:notes", "tea", {"text": "Alice drinks green tea"}, index=True)`;
 
 export const failure = (error, again) =>
-  h(
+  element(
     "section.failure",
     { role: "alert" },
     h("h2", error.title ?? "That did not work"),
@@ -122,10 +142,11 @@ const spans = [
 const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 export function time(iso) {
   if (!iso) return "never";
-  const at = new Date(iso),
-    seconds = (at - Date.now()) / 1000;
+  const at = new Date(typeof iso === "string" ? iso : NaN);
+  if (Number.isNaN(at.valueOf())) return toText(iso);
+  const seconds = (at - Date.now()) / 1000;
   const [unit, size] = spans.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return h("time", { datetime: iso, title: at.toLocaleString() }, ago.format(Math.round(seconds / size), unit));
+  return element("time", { datetime: iso, title: at.toLocaleString() }, ago.format(Math.round(seconds / size), unit));
 }
 
 export const number = (n) => new Intl.NumberFormat().format(n);
@@ -144,8 +165,8 @@ export const segments = (text) =>
 // The words of a memory, for a line of a list.
 export function gist(memory, most = 160) {
   const value = memory.value ?? {};
-  const said = Object.values(memory.index ?? {}).join(" · ") || value.content || value.text || value.message?.content;
-  const text = String(
+  const said = Object.values(memory.index ?? {}).map(toText).join(" · ") || value.content || value.text || value.message?.content;
+  const text = toText(
     said || (Array.isArray(value.calls) && counted(value.calls.length, "tool call")) || JSON.stringify(value),
   );
   return text.length > most ? `${text.slice(0, most)}…` : text;
@@ -154,7 +175,7 @@ export function gist(memory, most = 160) {
 const shownAtOnce = 20000;
 export function json(value) {
   const text = JSON.stringify(value, null, 2),
-    shown = h("pre", { tabindex: "0", class: "json" }, text.slice(0, shownAtOnce));
+    shown = element("pre", { tabindex: "0", class: "json" }, text.slice(0, shownAtOnce));
   if (text.length <= shownAtOnce) return shown;
   const more = button(`Show all ${number(text.length)} characters`, () => {
     shown.textContent = text;
@@ -168,14 +189,14 @@ export function bar(label, share, text, kind = "") {
   return h(
     "div.bar",
     h("span", label),
-    h("meter", { class: kind, min: 0, max: 1, value: width, "aria-label": label }),
+    element("meter", { class: kind, min: 0, max: 1, value: width, "aria-label": label }),
     h("b", text),
   );
 }
 
 export function download(name, text, type = "application/json") {
   const url = URL.createObjectURL(new Blob([text], { type }));
-  h("a", { href: url, download: name }).click();
+  element("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
@@ -191,8 +212,8 @@ export function ask(title, text, { yes = "Yes", typed } = {}) {
           sure.disabled = shown.value !== typed;
         },
       });
-    const sure = h("button", { value: "yes", class: "danger", disabled: Boolean(typed) }, yes);
-    const dialog = h(
+    const sure = element("button", { value: "yes", class: "danger", disabled: Boolean(typed) }, yes);
+    const dialog = element(
       "dialog",
       {
         "aria-labelledby": "ask-title",
@@ -201,13 +222,13 @@ export function ask(title, text, { yes = "Yes", typed } = {}) {
           answer(dialog.returnValue === "yes");
         },
       },
-      h(
+      element(
         "form",
         { method: "dialog" },
-        h("h2", { id: "ask-title" }, title),
+        element("h2", { id: "ask-title" }, title),
         h("p", text),
         shown && field(`Type ${typed} to go on`, shown),
-        h("div.row", sure, h("button", { value: "no" }, "Cancel")),
+        h("div.row", sure, element("button", { value: "no" }, "Cancel")),
       ),
     );
     document.body.append(dialog);

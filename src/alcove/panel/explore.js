@@ -5,6 +5,7 @@ import { to } from "./app.js";
 import {
   button,
   counted,
+  element,
   empty,
   failure,
   field,
@@ -61,7 +62,7 @@ export default async function explore(asked, { me, go, until }) {
   );
   return h(
     "div.two",
-    h(
+    element(
       "aside.side",
       { "aria-label": "Namespaces" },
       h("h2", "Namespaces"),
@@ -185,7 +186,7 @@ function adding(ns, go) {
       field("Key", input({ name: "key", required: true })),
       field(
         "Value",
-        h("textarea", { name: "value", required: true, spellcheck: "false" }, '{\n  "text": ""\n}'),
+        element("textarea", { name: "value", required: true, spellcheck: "false" }, '{\n  "text": ""\n}'),
         "A JSON object",
       ),
       field(
@@ -195,7 +196,7 @@ function adding(ns, go) {
       ),
       h(
         "label",
-        h("input", { type: "checkbox", name: "index", checked: true }),
+        element("input", { type: "checkbox", name: "index", checked: true }),
         " Let search find its texts, which are then kept in plain text",
       ),
       h("p", h("button.main", "Store")),

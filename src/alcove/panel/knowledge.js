@@ -1,7 +1,7 @@
 // Sources of documents: what is in them, what could not be read, and what agents would be given.
 
 import { at, get, post } from "./api.js";
-import { button, empty, field, form, h, input, number, say, table, time } from "./dom.js";
+import { button, element, empty, field, form, h, input, number, say, table, time } from "./dom.js";
 
 export default async function knowledge(asked, { go, again }) {
   const { sources } = await get("/v1/knowledge");
@@ -16,7 +16,7 @@ export default async function knowledge(asked, { go, again }) {
     source = sources.find((each) => each.name === name) ?? sources[0];
   const { documents } = await get(at("knowledge", source.name, "documents"));
   const rows = sources.map((each) => [
-    h("a", { href: `#knowledge?source=${encodeURIComponent(each.name)}` }, each.name),
+    element("a", { href: `#knowledge?source=${encodeURIComponent(each.name)}` }, each.name),
     each.path,
     number(each.documents),
     number(each.chunks),

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { to } from "./app.js";
-import { counted, empty, field, firstMemory, form, h, input, link, segments, select, spelled } from "./dom.js";
+import { counted, element, empty, field, firstMemory, form, h, input, link, segments, select, spelled } from "./dom.js";
 import { recorded } from "./memories.js";
 
 const colours = 8,
@@ -38,12 +38,12 @@ export default async function map(asked, { go, until }) {
     points,
     by === "type" ? (point) => point.type ?? "no type" : (point) => spelled(point.namespace),
   );
-  const canvas = h("canvas", {
+  const canvas = element("canvas", {
     role: "img",
     tabindex: "0",
     "aria-label": `${counted(points.length, "memory", "memories")} laid out by meaning; the list below has the same`,
   });
-  const tip = h("div.tip", { hidden: true }),
+  const tip = element("div.tip", { hidden: true }),
     box = h("div.map", canvas, tip);
   const draw = () => paint(canvas, points, groups),
     at = (event) => closest(canvas, points, event);
@@ -84,7 +84,7 @@ export default async function map(asked, { go, until }) {
     box,
     h(
       "div.legend",
-      [...groups.names].map(([name, n]) => h("span", h("i", { class: `k${n}` }), name)),
+      [...groups.names].map(([name, n]) => h("span", element("i", { class: `k${n}` }), name)),
       h("span.soft", told),
     ),
     h(

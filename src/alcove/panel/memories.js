@@ -2,7 +2,7 @@
 
 import { del, get, me, post, put } from "./api.js";
 import { to } from "./app.js";
-import { bar, button, counted, gist, h, link, say, spelled, time } from "./dom.js";
+import { bar, button, counted, gist, h, link, say, spelled, time, toText } from "./dom.js";
 
 export const author = (by) =>
   `by ${by?.agent ? `${by.agent} for ` : ""}${by?.user ?? "nobody known"}${by?.client ? ` through ${by.client}` : ""}`;
@@ -29,7 +29,7 @@ export function entry(memory, { where = false, actions = [] } = {}) {
       time(memory.created_at),
       memory.expires_at && h("span", "expires ", time(memory.expires_at)),
       typeof value.type === "string" && h("span.tag", value.type),
-      tags.map((tag) => h("span.tag", String(tag))),
+      tags.map((tag) => h("span.tag", toText(tag))),
     ),
     memory.explain && explained(memory),
     actions.length > 0 && h("div.row", actions),

@@ -2,7 +2,7 @@
 
 import { del, memory as at, post, put } from "./api.js";
 import { to } from "./app.js";
-import { ask, button, counted, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
+import { ask, button, counted, element, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
 import { author, left, recorded, undoable, written } from "./memories.js";
 
 export default async function memory(asked, { again }) {
@@ -15,7 +15,7 @@ export default async function memory(asked, { again }) {
     newest = versions[0],
     live = newest.value !== null;
   const oldest = versions.length - 1;
-  const slider = h("input", {
+  const slider = element("input", {
     type: "range",
     min: 0,
     max: oldest,
@@ -193,7 +193,7 @@ function changing(newest, again) {
         ? h("p", "This value is too large to be changed here.")
         : form(
             save,
-            field("Value", h("textarea", { name: "value", spellcheck: "false" }, text)),
+            field("Value", element("textarea", { name: "value", spellcheck: "false" }, text)),
             h("button.main", "Store"),
           ),
       form(

@@ -1,6 +1,6 @@
 // Small plots as SVG, each with a table of the same numbers for who does not see them.
 
-import { h, number, svg, table } from "./dom.js";
+import { element, h, number, svg, table } from "./dom.js";
 
 const wide = 520,
   high = 180,
@@ -16,7 +16,7 @@ const frame = (title, legend, drawn, numbers) =>
     legend.length > 1 &&
       h(
         "div.legend",
-        legend.map((name, n) => h("span", h("i", { class: `k${n % 8}` }), name)),
+        legend.map((name, n) => h("span", element("i", { class: `k${n % 8}` }), name)),
       ),
     h("details", h("summary", "As numbers"), numbers),
   );

@@ -2,7 +2,7 @@
 
 import { chosen } from "./agents.js";
 import { at, post } from "./api.js";
-import { bar, counted, empty, field, form, h, input, number, table, time } from "./dom.js";
+import { bar, counted, element, empty, field, form, h, input, number, table, time, toText } from "./dom.js";
 
 export default async function prompt(asked, { go }) {
   const { none, name: agent, choose } = await chosen(asked, { name: "agent" });
@@ -48,15 +48,21 @@ export default async function prompt(asked, { go }) {
   );
 }
 
+const roles = ["system", "user", "assistant", "tool"],
+  framed = (role) => ({ class: `message ${roles.includes(role) ? role : ""}` });
+
+// A message may be whatever somebody stored where messages are kept.
 export const said = (message, more) =>
-  h(
+  element(
     "article",
-    { class: `message ${message.role}` },
+    framed(message.role),
     h("div.meta", h("span.kind", message.name ?? message.role), message.at && time(message.at)),
-    message.content && h("p", message.content),
-    (message.tool_calls ?? []).map((call) => h("p", h("code", `${call.function?.name}(${call.function?.arguments})`))),
+    message.content && h("p", toText(message.content)),
+    [message.tool_calls ?? []].flat().map((call) => h("p", h("code", callText(call?.function ?? call)))),
     more,
   );
+
+const callText = (to) => `${toText(to?.name)}(${toText(to?.arguments)})`;
 
 const called = (tier) => tier.replaceAll("_", " ");
 
@@ -74,11 +80,11 @@ function sentAs(messages, receipt) {
 
 // One message of lines that were recalled, each with where it comes from and what it counted; the lines are as sent.
 function quoted(message, { items, frame }) {
-  const lines = (message.content ?? "").split("\n");
+  const lines = toText(message.content ?? "").split("\n");
   if (!items.length || lines.length < items.length + 1) return said(message);
-  return h(
+  return element(
     "article",
-    { class: `message ${message.role}` },
+    framed(message.role),
     h("div.meta", h("span.kind", message.role), h("span", `${counted(frame, "token")} around it`)),
     h("p", lines[0]),
     items.map((item, n) => h("div.recalled", h("p", lines[n + 1]), about(item))),
@@ -99,7 +105,7 @@ const about = (item) =>
 
 function tiers(receipt) {
   const { total_tokens: total, budget_tokens: budget } = receipt;
-  return h(
+  return element(
     "section.card",
     { "aria-label": "Tiers" },
     h("h2", `${number(total)} of ${number(budget)} tokens`),
