@@ -105,9 +105,17 @@ class UpstreamTimeout(UpstreamFailed):
 class StoreError(AlcoveError):
     """The store cannot be opened: another program's file, a newer schema, a path that is no file."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.told = "the store cannot be opened"
+
 
 class KeyUnavailable(AlcoveError):
     """The key that sealed the data is missing or wrong; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.told = "the key that opens this store is not available"
 
 
 class Unreadable(AlcoveError):

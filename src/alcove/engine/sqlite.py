@@ -257,7 +257,8 @@ class SqliteDatabase(Database):
     def _refuse_what_is_not_ours(self, db: apsw.Connection) -> None:
         db.set_busy_handler(_Patience(self._busy_timeout))
         if db.readonly("main"):
-            raise Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
+            error = Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
+            raise of_a_store(error, self.path)
         db.execute("BEGIN")  # one look: another process may be making it at this moment
         mark, version = pragma(db, "application_id"), pragma(db, "user_version")
         empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()

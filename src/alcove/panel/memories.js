@@ -2,7 +2,7 @@
 
 import { del, get, me, post, put } from "./api.js";
 import { to } from "./app.js";
-import { bar, button, counted, gist, h, link, say, spelled, time, toText } from "./dom.js";
+import { bar, button, counted, element, gist, h, link, say, spelled, time, toText } from "./dom.js";
 
 export const author = (by) =>
   `by ${by?.agent ? `${by.agent} for ` : ""}${by?.user ?? "nobody known"}${by?.client ? ` through ${by.client}` : ""}`;
@@ -13,7 +13,7 @@ const owner = (ns) => (ns[0] === "user" ? ns[1] : ns.includes("u") ? ns[ns.index
 export const recorded = (namespaces) =>
   me.auditor &&
   namespaces.some((ns) => ns[0] !== "knowledge" && owner(ns) !== me.user) &&
-  h("p.soft", { role: "note" }, "Reading other people's memories is recorded in the audit log.");
+  element("p.soft", { role: "note" }, "Reading other people's memories is recorded in the audit log.");
 
 export function entry(memory, { where = false, actions = [] } = {}) {
   const value = memory.value ?? {},

@@ -32,7 +32,6 @@ from alcove.server.limits import (
     TimeLimit,
     current_user,
 )
-from alcove.server.panel import admit
 from alcove.server.protocol import send_whole
 from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
@@ -49,6 +48,12 @@ _LEAST_BODIES_BYTES = 256 * 1024 * 1024
 _BODIES = 64
 LEAST_BYTES = 16 * 1024
 """Of a body of any length, in the time that a request has: one that trickles would never end."""
+
+_GIVEN_ONCE = {
+    name.lower().encode(): name
+    for name in ("Authorization", "X-API-Key", "X-User-ID", "Cookie", "Host", "Origin", "X-Alcove-CSRF")
+}
+"""Headers that say who calls, in the name of whom, and from where."""
 
 Watcher = Callable[[Request], None]
 
@@ -68,6 +73,7 @@ class Application:
         watchers: Sequence[Watcher] = (),
         denied: Watcher | None = None,
         take_request: TakeRequest | None = None,
+        admit: Watcher | None = None,
     ) -> None:
         """An application that serves these resources.
 
@@ -75,6 +81,7 @@ class Application:
         bodies. `lifespan` is what goes on around the serving, as Starlette takes it. `watchers` are told of
         each request when its answer is ready or will never be, `denied` of those only that were refused for
         want of permission. `take_request` counts requests for all nodes together, where they share that.
+        `admit` lets browsers in by their cookies.
         """
         methods: dict[str, dict[str, Resource]] = {}
         for each in resources:
@@ -82,7 +89,7 @@ class Application:
         self._exact = {path: at for path, at in methods.items() if "{" not in path}
         self._patterns = [(path_pattern(path), path, at) for path, at in methods.items() if "{" in path]
         self._life = Router(lifespan=lifespan)
-        self._authenticate = authenticate
+        self._authenticate, self._admit = authenticate, admit
         self._threads = threads
         self._watchers, self._denied, self._log = watchers, denied, log
         self._seconds = config.request_seconds
@@ -179,6 +186,8 @@ class Application:
             return page
         except AlcoveError as error:
             refused = error
+            if STATUS[error.code] >= 500 and error.told != error.message:
+                trouble.warning("request %s: %s", request.id, error.message)
         except TimeoutError:
             refused = errors.Unavailable("the request took longer than is allowed")
         except Exception:
@@ -190,10 +199,13 @@ class Application:
     async def _call(self, request: Request, resource: Resource, receive: Any) -> Struct:
         """Finds out who calls, parses what they sent and has the resource answer it."""
         scope, headers, held = request.scope, request.headers, request.held
+        if len(headers) != len(scope["headers"]):
+            _refuse_repeated(scope["headers"])
         here = resource.local and scope["client"] and on_this_machine(scope["client"][0], headers)
         if not (resource.open or here):
             held.take(self._requests, None)
-            admit(request)
+            if self._admit:
+                self._admit(request)
             principal = request.principal = await self._authenticate(headers)
             held.give_back()
             request.user = principal.user_id
@@ -282,6 +294,14 @@ class Application:
         finally:
             held.give_back()
             await lasting.aclose()  # type: ignore[attr-defined]
+
+
+def _refuse_repeated(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Refuses a second header that says who calls, or whence: a proxy may have checked the other one."""
+    names = [name for name, _ in headers]
+    for name, spelled in _GIVEN_ONCE.items():
+        if names.count(name) > 1:
+            raise errors.InvalidRequest(spelled, "to be given once")
 
 
 async def _received(receive: Any) -> tuple[bytes, bool]:

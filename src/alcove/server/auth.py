@@ -12,6 +12,7 @@ import urllib.request
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 from http.client import HTTPException
 from typing import Any
@@ -35,7 +36,7 @@ _NO_NAMES = "only a trusted API key may name the user with X-User-ID"
 _MOST_TOKENS = 10_000
 _MOST_REMEMBERED = 4096
 """Bytes of a token that is remembered, so that all take some 100 MB; a longer one is verified each time."""
-_SAFE_SECRET_BYTES = 32
+SAFE_SECRET_BYTES = 32
 warnings.filterwarnings("ignore", category=jwt.InsecureKeyLengthWarning)  # we say so ourselves, once
 _FETCH_SECONDS = 5
 _MOST_PUBLISHED = 1_000_000
@@ -43,6 +44,9 @@ _DISCOVERY = "/.well-known/openid-configuration"
 _BETWEEN_FETCHES = 2
 _FRESH_SECONDS = 300
 _BELIEVED_SECONDS = 3600
+_NO_KEY_SET = "the keys that tokens are checked with cannot be fetched; the server's log says why"
+_KEY_PREFIX = b"alcove_"
+"""How every API key begins, and no token does."""
 _KEYS_AT_ONCE = 8
 """API keys that a database on a server is asked for at the same time."""
 
@@ -58,12 +62,13 @@ def authenticator(
 
     `far`: it asks a server for that, which may not answer.
     """
+    if config.auth == "noop":
+        return partial(_anybody, anywhere=config.insecure)
     if config.auth == "jwt":
         return Tokens(config)
-    if config.auth == "apikey":
-        threads = ThreadPoolExecutor(_KEYS_AT_ONCE, thread_name_prefix="alcove-keys") if far else None
-        return partial(_key_holder, find_key=find_key, threads=threads)
-    return partial(_anybody, anywhere=config.insecure)
+    threads = ThreadPoolExecutor(_KEYS_AT_ONCE, thread_name_prefix="alcove-keys") if far else None
+    by_key = partial(_key_holder, find_key=find_key, threads=threads)
+    return by_key if config.auth == "apikey" else partial(_by_either, by_token=Tokens(config), by_key=by_key)
 
 
 async def _anybody(headers: Headers, *, anywhere: bool) -> Principal:
@@ -75,8 +80,7 @@ async def _anybody(headers: Headers, *, anywhere: bool) -> Principal:
     if b"x-user-id" in headers:
         raise PermissionDenied(_NO_NAMES)
     if not anywhere:
-        host = headers.get(b"host")
-        if host is not None and not _is_loopback(f"//{host.decode('latin-1')}"):
+        if not has_loopback_host(headers):
             raise PermissionDenied("without authentication, only a loopback Host is served")
         origin = headers.get(b"origin")
         if origin is not None and not _is_loopback(origin.decode("latin-1")):
@@ -84,33 +88,44 @@ async def _anybody(headers: Headers, *, anywhere: bool) -> Principal:
     return DEFAULT_PRINCIPAL
 
 
+async def _by_either(headers: Headers, *, by_token: Authenticator, by_key: Authenticator) -> Principal:
+    """Whom a token or an API key is of; a bearer that begins as our keys do is one of them."""
+    bearer = _bearer(headers)
+    if not bearer and b"x-api-key" not in headers:
+        raise Unauthenticated("expected a bearer token, or an API key in X-API-Key or as a bearer token")
+    is_key = b"x-api-key" in headers or bearer.startswith(_KEY_PREFIX)
+    return await (by_key if is_key else by_token)(headers)
+
+
 class Tokens:
     """JSON Web Tokens, signed with a shared secret or with a key of a published set.
 
     The algorithms are fixed by the kind of key, so that a token cannot choose `none` or have a public key
-    taken for a secret. A verified token is remembered until it expires.
+    taken for a secret. A verified token is remembered until it expires or the key set changes: a key that is
+    no longer in it, or that another one has replaced under its name, verifies nothing from then on.
     """
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._secret = config.jwt_secret
         self._published = PublishedKeys(config)
-        if self._secret is not None and len(self._secret.encode()) < _SAFE_SECRET_BYTES:
-            log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", _SAFE_SECRET_BYTES)
-        self._verified: dict[bytes, tuple[float, Principal]] = {}
+        self._verified: dict[bytes, tuple[float, int, Principal]] = {}
 
     async def __call__(self, headers: Headers) -> Principal:
         if not (token := _bearer(headers)):
             raise Unauthenticated("expected a bearer token")
         if b"x-user-id" in headers:
             raise PermissionDenied(_NO_NAMES)
-        until, principal = self._verified.get(token, (0.0, None))
-        if principal is None or until <= time.time():
+        if self._secret is None:
+            await self._published.refresh()
+        until, version, principal = self._verified.get(token, (0.0, 0, None))
+        if principal is None or until <= time.time() or version != self._published.version:
+            version = self._published.version  # of the set that verifies it, or of one before
             until, principal = await self._verify(token.decode("latin-1"))
             if len(self._verified) >= _MOST_TOKENS:
                 self._verified.clear()
             if len(token) <= _MOST_REMEMBERED:
-                self._verified[token] = until, principal
+                self._verified[token] = until, version, principal
         return principal
 
     async def _verify(self, token: str) -> tuple[float, Principal]:
@@ -152,27 +167,36 @@ class PublishedKeys:
     who makes key ids up. A known key needs no fetch to succeed until the set is too old to be believed.
     """
 
+    version = 0
+    """Goes up whenever the keys that are believed change."""
+
     def __init__(self, config: ServeConfig) -> None:
         self._url, self._issuer = config.jwks_url, config.oidc_issuer
-        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._set: object = None
         self._fetched = self._tried = -math.inf
         self._trouble = ""
         self._fetching: asyncio.Task[None] | None = None
 
-    async def key_for(self, token: str) -> jwt.PyJWK:
-        name = jwt.get_unverified_header(token).get("kid")
-        if not self._has(name, since=_FRESH_SECONDS):
-            fetching = self._refreshed()
-            if not self._has(name) and fetching:
-                await asyncio.shield(fetching)  # whoever waits may give up; the fetch goes on for all
-        if self._has(name):
-            return self._keys[name]
-        if self._trouble:
-            raise Unavailable(f"the key set cannot be fetched: {self._trouble}")
-        raise jwt.InvalidKeyError("its key is not in the key set")
+    async def refresh(self) -> None:
+        """Fetches a set that is old, and waits for it; after a fetch that failed, nobody waits for the next."""
+        if not self._keys or _age(self._fetched) < _FRESH_SECONDS:
+            return
+        if _age(self._fetched) >= _BELIEVED_SECONDS:
+            self._believe(None, {})
+        fetching = self._refreshed()
+        if fetching and not self._trouble:
+            await asyncio.shield(fetching)  # whoever waits may give up; the fetch goes on for all
 
-    def _has(self, name: str | None, *, since: float = _BELIEVED_SECONDS) -> bool:
-        return name is not None and name in self._keys and _age(self._fetched) < since
+    async def key_for(self, token: str) -> jwt.PyJWK:
+        name = str(jwt.get_unverified_header(token).get("kid", ""))
+        if name not in self._keys and (fetching := self._refreshed()):
+            await asyncio.shield(fetching)
+        if key := self._keys.get(name):
+            return key
+        if self._trouble:
+            raise Unavailable(_NO_KEY_SET)
+        raise jwt.InvalidKeyError("its key is not in the key set")
 
     def _refreshed(self) -> asyncio.Task[None] | None:
         """The fetch that is under way, or a new one unless the last is too recent."""
@@ -183,25 +207,51 @@ class PublishedKeys:
 
     async def _fetch(self) -> None:
         try:
-            found = await asyncio.to_thread(self._published)
-        except (jwt.PyJWTError, OSError, ValueError, KeyError, TypeError, HTTPException) as error:
+            published = await asyncio.to_thread(self._published)
+            keys = _usable_keys(published)
+        except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
+            if self._trouble != str(error):
+                log.warning("the key set cannot be fetched: %s", error)
             self._trouble = str(error)
         else:
-            keys = {key.key_id: key for key in found.keys if key.public_key_use in ("sig", None)}
-            self._keys, self._trouble, self._fetched = keys, "", time.monotonic()
+            if published != self._set:
+                self._believe(published, keys)
+            self._trouble, self._fetched = "", time.monotonic()
         self._tried = time.monotonic()
 
-    def _published(self) -> jwt.PyJWKSet:
+    def _believe(self, published: object, keys: dict[str, jwt.PyJWK]) -> None:
+        self._set, self._keys, self.version = published, keys, self.version + 1
+
+    def _published(self) -> dict[str, Any]:
         url = self._url or str(_json_at(f"{(self._issuer or '').rstrip('/')}{_DISCOVERY}")["jwks_uri"])
-        return jwt.PyJWKSet.from_dict(_json_at(url))
+        return _json_at(url)
+
+
+def _usable_keys(published: dict[str, Any]) -> dict[str, jwt.PyJWK]:
+    """The keys of a set that sign tokens, by name; one of a kind that we do not know is left out."""
+    listed = published["keys"]
+    if not isinstance(listed, list):
+        raise ValueError("it has no list of keys")
+    found = {}
+    for each in listed:
+        with suppress(jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError):
+            key = jwt.PyJWK(each)
+            if key.key_id is not None and key.public_key_use in ("sig", None):
+                found[key.key_id] = key
+    return found
 
 
 async def _key_holder(
     headers: Headers, *, find_key: Callable[[str], ApiKey | None], threads: ThreadPoolExecutor | None
 ) -> Principal:
     """Whom an API key acts for; only a trusted one may name the user."""
-    given = headers.get(b"x-api-key", _bearer(headers)).decode("latin-1")
-    if threads:
+    bearer = _bearer(headers)
+    if bearer and b"x-api-key" in headers:
+        raise InvalidRequest("X-API-Key", "no bearer token beside it: send one of the two")
+    given = headers.get(b"x-api-key", bearer).decode("latin-1")
+    if not given:
+        key = None
+    elif threads:
         key = await asyncio.get_running_loop().run_in_executor(threads, find_key, given)
     else:
         key = find_key(given)
@@ -236,8 +286,13 @@ def on_this_machine(address: str, headers: Headers) -> bool:
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     if not (mapped or ip).is_loopback or any(name in headers for name in _FORWARDED):
         return False
-    host, origin = headers.get(b"host", b"localhost"), headers.get(b"origin", b"//localhost")
-    return _is_loopback(f"//{host.decode('latin-1')}") and _is_loopback(origin.decode("latin-1"))
+    origin = headers.get(b"origin", b"//localhost")
+    return has_loopback_host(headers) and _is_loopback(origin.decode("latin-1"))
+
+
+def has_loopback_host(headers: Headers) -> bool:
+    """Whether a request was sent to a name of this machine, or to none."""
+    return _is_loopback(f"//{headers.get(b'host', b'localhost').decode('latin-1')}")
 
 
 @lru_cache(16)  # each as long as a head may be

@@ -30,7 +30,9 @@ class ServeConfig(Settings, LLMSettings):
     at: str = setting("memory.db", "The store's file, or postgresql://USER@HOST/DATABASE.")
     workers: int = setting(1, "Processes that serve, all on the same store.", most=256)
     threads: int = setting(8, "Threads a worker has for calls that read many rows.", most=256)
-    auth: Literal["noop", "jwt", "apikey"] = setting("noop", "How callers say who they are.")
+    auth: Literal["noop", "jwt", "apikey", "jwt,apikey"] = setting(
+        "noop", "How callers say who they are; jwt,apikey takes both tokens and API keys."
+    )
     insecure: bool = setting(False, "Serve without authentication on other addresses, too.")
     cors_origins: str | None = setting(
         None, "Origins whose pages may call from a browser, separated by commas, or *; none without it."

@@ -8,12 +8,14 @@ files of a folder that they share; so this module is imported only by who has se
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from typing import NamedTuple
 
 import prometheus_client as prometheus
 from msgspec import Struct, json
@@ -24,10 +26,12 @@ from alcove.api.messages import HealthAnswer
 from alcove.core.errors import AlcoveError
 from alcove.engine.commit import Observer
 from alcove.server.application import METHODS
+from alcove.server.auth import Authenticator
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Page, Request, Resource
 from alcove.server.worker_processes import FOLDER
 
+log = logging.getLogger("alcove.http")
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BETWEEN_SAMPLES = 0.5
@@ -209,7 +213,9 @@ class Metrics(Observer):
 class Health:
     """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody.
 
-    A check that raises holds everything up; one that answers with a text has something to say.
+    A check that raises holds everything up; one that answers with a text has something to say. Such texts
+    name files, addresses and specs, so they go to the log, and to callers who are an admin or an auditor.
+    Everybody else hears which part it is.
     """
 
     def __init__(
@@ -217,34 +223,68 @@ class Health:
         checks: Mapping[str, Callable[[], object]],
         threads: ThreadPool,
         versions: Callable[[], Mapping[str, object]],
+        authenticate: Authenticator,
     ) -> None:
         """`versions`: of what may differ between nodes for a moment, which this one goes by."""
         self._checks = checks
         self._versions = versions
         self._threads = threads
-        self._checking: asyncio.Task[Struct] | None = None
+        self._authenticate = authenticate
+        self._checking: asyncio.Task[dict[str, _Finding]] | None = None
+        self._logged: dict[str, str] = {}
 
     async def alive(self, _: Request) -> Struct:
         return HealthAnswer("ok")
 
-    async def ready(self, _: Request) -> Struct:
-        """All who ask at once share one answer: whoever they are, they cost no more than one of them."""
+    async def ready(self, request: Request) -> Struct:
+        """All who ask at once share one check: whoever they are, they cost no more than one of them."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._checked())
-        return await asyncio.shield(self._checking)
+        findings = await asyncio.shield(self._checking)
+        operates = await self._operates(request)
+        checks = {name: each.details if operates else each.summary for name, each in findings.items()}
+        versions = {name: str(version) for name, version in self._versions().items()}
+        if all(each.works for each in findings.values()):
+            return HealthAnswer("ok", checks, versions)
+        return Page(json.encode(HealthAnswer("unavailable", checks, versions)), status=503)
 
-    async def _checked(self) -> Struct:
-        checks, ready = {}, True
+    async def _operates(self, request: Request) -> bool:
+        """Whether the caller looks after the service; who cannot be told now is nobody."""
+        try:
+            principal = await self._authenticate(request.headers)
+            principal.require("auditor")
+        except AlcoveError:
+            return False
+        return True
+
+    async def _checked(self) -> dict[str, _Finding]:
+        findings = {}
         for name, check in self._checks.items():
             try:
                 said = await self._threads(check)
-                checks[name] = said if isinstance(said, str) else "ok"
+                findings[name] = _Finding(said, _WARNS) if isinstance(said, str) else _Finding("ok", "ok")
             except AlcoveError as error:
-                checks[name], ready = error.told, False
-        versions = {name: str(version) for name, version in self._versions().items()}
-        if ready:
-            return HealthAnswer("ok", checks, versions)
-        return Page(json.encode(HealthAnswer("unavailable", checks, versions)), status=503)
+                findings[name] = _Finding(error.message, _FAILS, works=False)
+            self._log(name, findings[name].details)
+        return findings
+
+    def _log(self, name: str, details: str) -> None:
+        """Tells the log what a check finds, once until it finds something else."""
+        if self._logged.get(name, "ok") != details:
+            (log.info if details == "ok" else log.warning)("ready: %s: %s", name, details)
+        self._logged[name] = details
+
+
+class _Finding(NamedTuple):
+    """What a check of readiness came to."""
+
+    details: str
+    summary: str
+    works: bool = True
+
+
+_WARNS = "works, with a warning: the log has it, and an admin who asks here"
+_FAILS = "does not work: the log says why, and an admin who asks here is told"
 
 
 def resources(metrics: Metrics, health: Health) -> list[Resource]:

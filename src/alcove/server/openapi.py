@@ -16,6 +16,7 @@ from alcove.api.operations import EVENTS
 from alcove.api.wire import SPELLED_TWICE
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
+from alcove.server.panel import DOCS_HEADERS
 from alcove.server.routes import Page, Request, Resource
 
 _ASSETS = {"/docs/swagger-ui.css": b"text/css", "/docs/swagger-ui-bundle.js": b"text/javascript"}
@@ -23,9 +24,12 @@ _TEXT = {"type": "string"}
 _FIELDS: dict[str, str] = tomllib.loads((files("alcove.api") / "fields.toml").read_text(encoding="utf-8"))
 _PAGE = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Alcove API</title>
+<link rel="icon" href="data:,">
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
 <body><div id="ui"></div><script src="/docs/swagger-ui-bundle.js"></script>
-<script>SwaggerUIBundle({url: "/openapi.json", dom_id: "#ui", validatorUrl: null})</script></body></html>
+<script src="/docs/start.js"></script></body></html>
+"""
+_START = b"""SwaggerUIBundle({url: "/openapi.json", dom_id: "#ui", validatorUrl: null});
 """
 
 
@@ -89,14 +93,16 @@ def pages(resources: Sequence[Resource], version: str) -> list[Resource]:
     """`/openapi.json` for these resources, and `/docs` with assets of our own: it works with no internet."""
     made = {
         "/openapi.json": Page(msgspec.json.encode(describe(resources, version))),
-        "/docs": Page(_PAGE, b"text/html; charset=utf-8"),
+        "/docs": Page(_PAGE, b"text/html; charset=utf-8", headers=DOCS_HEADERS),
+        "/docs/start.js": Page(_START, b"text/javascript", headers=DOCS_HEADERS),
     }
 
     async def page(request: Request) -> Struct:
         if request.route in made:
             return made[request.route]
         bundle = files("swagger_ui_bundle") / "vendor" / "swagger-ui-4.15.5"
-        return Page((bundle / request.route.removeprefix("/docs/")).read_bytes(), _ASSETS[request.route])
+        asset = bundle / request.route.removeprefix("/docs/")
+        return Page(asset.read_bytes(), _ASSETS[request.route], headers=DOCS_HEADERS)
 
     return [
         Resource(name="page", path=path, handler=page, errors=(), open=True) for path in (*made, *_ASSETS)

@@ -50,13 +50,13 @@ from alcove.search.indexer import meanings_for
 from alcove.search.reranker import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
-from alcove.server.auth import LOOPBACK, Headers, authenticator
+from alcove.server.auth import LOOPBACK, SAFE_SECRET_BYTES, Headers, authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
 from alcove.server.limits import Queue, ThreadPool
 from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
-from alcove.server.panel import Panel
+from alcove.server.panel import COOKIE_KEY, Panel, SessionCookies
 from alcove.server.protocol import Protocol
 from alcove.server.routes import Request, served
 from alcove.server.streams import Streams, Tail
@@ -88,6 +88,7 @@ def serve(config: ServeConfig) -> None:
         http=Protocol,
         ws="none",
     )
+    _warn(config)
     _try(config)
     if sys.stderr.isatty():
         sys.stderr.write(_welcome(config))
@@ -159,7 +160,7 @@ def build(config: ServeConfig) -> ASGIApp:
     agents = Agents(
         memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer, llm=config
     )
-    awaiting = Awaiting(changes, Queue)
+    awaiting, cookies = Awaiting(changes, Queue), SessionCookies(memories.derive_key(COOKIE_KEY))
     provider = provider_of(config, awaiting)
     model = Model(provider, config, awaiting) if provider else None
     chats = Chats(agents, model, config)
@@ -196,6 +197,7 @@ def build(config: ServeConfig) -> ASGIApp:
         {**memories.readiness(), "agents": agents.check},
         reads,
         versions=lambda: {**memories.versions(), **({"specs": specs.version} if specs else {})},
+        authenticate=authenticate,
     )
     streams = Streams(memories, agents, reads, changes, tail)
     chat = ChatEdge(agents, chats)
@@ -214,7 +216,7 @@ def build(config: ServeConfig) -> ASGIApp:
     resources += [
         *pages(resources, __version__),
         *McpEdge(memories, agents, reads, changes, tail).resources(),
-        *Panel(authenticate, config.auth).resources(),
+        *Panel(authenticate, config.auth, cookies).resources(),
     ]
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
@@ -229,6 +231,7 @@ def build(config: ServeConfig) -> ASGIApp:
         watchers=[metrics, tracing] if tracing else [metrics],
         denied=denied,
         take_request=memories.take_request if config.session_store else None,
+        admit=cookies.admit,
     )
     metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
     if config.cors_origins is None:
@@ -293,13 +296,31 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
     )
 
 
+def _has_short_secret(config: ServeConfig) -> bool:
+    return config.jwt_secret is not None and len(config.jwt_secret.encode()) < SAFE_SECRET_BYTES
+
+
+def _warn(config: ServeConfig) -> None:
+    """Says once what is allowed and should not stay like that."""
+    if not config.auth.startswith("jwt"):
+        return
+    if _has_short_secret(config):
+        log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", SAFE_SECRET_BYTES)
+    if config.jwt_audience is None:
+        log.warning(
+            "jwt-audience is not set, so tokens that were issued for other services are accepted here: "
+            "set --jwt-audience (ALCOVE_JWT_AUDIENCE) to the `aud` of tokens that are meant for this one"
+        )
+
+
 def check(config: ServeConfig) -> None:
     """Refuses what would be served to the wrong people, before anything is opened."""
     if config.auth == "noop" and config.host not in LOOPBACK and not config.insecure:
         expected = f"jwt or apikey to serve on {config.host}, where noop makes everybody an admin"
         raise InvalidRequest("auth", f"{expected} (--insecure serves it all the same)")
+    takes_tokens = config.auth.startswith("jwt")
     sources = [config.jwt_secret, config.jwks_url, config.oidc_issuer]
-    if config.auth == "jwt" and sum(bool(source) for source in sources) != 1:
+    if takes_tokens and sum(bool(source) for source in sources) != 1:
         raise InvalidRequest("auth", "one of --jwt-secret, --jwks-url and --oidc-issuer with jwt")
     urls = {"jwks-url": config.jwks_url, "oidc-issuer": config.oidc_issuer, "llm-url": config.llm_url}
     for name, url in urls.items():
@@ -312,6 +333,9 @@ def check(config: ServeConfig) -> None:
         raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
     if config.jwt_secret == "":
         raise InvalidRequest("jwt-secret", "a secret that is not empty")
+    if takes_tokens and _has_short_secret(config) and config.host not in LOOPBACK:
+        expected = f"at least {SAFE_SECRET_BYTES} bytes to serve on {config.host}, where others may guess it"
+        raise InvalidRequest("jwt-secret", expected)
     if config.tracing:
         with needed_by("--tracing", extra="tracing"):
             import_module("alcove.server.tracing")

@@ -218,7 +218,7 @@ class Memories(Writing, Overview):
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
 
     def derive_key(self, purpose: str) -> bytes:
-        """A secret of this store for one purpose; for code in this process, never over a network."""
+        """A secret of this store for one purpose, the same in every process that has it open."""
         return self._vault.derive_key(purpose)
 
     def now(self) -> datetime:

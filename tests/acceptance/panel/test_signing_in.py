@@ -35,7 +35,9 @@ def test_the_page_may_load_nothing_from_elsewhere_and_run_nothing_that_is_not_a_
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
+    assert answer.headers["x-frame-options"] == "DENY"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "<script>" not in answer.text  # each has a source
 
@@ -52,10 +54,13 @@ def test_the_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(house: Ser
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "Secure" not in cookie
-    over_tls = house.call(
-        "POST", "/panel/session", json={"token": token("cookie")}, headers={"origin": "https://memory.test"}
-    )
-    assert "Secure" in over_tls.headers["set-cookie"]
+    assert cookie.startswith("alcove_token=")
+    for said in ({"origin": "https://memory.test"}, {"x-forwarded-proto": "https"}):
+        over_tls = house.call("POST", "/panel/session", json={"token": token("cookie")}, headers=said)
+        cookie = over_tls.headers["set-cookie"]
+        assert cookie.startswith("__Host-alcove_token=")
+        assert {"Secure", "HttpOnly", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+        assert "Domain" not in cookie
 
 
 def test_a_token_that_does_not_hold_signs_nobody_in(house: Service) -> None:
@@ -101,8 +106,18 @@ def test_one_persons_page_token_is_of_no_use_with_the_cookie_of_another(
     )
 
 
+def test_a_page_token_that_is_not_ascii_is_refused_like_any_wrong_one(signed_in: httpx.Client) -> None:
+    for wrong in ("é".encode(), "é".encode("latin-1"), b"\xff" * 64, b""):
+        answer = signed_in.put("/v1/memories", json=MEMORY, headers={HEADER: wrong})
+        assert_error(answer, 403, "permission_denied")
+
+
 def test_signing_out_takes_the_cookie_away(signed_in: httpx.Client) -> None:
-    signed_in.delete("/panel/session").raise_for_status()
+    answer = signed_in.delete("/panel/session").raise_for_status()
+    gone = answer.headers.get_list("set-cookie")
+    assert [each.partition("=")[0] for each in gone] == ["__Host-alcove_token", "alcove_token"]
+    assert all("Max-Age=0" in each for each in gone)
+    assert "; Secure" in gone[0], "without it, browsers keep a cookie of this name"
     assert_error(signed_in.get("/panel/session"), 401, "unauthenticated")
 
 

@@ -46,24 +46,37 @@ def test_the_page_and_its_assets_come_from_here(client: httpx.Client) -> None:
     page = client.get("/docs")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
-    named = re.findall(r"""(?:src|href)=["']?([^"' >]+)""", page.text)
-    assert len(named) >= 2
+    named = re.findall(r"""(?:src|href)=["']?(/[^"' >]+)""", page.text)
+    assert len(named) >= 3
     assert not re.search(r"https?://|[\"'(]//", page.text)
     for name in named:
         asset = client.get(urljoin("/docs", name))
         assert asset.status_code == 200, name
         expected = "text/css" if name.endswith(".css") else "text/javascript"
         assert asset.headers["content-type"].startswith(expected)
-        assert len(asset.content) > 10_000
+        assert len(asset.content) > 10_000 or name == "/docs/start.js"
+        assert asset.headers["x-content-type-options"] == "nosniff"
         if name.endswith(".css"):
             assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", asset.text)
             assert not re.search(r"@import", asset.text)
 
 
 def test_the_page_shows_this_servers_description(client: httpx.Client) -> None:
-    page = client.get("/docs").text
-    assert '"/openapi.json"' in page
-    assert "validatorUrl: null" in page  # otherwise it asks validator.swagger.io
+    start = client.get("/docs/start.js").text
+    assert '"/openapi.json"' in start
+    assert "validatorUrl: null" in start  # otherwise it asks validator.swagger.io
+
+
+def test_the_page_stands_in_no_frame_and_runs_no_script_but_its_files(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    policy = page.headers["content-security-policy"]
+    for rule in ("default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"):
+        assert rule in policy
+    assert "unsafe" not in policy
+    assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert not re.search(r"<script>|<style|\bon\w+=", page.text)
 
 
 def test_the_description_is_open_api_3_0(document: dict[str, Any]) -> None:
