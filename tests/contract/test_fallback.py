@@ -274,6 +274,20 @@ def test_a_filter_that_shows_everything_does_not_widen_the_fallback(store: Alcov
     assert "bob" not in preamble(store)
 
 
+def test_a_filter_that_shows_less_narrows_the_fallback(store: Alcove) -> None:
+    load(store, *((namespace, kind, "alice") for kind, namespace in CHILDREN.items()))
+    nobody = Bundle.load().filter.replace(
+        "unowned_written_by := grant.written_by", "unowned_written_by := []"
+    )
+    store.admin.put_policies({"filter": nobody})
+    assert listed(store) == ["by session", "below"]
+    assert sorted(searched(store)) == ["below", "by session"]
+    agents = store.agents(SPECS).as_user("alice")
+    assert "agent:x:abc123" not in [str(each.namespace) for each in agents.rooms("x")]
+    with pytest.raises(NotFound):
+        agents.call("x", "forget", key="of nobody")
+
+
 def test_search_ranks_the_newest_of_each_key_by_meaning(open_store: Open) -> None:
     store = open_store()
     texts = {"agent:x:s1": "Her cat is called Minka", "agent:x:s2:u:alice": "The invoice is due in May",

@@ -192,6 +192,8 @@ class Finding(Timeline):
         """
         scope, now = self._scope(principal, Namespace.checked(prefix, "prefix"), None), self._clock()
         found = self._engine.owned_keys(scope, principal.user_id, besides=besides.encode(), now=now)
+        if (allowed := scope.unowned_written_by) is not None:
+            authors = tuple(author for author in authors if author in allowed)
         of_nobody = replace(scope, unowned=True, unowned_written_by=authors)
         if None in authors:  # what nobody wrote is not in the index by author
             found += self._engine.keys(of_nobody, now=now)
