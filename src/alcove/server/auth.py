@@ -179,7 +179,7 @@ class PublishedKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def refresh(self) -> None:
-        """Fetches a set that is old, and waits for it; after a fetch that failed, nobody waits for the next."""
+        """Fetches a set that is old, and waits for it; after one that failed, nobody waits for the next."""
         if not self._keys or _age(self._fetched) < _FRESH_SECONDS:
             return
         if _age(self._fetched) >= _BELIEVED_SECONDS:

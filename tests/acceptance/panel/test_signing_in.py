@@ -108,7 +108,7 @@ def test_one_persons_page_token_is_of_no_use_with_the_cookie_of_another(
 
 def test_a_page_token_that_is_not_ascii_is_refused_like_any_wrong_one(signed_in: httpx.Client) -> None:
     for wrong in ("é".encode(), "é".encode("latin-1"), b"\xff" * 64, b""):
-        answer = signed_in.put("/v1/memories", json=MEMORY, headers={HEADER: wrong})
+        answer = signed_in.put("/v1/memories", json=MEMORY, headers={HEADER.encode(): wrong})
         assert_error(answer, 403, "permission_denied")
 
 
