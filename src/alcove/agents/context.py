@@ -170,7 +170,8 @@ class Assembly(Timed):
         fixed = sum(size(message, count) for message in (*self._instructions, *self._new))
         if fixed > budget:
             raise InvalidRequest(
-                "budget_tokens", f"at least {fixed}: so many are the instructions and this message"
+                "budget_tokens",
+                f"at least {fixed}, not {budget}: so many are the instructions and this message",
             )
         self._rest = budget - fixed
 

@@ -24,6 +24,7 @@ from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent, short
 from alcove.agents.tools import Turn, offered
+from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed
 from alcove.core.principal import Principal
 from alcove.core.records import Bound
@@ -111,8 +112,8 @@ class Runner:
         work = _Work(self._settings.turn_seconds)
         async with self._alone(principal, spec, asked.session_id, work):
             with work.stage("context"):
-                turn, bound, new, context = await run(partial(self._begun, principal, spec, asked))
-            work.sent = [*context.messages]
+                turn, bound, new, context, budget = await run(partial(self._begun, principal, spec, asked))
+            work.sent, work.budget = [*context.messages], budget
             try:
                 async with aclosing(self._rounds(turn, asked, work, bound)) as events:
                     async for event in events:
@@ -137,15 +138,20 @@ class Runner:
         theirs = {each["function"]["name"] for each in asked.tools}
         while True:
             tools = self._tools(turn, asked, work)
+            room = work.budget.answer_room(tools=bool(tools))
+            if room < MIN_ANSWER_TOKENS:
+                self._end_early(work)
+                return
+            options = _options(asked.options, tools=bool(tools), first=not work.rounds)
             asking = Asked(
                 messages=work.sent,
                 tools=tools,
-                options=_options(asked.options, tools=bool(tools), first=not work.rounds),
+                options=options | work.budget.answer_limits(options, room),
                 stream=asked.stream,
                 may_be_silent=bool(work.texts),
                 end=work.end,
             )
-            async with aclosing(self._answer(asking, work)) as pieces:
+            async with aclosing(self._answer(asking, work, room)) as pieces:
                 async for piece in pieces:
                     yield ChatEvent(text=piece)
             calls = work.answered.tool_calls
@@ -153,23 +159,28 @@ class Runner:
                 return
             mine = [call for call in calls if call["function"]["name"] not in theirs]
             with work.stage("tools"):
-                uses = await self.waiting.run(partial(self._uses, turn.caller, asked, mine, bound))
+                uses, sent = await self.waiting.run(
+                    partial(self._uses, turn.caller, asked, mine, bound, work)
+                )
             work.tools += uses
             for use in uses:
                 yield ChatEvent(tool=use)
             work.calls = [call for call in calls if call not in mine]
             if work.calls:
                 return
-            work.sent.append(Message(role="assistant", content=work.answered.text or None, tool_calls=mine))
-            work.sent += (
-                Message(role="tool", content=use.text, tool_call_id=call["id"])
-                for call, use in zip(mine, uses, strict=True)
-            )
+            work.sent += sent
+
+    def _end_early(self, work: _Work) -> None:
+        """Ends a turn that may take no more tokens with what was said so far; an error if that is nothing."""
+        work.answered = Answered(text="", finish="length")
+        if not work.text.strip():
+            most = self._settings.turn_tokens
+            raise UpstreamFailed(f"the LLM gave no answer within {most} tokens, which --turn-tokens allows")
 
     def _begun(
         self, principal: Principal, spec: Agent, asked: TurnRequest
-    ) -> tuple[Turn, Bound, list[Message], Context]:
-        """What tools work with, what a wipe would end, what is new, and what the model is to be sent."""
+    ) -> tuple[Turn, Bound, list[Message], Context, TurnBudget]:
+        """What tools work with, what a wipe would end, what is new, what the model is sent and may take."""
         turn = self._agents.turn(principal, spec, asked.session_id, asked.team, asked.instances)
         _refuse_ambiguous(turn, asked.tools)
         bound, sessions = self._memories.bound_for_long(principal.user_id), self._agents.sessions
@@ -183,21 +194,47 @@ class Runner:
             raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
         if asked.session_id is None or not turn.rooms.agent.memory.conversation.enabled:
             before = told[:start]  # what the caller tells is all there is
-        budget = asked.budget or self._settings.context_tokens
-        context = sessions.assembled(turn, new, budget, before=before, instructions=asked.instructions)
-        return turn, bound, new, context
+        context_tokens, count = self._settings.context_tokens, sessions.count
+        if (asked.budget or 0) > context_tokens:
+            raise InvalidRequest("budget_tokens", f"at most {context_tokens}, which --context-tokens allows")
+        sizes = {"tools": json_tokens(asked.tools, count)}
+        sizes["response_format"] = json_tokens(asked.options.get("response_format"), count)
+        for field, tokens in sizes.items():
+            if tokens > context_tokens:
+                raise InvalidRequest(
+                    field, f"at most {context_tokens} tokens (--context-tokens), not {tokens}"
+                )
+        most = (asked.budget or context_tokens) - sum(sizes.values())
+        context = sessions.assembled(turn, new, most, before=before, instructions=asked.instructions)
+        tools = json_tokens(_own_tools(turn), count) + sizes["tools"]
+        messages = context.receipt.total_tokens + sizes["response_format"]
+        budget = TurnBudget(self._settings, messages, tools)
+        self._refuse_too_large(asked, budget)
+        return turn, bound, new, context, budget
+
+    def _refuse_too_large(self, asked: TurnRequest, budget: TurnBudget) -> None:
+        """Refuses a request that is more than a whole turn may take, before anything of it is sent."""
+        most = f"in one turn (--turn-tokens {self._settings.turn_tokens})"
+        if budget.answer_room(tools=False) < MIN_ANSWER_TOKENS:
+            field = "messages" if asked.resent else "message"
+            raise InvalidRequest(field, f"fewer tokens than {budget.messages} {most}")
+        if asked.tools and budget.answer_room(tools=True) < MIN_ANSWER_TOKENS:
+            raise InvalidRequest("tools", f"fewer tokens than {budget.tools} {most}")
 
     def _tools(self, turn: Turn, asked: TurnRequest, work: _Work) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is told of: none once it has to answer."""
-        settings = self._settings
-        if work.rounds >= settings.turn_rounds or work.use.total_tokens >= settings.turn_tokens:
+        if work.rounds >= self._settings.turn_rounds:
             return ()
-        return (*offered(turn.rooms.agent, turn.rooms.team is not None), *asked.tools)
+        if work.budget.answer_room(tools=True) < MIN_ANSWER_TOKENS:
+            return ()
+        return (*_own_tools(turn), *asked.tools)
 
-    async def _answer(self, asking: Asked, work: _Work) -> AsyncGenerator[str, None]:
-        """The text of one answer as it comes; what it took is counted, however it ends."""
+    async def _answer(self, asking: Asked, work: _Work, room: int) -> AsyncGenerator[str, None]:
+        """The text of one answer as it comes; what it took is counted, however it ends.
+
+        `room`: the tokens that it may have.
+        """
         assert self._model is not None
-        left = self._settings.turn_tokens - work.use.total_tokens
         answered, texts, spoken = None, list[str](), 0
         try:
             with work.stage("llm"):
@@ -213,15 +250,17 @@ class Runner:
                         work.texts.append(piece)
                         spoken += len(piece.encode())
                         yield piece
-                        if spoken > _BYTES_A_TOKEN * left:
+                        if spoken > _BYTES_A_TOKEN * room:
                             break
         finally:
             work.rounds += 1
             if answered and answered.use:
                 work.use += answered.use
             elif texts or answered:
-                sent = sum(len((each.content or "").encode()) for each in asking.messages)
-                work.use += used(sent // _BYTES_A_TOKEN, spoken // _BYTES_A_TOKEN)
+                sent = work.budget.messages + (work.budget.tools if asking.tools else 0)
+                spoken += len(msgspec.json.encode(answered.tool_calls)) if answered else 0
+                work.use += used(sent, spoken // _BYTES_A_TOKEN)
+            work.budget.used = work.use.total_tokens
         work.answered = answered or Answered(text="".join(texts), finish="length")
         if work.answered.tool_calls and not asking.tools:  # it had to answer
             work.answered = Answered(text=work.answered.text, finish="length")
@@ -229,11 +268,20 @@ class Runner:
             raise UpstreamFailed("the LLM gave no answer")
 
     def _uses(
-        self, principal: Principal, asked: TurnRequest, calls: Sequence[Mapping[str, Any]], bound: Bound
-    ) -> list[ToolUse]:
-        """What the tools that a model calls give, one after the other: what one writes the next one reads."""
+        self, principal: Principal, asked: TurnRequest, calls: list[dict[str, Any]], bound: Bound, work: _Work
+    ) -> tuple[list[ToolUse], list[Message]]:
+        """What the tools that a model calls give, one after the other: what one writes the next one reads.
+
+        Beside it, the messages that tell the model of them.
+        """
         self._memories.refuse_wiped(principal.user_id, bound)
-        return [self._use(principal, asked, n, call["function"]) for n, call in enumerate(calls)]
+        uses = [self._use(principal, asked, n, call["function"]) for n, call in enumerate(calls)]
+        called = Message(role="assistant", content=work.answered.text or None, tool_calls=calls)
+        results = [
+            Message(role="tool", content=use.text, tool_call_id=call["id"])
+            for call, use in zip(calls, uses, strict=True)
+        ]
+        return uses, work.budget.add_results(called, results, self._agents.sessions.count)
 
     def _use(
         self, principal: Principal, asked: TurnRequest, number: int, function: Mapping[str, str]
@@ -284,6 +332,7 @@ class _Work(Timed):
         super().__init__()
         self.sent: list[Message] = []
         """What the model is sent."""
+        self.budget: TurnBudget
         self.answered = Answered(text="")
         """What it answered the last time."""
         self.texts: list[str] = []
@@ -321,6 +370,11 @@ def _keeps(agent: Agent) -> bool:
     """Whether turns of an agent are kept."""
     memory = agent.memory
     return agent.auto_memory or memory.conversation.enabled or memory.session_memory.enabled
+
+
+def _own_tools(turn: Turn) -> tuple[dict[str, Any], ...]:
+    """The agent's tools, as a model is told of them."""
+    return offered(turn.rooms.agent, turn.rooms.team is not None)
 
 
 def _refuse_ambiguous(turn: Turn, tools: Sequence[Mapping[str, Any]]) -> None:

@@ -128,7 +128,7 @@ class LLMSettings:
     turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", most=86_400)
     turn_rounds: int = setting(8, "Rounds of tools in one turn.", most=1000)
     turn_tokens: int = setting(
-        200_000, "Tokens of one turn, in and out; then an agent must answer without tools.", most=10**9
+        200_000, "Tokens of one turn, in and out, over all its rounds of tools.", most=10**9
     )
     answer_tokens: int = setting(
         0, "Longest answer that the LLM is asked for; 0 for its own limit, or 8192 of Anthropic's.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,12 +28,13 @@ from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
 from alcove.llm.model import TokenUse
 from alcove.server.routes import Page, Request, Resource
 from alcove.server.streams import Stream
+from alcove.store import validation
 
 SESSION = b"x-session-id"
 MOST_MESSAGES = 2000
 """Of a conversation that a caller tells."""
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_FIELDS = {"session_id": "X-Session-ID", "budget_tokens": "messages"}
+_FIELDS = {"session_id": "X-Session-ID"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -155,12 +157,15 @@ class ChatEdge:
         try:
             return await self._complete(request)
         except InvalidRequest as error:
-            field = _FIELDS.get(error.field, error.field)
-            raise type(error)(field, error.expected) from None
+            if error.field == "budget_tokens":
+                expected = f"fewer tokens: --context-tokens would have to be {error.expected}"
+                raise type(error)("messages", expected) from None
+            raise type(error)(_FIELDS.get(error.field, error.field), error.expected) from None
 
     async def _complete(self, request: Request) -> Struct:
         asked: CompletionRequest = request.asked
-        turn = _turn(asked, _session(request))
+        read = partial(_turn, asked, _session(request))
+        turn = await self._chats.waiting.run(read) if request.large else read()
         stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
         echo = ((SESSION, request.headers[SESSION]),) if turn.session_id is not None else ()
         if not turn.stream:
@@ -256,6 +261,9 @@ def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
     """The turn that a completion asks for."""
     if asked.n not in (None, 1):
         raise InvalidRequest("n", "1: a conversation has one answer")
+    for name in ("max_tokens", "max_completion_tokens"):
+        if (limit := getattr(asked, name)) is not None:
+            validation.whole(limit, name, 1, 10**9)
     tools = asked.tools or []
     for place, tool in enumerate(tools):
         function = tool.get("function")
