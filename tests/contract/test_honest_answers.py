@@ -147,3 +147,18 @@ def test_a_write_that_waited_says_whether_it_can_be_found_by_meaning(open_store:
         results = memory.batch([*puts, {"op": "get", "namespace": HOME, "key": "a"}], wait_for_index=True)
         assert [getattr(each, "indexed", None) for each in results] == [indexed, None, None]
         memory.close()  # it would hear of what the next one writes
+
+
+def test_a_search_says_where_it_looked_when_the_policy_narrowed_the_prefix(
+    open_store: Open, clock: ManualClock
+) -> None:
+    memory = open_store(clock=clock, embedder=Bag())
+    alice = memory.as_user("alice")
+    alice.put(("user", "alice"), "tea", {"text": "tea"}, index=True, wait_for_index=True)
+    for query in ("tea", None):
+        for elsewhere in ((), ("user", "bob"), ("org", "docs")):
+            found = alice.search(elsewhere, query=query)
+            assert found.namespace_prefix == ("user", "alice")
+            assert [each.key for each in found] == ["tea"]
+        assert alice.search(("user", "alice"), query=query).namespace_prefix is None
+        assert memory.search(("user", "bob"), query=query).namespace_prefix is None, "an admin looks anywhere"

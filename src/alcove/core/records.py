@@ -101,13 +101,15 @@ class FoundMemories(list[Memory]):
 
     `unindexed` is how many memories no query finds, because they have no index text: told where a query found
     fewer than its limit, up to a thousand. `next_offset` is where to go on, if it ended before its limit for
-    being too large. Without a query, `after_cursor` is there as long as there is more.
+    being too large. Without a query, `after_cursor` is there as long as there is more. `namespace_prefix` is
+    where the search looked, if the policy does not let the caller look where they asked to.
     """
 
     degraded: str | None = None
     unindexed: int | None = None
     next_offset: int | None = None
     after_cursor: str | None = None
+    namespace_prefix: Namespace | None = None
 
 
 class Deletion(Struct, frozen=True, kw_only=True):

@@ -142,6 +142,7 @@ class Finding(Timeline):
                 "least": least,
             }
             best, shown = self._best(scope, question, at, similarity=similarity, **how)
+            best.namespace_prefix = _narrowed_prefix(scope, below)
             yield from self._record_read(principal, "search", below, shown)
             return best
 
@@ -155,6 +156,7 @@ class Finding(Timeline):
             return found
 
         memories = row_decoding.undisturbed(find)
+        memories.namespace_prefix = _narrowed_prefix(scope, below)
         yield from self._record_read(principal, "search", below, (each.namespace for each in memories))
         return memories
 
@@ -392,3 +394,9 @@ class Finding(Timeline):
         """Asked after reading: what retention removed meanwhile must not look as if it never was."""
         if at is not None and at < (earliest := self._engine.horizon()[0]):
             raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")
+
+
+def _narrowed_prefix(scope: Scope, prefix: Namespace) -> Namespace | None:
+    """Where a search looks, if the policy put that in place of the caller's prefix."""
+    searched = Namespace.decode(scope.low)
+    return None if searched == prefix else searched
