@@ -241,12 +241,13 @@ def test_a_sweep_that_fails_is_tried_again(
     opened: Open, clock: ManualClock, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(busy_timeout=0.01, sweep_interval=0.02) as memory:
-        memory.as_user("al").put(AL, "key", {"n": 1}, ttl_seconds=60)
+        al = memory.as_user("al")
+        al.put(AL, "key", {"n": 1}, ttl_seconds=60)
         with locked(path):
             clock.advance(61)
             until(lambda: "is busy" in caplog.text)
-            assert [event.kind for event in timeline(memory)] == ["add"]
-        until(lambda: [event.kind for event in timeline(memory)] == ["add", "expired"])
+            assert [event.kind for event in timeline(al)] == ["add"]
+        until(lambda: [event.kind for event in timeline(al)] == ["add", "expired"])
 
 
 if __name__ == "__main__":
