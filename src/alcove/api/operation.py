@@ -93,8 +93,8 @@ class Operation(Generic[P, R]):
     refuses: tuple[int, ...] = ()
     """The statuses of refusals beside those that every operation of its kind has."""
     reads: bool | Callable[[Mapping[str, Any]], bool] = False
-    """Whether it never waits for somebody who writes, ends when its caller is gone, and may be sent again, as
-    any GET may."""
+    """Whether it never waits for somebody who writes (unless the audit log has to record it), ends when its
+    caller is gone, and may be sent again, as any GET may."""
     unhurried: bool = False
     """Whether it may take as long as the store is large."""
     raw: str | None = None
