@@ -170,9 +170,10 @@ class AlcoveStore(Opened, BaseStore):
         return self._item(memory)
 
     async def _search(self, alcove: Any, op: SearchOp) -> list[SearchItem]:
+        room = self._room(op.namespace_prefix)
         pages = searched(
             alcove,
-            self._room(op.namespace_prefix),
+            room,
             query=op.query if op.query and op.query.strip() else None,
             mode=self._mode,
             filter={"$value": op.filter} if op.filter else None,
@@ -182,7 +183,10 @@ class AlcoveStore(Opened, BaseStore):
             unranked=True,
             wait_for_index=True,
         )
-        found = [memory async for memory in pages]
+        try:
+            found = [memory async for memory in pages]
+        except PermissionDenied as error:
+            raise await self._explained(alcove, error, room) from None
         if op.refresh_ttl:
             await self._refresh(alcove, found)
         return [self._item(each, SearchItem, score=each.similarity) for each in found]

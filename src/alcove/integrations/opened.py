@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 from alcove.client import connect
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
-from alcove.core.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest, PermissionDenied
+from alcove.core.namespace import Namespace
 from alcove.core.records import FoundMemories, Get, Memory, Operation, Put
 
 T = TypeVar("T")
@@ -118,13 +119,15 @@ async def searched(
 ) -> AsyncIterator[Memory]:
     """What a search finds, page by page, however much that is; nothing that is not below the prefix.
 
-    A policy may lead a search elsewhere, and what an adapter finds it may delete.
+    A policy may lead a search elsewhere, which is refused here: what an adapter finds it may delete.
     """
     offset, count, last = how.pop("offset", 0), 0, None
     while count < limit:
         place = {"offset": offset + count} if last is None else {"after_cursor": last}
         asked = int(min(PAGE, limit - count))
         page: FoundMemories = await given(alcove.search(prefix, limit=asked, **place, **how))
+        if page.namespace_prefix is not None and page.namespace_prefix[: len(prefix)] != prefix:
+            raise PermissionDenied(f"the policy does not let you look below {str(Namespace(prefix))!r}")
         for memory in page:
             if memory.namespace[: len(prefix)] == prefix:
                 yield memory

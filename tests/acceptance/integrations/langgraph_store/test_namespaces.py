@@ -87,11 +87,13 @@ def test_a_namespace_that_the_policy_refuses_is_told_with_what_to_do(
         lambda: store.put(("memories",), "k", {}),
         lambda: store.get(("memories",), "k"),
         lambda: store.delete(("memories",), "k"),
+        lambda: store.search(("memories",)),
+        lambda: store.search(("memories",), query="tea"),
         lambda: store.batch([PutOp(("user", user), "k", {}), PutOp(("memories",), "k", {})]),
     ):
         with pytest.raises(PermissionDenied, match=told):
             refused()
-    assert store.search(("memories",)) == store.search(("user", user)) == []
+    assert store.search(("user", user)) == store.search(("user",)) == store.search(()) == []
     assert store.list_namespaces(prefix=("memories",)) == []
     with pytest.raises(PermissionDenied, match="is not a namespace that"):
         store.put(("user", "somebody-else", "notes"), "k", {})
