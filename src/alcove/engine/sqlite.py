@@ -195,7 +195,7 @@ class SqliteDatabase(Database):
             reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
             return reader
 
-    def rebuild(self) -> bool:
+    def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
         """Writes the whole file anew, so that no deleted byte is left in it or in its log.
 
         `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -135,9 +136,10 @@ class People(Service):
         """Erases everything that belongs to a user and destroys their key; only they or an admin may.
 
         What they wrote into shared rooms loses its author, or is kept as it is, or is removed too; the
-        receipt lists what stays. With `wait`, it comes when no byte of what was removed is left in the file;
-        otherwise that follows. With `dry_run` nothing is erased, and it says what would be. Of somebody of
-        whom nothing is held, it raises NotFound.
+        receipt lists what stays. With `wait`, it comes when no byte of what was removed is left in the files
+        of the store; otherwise that follows. Its `remains` names where else bytes stay for a while. With
+        `dry_run` nothing is erased, and it says what would be. Of somebody of whom nothing is held, it raises
+        NotFound.
         """
         person = self._person(user)
         if shared not in ("keep", "anonymise", "remove"):
@@ -159,10 +161,12 @@ class People(Service):
         self._erased(user)
         actor = None if principal.user_id == user else principal
         self._audit.record(actor, "user.wipe", user=user, removed=receipt.removed, shared=shared)
-        scrubbed = self.scrub(wiped.generation) if wait else False
-        if not scrubbed:
+        is_rebuilt = self.scrub(wiped.generation) if wait else False
+        if not is_rebuilt:
             self.wake()
-        return msgspec.structs.replace(receipt, scrubbed=scrubbed)
+        remains = self._engine.erasure.residues()
+        scrubbed = is_rebuilt and not any(residue.in_data_files for residue in remains)
+        return msgspec.structs.replace(receipt, scrubbed=scrubbed, remains=remains)
 
     def _note(self, person: Person, shared: Shared, wiped: Wiped) -> None:
         """Puts a wipe down in the ledger, with what its receipt is recognised by."""
@@ -184,17 +188,21 @@ class People(Service):
         return any(note.receipt == digest for note in self._ledger.read())
 
     def _digest(self, receipt: Mapping[str, object]) -> str:
-        """A keyed digest of a receipt, whether its scrub was done when it was given or not."""
-        fields = {name: value for name, value in receipt.items() if name != "scrubbed"}
+        """A keyed digest of a receipt, without what depends on the moment: its scrub, and what remains."""
+        fields = {name: value for name, value in receipt.items() if name not in ("scrubbed", "remains")}
         return self._vault.pseudonym(msgspec.json.encode(fields, order="sorted").decode())
 
     def scrub(self, generation: int | None = None) -> bool:
         """Rebuilds the file if something erased may have left bytes in it; audited when it did."""
         erasure = self._engine.erasure
-        before, done = erasure.scrubbed(), erasure.scrub(generation)
-        if (after := erasure.scrubbed()) > before:
-            self._audit.record(None, "scrub", wipes=after - before)
-        return done
+
+        def note(wipes: int) -> None:
+            details: dict[str, Any] = {"wipes": wipes}
+            if remains := [residue.where for residue in erasure.residues()]:
+                details["remains"] = remains
+            self._audit.record(None, "scrub", **details)
+
+        return erasure.scrub(generation, note)
 
     def _person(self, user: str) -> Person:
         return Person(

@@ -1,0 +1,58 @@
+-- Rewriting tables so that no byte of deleted rows is left in PostgreSQL's data files: see `engine/postgres_scrub.py`.
+
+-- name: store_tables
+-- The tables of a store by their names, and the parts that they were split into: whether each only stands for its
+-- parts, and whether the planner has statistics of it.
+WITH named AS (
+    SELECT oid FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind IN ('r', 'p')
+    AND relname IN (SELECT value FROM json_array_elements_text(CAST(? AS JSON)))),
+every AS (SELECT oid FROM named UNION SELECT relid FROM named, pg_partition_tree(named.oid))
+SELECT CAST(c.oid AS BIGINT), CAST(CAST(c.oid AS regclass) AS TEXT), relkind = 'p', EXISTS (
+    SELECT 1 FROM pg_stats WHERE schemaname = nspname AND tablename = relname)
+FROM every JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = relnamespace ORDER BY relkind, relname
+
+-- name: next_transaction
+SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT)
+
+-- name: nobody_looks_back
+-- Whether nobody sees the database as it was before a transaction: a row that somebody sees is not dropped.
+SELECT pg_snapshot_xmin(pg_current_snapshot()) >= CAST(CAST(?1 AS TEXT) AS xid8) AND NOT EXISTS (
+    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND age(backend_xmin) > {age} UNION ALL
+    SELECT 1 FROM pg_prepared_xacts WHERE age(transaction) > {age} UNION ALL
+    SELECT 1 FROM pg_replication_slots WHERE age(xmin) > {age} OR age(catalog_xmin) > {age})
+
+-- name: rewrite
+VACUUM (FULL, FREEZE) {table}
+
+-- name: rewrite_and_sample
+VACUUM (FULL, FREEZE, ANALYZE) {table}
+
+-- name: is_rewritten
+-- Whether the last rewrite of a table dropped all that was deleted before a transaction: with FREEZE it notes in
+-- `relfrozenxid` before which transaction nobody looked back.
+SELECT age(relfrozenxid) <= {age} FROM pg_class WHERE oid = CAST(CAST(?2 AS TEXT) AS regclass)
+
+-- name: take_writers_turn
+SELECT pg_advisory_xact_lock(alcove_writing())
+
+-- name: is_empty
+SELECT NOT EXISTS (SELECT 1 FROM {table})
+
+-- name: sample
+ANALYZE {table}
+
+-- name: columns_to_fill
+-- The columns that a row needs, their types, whether it is the namespace, and the bounds of a part.
+SELECT quote_ident(attname), CAST(CAST(atttypid AS regtype) AS TEXT), attname = 'ns',
+       (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = attrelid)
+FROM pg_attribute WHERE attrelid = CAST(? AS OID) AND attnum > 0 AND NOT attisdropped AND attnotnull
+
+-- name: add_blank
+INSERT INTO {table} ({columns_to_fill}) VALUES ({blanks})
+
+-- name: remove_blank
+DELETE FROM {table} WHERE xmin = CAST(pg_current_xact_id() AS xid)
+
+-- name: may_rewrite_statistics
+-- Whether this role owns the database.
+SELECT pg_has_role(current_user, datdba, 'USAGE') FROM pg_database WHERE datname = current_database()
