@@ -136,11 +136,12 @@ class Audit:
         """
         if not principal.holds_role:
             return None
-        rooms = [(each.owner, n) for each, n in Counter(namespaces).items() if principal.reads_by_role(each)]
+        shown = [*namespaces]
+        rooms = {each for each in set(shown) if principal.reads_by_role(each)}
         if not rooms:
             return None
-        memory_count = sum(n for _, n in rooms)
-        first, *others = {owner for owner, _ in rooms}
+        memory_count = sum(each in rooms for each in shown)
+        first, *others = {each.owner for each in rooms}
         read = PrivilegedRead(principal.user_id, operation, scope, None if others else first)
         with self._mutex:
             entry = self._open_reads.get(read)
