@@ -7,6 +7,7 @@ to one has missed nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -32,6 +33,7 @@ from alcove.engine.postgres_listening import Listener, ServerClock
 from alcove.engine.postgres_pool import Pool, alive, renewed
 from alcove.engine.postgres_scrub import PAUSE_SECONDS, STATISTICS, WAL, Scrub
 from alcove.engine.rows import Copied, Scope
+from alcove.engine.schema_check import POSTGRES_LINES, created, postgres_manifest, refuse_differences
 from alcove.engine.statements import schema as schema_scripts
 from alcove.store.filters import Params
 
@@ -437,6 +439,13 @@ def _migrate(db: Connection, schema: str, place: str, on_create: Callable[[], No
         for number, script in enumerate(scripts[version:], version + 1):
             db.execute(script)
             db.execute("INSERT INTO alcove_schema VALUES ($1)", (number,))
+        refuse_differences(place, len(scripts), postgres_manifest(), schema_lines(db))
+
+
+def schema_lines(db: Connection) -> list[str]:
+    """What the server says of the tables and functions of a store."""
+    names = (json.dumps(created("TABLE")), json.dumps(created("FUNCTION")))
+    return [line for (line,) in db.run_text(POSTGRES_LINES, names).fetchall()]
 
 
 def _has_vectors(db: Connection) -> bool:

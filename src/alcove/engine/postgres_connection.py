@@ -35,6 +35,7 @@ SESSION_SETTINGS = {
     "standard_conforming_strings": "on",
     "DateStyle": "ISO, YMD",
     "TimeZone": "UTC",
+    "quote_all_identifiers": "off",
     "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "lock_timeout": "0",

@@ -19,14 +19,13 @@ from psycopg import errors
 from alcove.core.records import Residue
 from alcove.engine.meanings import drop_windows
 from alcove.engine.postgres_connection import Connection
-from alcove.engine.statements import schema
+from alcove.engine.schema_check import created
 
 LOCK_MS = 200
 """How long a rewrite waits for a table. All who use the table meanwhile wait behind it, so it does not wait
 for a long reader but tries again."""
 PAUSE_SECONDS = 0.5
 """Between two tries."""
-_CREATED = re.compile(r"^\s*CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 _MADE_ELSEWHERE = ("alcove_schema", "windows")
 """Tables that no version file of the schema creates."""
 
@@ -56,8 +55,7 @@ STATISTICS = Residue(
 
 def table_names() -> list[str]:
     """The tables of a store, from the files that make them: a new one cannot be forgotten."""
-    made = (name for script in schema("schema_postgres") for name in _CREATED.findall(script))
-    return [*dict.fromkeys((*made, *_MADE_ELSEWHERE))]
+    return [*created("TABLE"), *_MADE_ELSEWHERE]
 
 
 class _Table(NamedTuple):

@@ -19,6 +19,7 @@ from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.rows import Copied, Scope
+from alcove.engine.schema_check import refuse_differences, sqlite_lines, sqlite_manifest
 from alcove.engine.statements import SQL, schema
 from alcove.store.filters import Params
 
@@ -270,16 +271,16 @@ class SqliteDatabase(Database):
     def _migrate(self, on_create: Callable[[], None]) -> None:
         """Brings the schema to this program's version; a new file's key is made in the same step."""
         scripts = migrations()
-        if pragma(self._writer, "user_version") == len(scripts):
-            return
-        with self.write() as db:
-            version = pragma(db, "user_version")
-            if version == 0:
-                on_create()
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            for script in scripts[version:]:
-                db.execute(script)
-            db.execute(f"PRAGMA user_version = {len(scripts)}")
+        if pragma(self._writer, "user_version") != len(scripts):
+            with self.write() as db:
+                version = pragma(db, "user_version")
+                if version == 0:
+                    on_create()
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                for script in scripts[version:]:
+                    db.execute(script)
+                db.execute(f"PRAGMA user_version = {len(scripts)}")
+        refuse_differences(self.path, len(scripts), sqlite_manifest(), sqlite_lines(self._writer))
 
 
 @contextmanager

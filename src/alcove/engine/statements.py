@@ -11,12 +11,17 @@ _SQL = files("alcove.engine") / "sql"
 _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
 
+def text_of(file: str) -> str:
+    """The text of a file under `sql/`."""
+    return (_SQL / file).read_text(encoding="utf-8")
+
+
 def load(file: str, **parts: str) -> dict[str, str]:
     """The statements of a file by name, with `{parts}` filled in.
 
     They stand under `-- name:` lines, with comments for people.
     """
-    _, *named = _NAME.split((_SQL / file).read_text(encoding="utf-8"))
+    _, *named = _NAME.split(text_of(file))
     statements = {}
     for name, body in zip(named[::2], named[1::2], strict=True):
         statement = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()

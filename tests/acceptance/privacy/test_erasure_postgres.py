@@ -55,7 +55,7 @@ class Place:
         """Which markers stand in which files: in tables by their name, if they have one."""
         self.run("CHECKPOINT")
         found = self.run("SELECT CAST(pg_relation_filenode(oid) AS TEXT), relname FROM pg_class")
-        names = {file: name for file, name in found}
+        names = {row[0]: row[1] for row in found}
         return {
             (str(names.get(file.name.partition(".")[0], file.name)), marker)
             for file in (self._server.data / folder).rglob("*")
