@@ -51,7 +51,7 @@ class PolicyAnswers(Told, kw_only=True):
     attribute_filter: Any
     owner: Any
     written_by: Any
-    unowned_written_by: Any
+    unowned_written_by: Any = None
 
 
 _SETTINGS = get_type_hints(AdjustableSettings, include_extras=True)

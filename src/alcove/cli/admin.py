@@ -214,7 +214,7 @@ def test(store: Store, input: tuple[str, ...], folder: Path | None) -> int:
                            "context": {"user_id": "alice", "jwt_claims": {}, "agent": null, "grants": []}}'
     """
     said = store.admin.test_policies(given(input, "INPUT"), _texts(folder))
-    show(said, *(f"{rule:<18}{output.compact(answer)}" for rule, answer in said.items()))
+    show(said, *(f"{rule:<20}{output.compact(answer)}" for rule, answer in said.items()))
     decision = said.get("decision")
     return 0 if isinstance(decision, dict) and decision.get("allow") is True else 1
 

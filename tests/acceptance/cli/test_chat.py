@@ -94,7 +94,7 @@ def test_a_conversation_in_a_pipe_shows_context_and_memory_and_forgets(
 
 def test_child_namespaces_are_shown_once_each(front: Command) -> None:
     for room in ("agent:helper:u:noop:s1", "agent:helper:s1:u:noop"):
-        front.says("put", room, "tea", '{"content": "green"}')
+        Command(front.at).says("put", room, "tea", '{"content": "green"}')
     said = front.run("chat", "helper", "--session", "s", stdin="/memory\n/quit").stdout
     assert said.count("tea: green (") == 2
     assert "private (agent:helper:u:noop), 0 memories" in said
