@@ -92,6 +92,20 @@ def test_a_new_store_makes_a_key_file_that_only_its_owner_may_read(tmp_path: Pat
     assert set(on_disk(tmp_path)) == {"memory.db", "memory.db.key"}
 
 
+def test_a_derived_key_is_the_same_for_a_store_and_differs_by_purpose_and_from_pseudonyms(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as memory:
+        derived = memory.memories.derive_key(b"cookies")
+        assert len(derived) == 32
+        assert memory.memories.derive_key(b"other") != derived
+        assert memory.memories.admin.pseudonym("cookies") != derived.hex()
+        list(memory.admin.rotate_keys())
+        assert memory.memories.derive_key(b"cookies") == derived
+    with opened(tmp_path) as memory:
+        assert memory.memories.derive_key(b"cookies") == derived
+
+
 def test_a_key_file_that_is_there_is_used_and_not_replaced(tmp_path: Path) -> None:
     key_file(tmp_path).write_text(before := a_key())
     opened(tmp_path).close()
