@@ -177,7 +177,7 @@ def test_policy_show_prints_the_texts(command: Command) -> None:
 
 def test_policy_test_shows_the_decision_and_is_1_for_a_denial(command: Command, tmp_path: Path) -> None:
     said = command.says("policy", "test", json.dumps(DENIED), code=1)
-    assert said.splitlines()[0].startswith('decision          {"allow":false')
+    assert said.splitlines()[0].startswith('decision            {"allow":false')
     own = {**DENIED, "namespace": ["user", "alice"]}
     assert command.json("policy", "test", "-", stdin=json.dumps(own))["decision"] == {"allow": True}
     folder = tmp_path / "policies"
