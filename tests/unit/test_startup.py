@@ -26,6 +26,7 @@ OWN_EXTRA = {
     "engine/postgres_listening.py": "postgres",
     "engine/postgres_connection.py": "postgres",
     "engine/postgres_pool.py": "postgres",
+    "engine/postgres_scrub.py": "postgres",
     "engine/qdrant.py": "qdrant",
     "engine/valkey.py": "valkey",
     "agents/document_reading.py": "knowledge",

@@ -165,8 +165,8 @@ def test_a_path_with_a_number_that_is_none_is_told_of(command: Command, file: Pa
         db.execute(
             "CREATE TABLE store_vectors (prefix, key, field_name, PRIMARY KEY (prefix, key, field_name))"
         )
-        db.execute("""INSERT INTO store VALUES ('a', 'k', '{"tags": ["x"]}', NULL, NULL)""")
+        db.execute("""INSERT INTO store VALUES ('user.noop', 'k', '{"tags": ["x"]}', NULL, NULL)""")
         for path in ("tags[*]." + "7" * 5000, "tags[*].²", f"tags[{'7' * 5000}]", "tags[--1]"):
-            db.execute("INSERT INTO store_vectors VALUES ('a', 'k', ?)", (path,))
+            db.execute("INSERT INTO store_vectors VALUES ('user.noop', 'k', ?)", (path,))
     done = command.json("import", "--from", "langgraph", file, "--no-wait")
     assert (done["imported"], done["failures"], done["not_mapped"][0]["count"]) == (1, 0, 4)
