@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alcove.agents.context import Context, Timed
-from alcove.agents.conversations import Said, is_whole, turns_room, units, unseen
+from alcove.agents.conversations import Said, is_whole, size, turns_room, units, unseen
 from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
@@ -194,23 +194,35 @@ class Runner:
             raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
         if asked.session_id is None or not turn.rooms.agent.memory.conversation.enabled:
             before = told[:start]  # what the caller tells is all there is
-        context_tokens, count = self._settings.context_tokens, sessions.count
+            self._refuse_long(before)
+        context_tokens = self._settings.context_tokens
         if (asked.budget or 0) > context_tokens:
             raise InvalidRequest("budget_tokens", f"at most {context_tokens}, which --context-tokens allows")
-        sizes = {"tools": json_tokens(asked.tools, count)}
-        sizes["response_format"] = json_tokens(asked.options.get("response_format"), count)
-        for field, tokens in sizes.items():
-            if tokens > context_tokens:
-                raise InvalidRequest(
-                    field, f"at most {context_tokens} tokens (--context-tokens), not {tokens}"
-                )
+        sizes = self._option_tokens(asked)
         most = (asked.budget or context_tokens) - sum(sizes.values())
         context = sessions.assembled(turn, new, most, before=before, instructions=asked.instructions)
-        tools = json_tokens(_own_tools(turn), count) + sizes["tools"]
-        messages = context.receipt.total_tokens + sizes["response_format"]
-        budget = TurnBudget(self._settings, messages, tools)
+        tools = json_tokens(_own_tools(turn), sessions.count) + sizes.pop("tools")
+        budget = TurnBudget(self._settings, context.receipt.total_tokens + sum(sizes.values()), tools)
         self._refuse_too_large(asked, budget)
         return turn, bound, new, context, budget
+
+    def _option_tokens(self, asked: TurnRequest) -> dict[str, int]:
+        """Returns the tokens of a caller's tools and options by name; refuses one that fits in no context."""
+        most, sizes = self._settings.context_tokens, dict[str, int]()
+        for name, given in {"tools": asked.tools, **asked.options}.items():
+            sizes[name] = tokens = json_tokens(given, self._agents.sessions.count)
+            if tokens > most:
+                raise InvalidRequest(name, f"at most {most} tokens (--context-tokens), not {tokens}")
+        return sizes
+
+    def _refuse_long(self, told: Sequence[Message]) -> None:
+        """Refuses a conversation that is more than a whole turn may take, once so much of it is counted."""
+        tokens = 0
+        for message in told:
+            tokens += size(message, self._agents.sessions.count)
+            if tokens > self._settings.turn_tokens:
+                most = f"at most {self._settings.turn_tokens} tokens in one turn (--turn-tokens)"
+                raise InvalidRequest("messages", most)
 
     def _refuse_too_large(self, asked: TurnRequest, budget: TurnBudget) -> None:
         """Refuses a request that is more than a whole turn may take, before anything of it is sent."""

@@ -41,6 +41,8 @@ RULES = (
 _ENGINES_KEPT = 4
 _ANSWERS_KEPT = 20_000
 _LONGEST_KEPT = 1000
+_LONGEST_TOLD = 1000
+"""Characters of an error, which repeats the line that it is about."""
 _UNDEFINED = '"<undefined>"'
 
 Answer = TypeVar("Answer")
@@ -370,4 +372,4 @@ def _compiled(bundle: Bundle) -> regorus.Engine:
 
 def _first_lines(error: RuntimeError) -> str:
     """The engine's message with file and line, without its native stack."""
-    return str(error).split("Stack backtrace:")[0].strip()
+    return str(error).split("Stack backtrace:")[0].strip()[:_LONGEST_TOLD]

@@ -46,6 +46,8 @@ METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 """Methods that are told apart where requests are counted: a caller must not be able to make up series."""
 _LEAST_BODIES_BYTES = 256 * 1024 * 1024
 _BODIES = 64
+OPEN_BODY_BYTES = 16 * 1024
+"""Of a body from callers who have not said who they are: one signs in with a token of a few kilobytes."""
 LEAST_BYTES = 16 * 1024
 """Of a body of any length, in the time that a request has: one that trickles would never end."""
 
@@ -240,6 +242,7 @@ class Application:
         One that may not be small is counted before it is read, by what its head says of its length.
         """
         most, declared = self._most_body_bytes, request.headers.get(b"content-length", b"0")
+        most = min(most, OPEN_BODY_BYTES) if request.resource.open else most
         expected = int(declared[:20]) if declared.isdigit() else 0
         if b"transfer-encoding" in request.headers:
             expected = most
@@ -315,7 +318,7 @@ async def _received(receive: Any) -> tuple[bytes, bool]:
 def _nothing_there(request: Request, methods: dict[str, Resource]) -> AlcoveError:
     """What is said where there is nothing at a path, or nothing for this method."""
     if not methods:
-        return errors.NotFound(f"there is nothing at {request.scope['path']}")
+        return errors.NotFound(f"there is nothing at {request.scope['path'][:200]}")
     allowed = ", ".join(sorted(methods))
     return errors.MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
 

@@ -27,6 +27,7 @@ _VERSION = b"mcp-protocol-version"
 _UNSAID = b"2025-03-26"
 """The protocol of a client that does not say, as the specification has it."""
 _SESSION = b"mcp-session-id"
+_LONGEST_TOLD = 1000
 _encode = msgspec.json.Encoder().encode
 Notices = AsyncGenerator[list[types.ServerNotification], None]
 
@@ -81,12 +82,19 @@ class Exchanges:
         except Exception as failed:
             if (error := handler_exception_to_error_data(failed)) is None:
                 raise
-            told = error.model_dump(mode="json", exclude_none=True)
+            told = _cut(error.model_dump(mode="json", exclude_none=True))
             status = 200 if older else ERROR_CODE_HTTP_STATUS.get(error.code, 200)
             return Page(_encode({"jsonrpc": "2.0", "id": id, "error": told}), status=status)
         # Nobody keeps anything under this id; but some clients open no stream for notifications without one.
         session = ((_SESSION, secrets.token_hex(16).encode()),) if method == "initialize" else ()
         return Page(_encode({"jsonrpc": "2.0", "id": id, "result": result}), headers=session)
+
+
+def _cut(told: dict[str, Any]) -> dict[str, Any]:
+    """An error without what is long of it: the SDK repeats what it was sent."""
+    if len(_encode(told.get("data"))) > _LONGEST_TOLD:
+        del told["data"]
+    return {**told, "message": told["message"][:_LONGEST_TOLD]}
 
 
 def _introduced(version: str, method: str, params: Mapping[str, Any] | None, headers: Headers) -> Connection:

@@ -111,6 +111,13 @@ def test_a_schema_of_the_answer_that_is_larger_than_a_context_is_refused(parlour
     assert "--context-tokens" in refused(parlour, "response_format", response_format=schema)
 
 
+@pytest.mark.parametrize("name", ["stop", "tool_choice", "reasoning_effort", "logit_bias"])
+def test_no_other_option_is_larger_than_a_context(parlour: Parlour, name: str) -> None:
+    long = "word " * 2 * CONTEXT
+    given: Any = {"stop": [long], "logit_bias": {str(n): 1 for n in range(CONTEXT)}}.get(name, long)
+    assert "--context-tokens" in refused(parlour, name, **{name: given})
+
+
 def test_tools_are_counted_with_the_message(parlour: Parlour) -> None:
     half = "word " * (CONTEXT * 6 // 10)
     complete(parlour.chatter(), "bare", half)
@@ -138,7 +145,7 @@ def test_a_conversation_that_is_larger_than_a_turn_is_refused(parlour: Parlour, 
     with pytest.raises(openai.BadRequestError) as error:
         complete(parlour.chatter(), "bare", *history, "And now?")
     assert (error.value.param, parlour.llm.requests) == ("messages", [])
-    assert f"--turn-tokens {TURN}" in error.value.message
+    assert f"at most {TURN} tokens in one turn (--turn-tokens)" in error.value.message
 
 
 def test_a_caller_chooses_no_larger_context_than_the_operator(parlour: Parlour) -> None:

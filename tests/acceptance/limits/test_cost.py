@@ -1,68 +1,31 @@
-"""A time fuzzer: what requests cost the server, measured against their size.
-
-Each request is made in three sizes, the largest near its limit, out of texts that are hard on parsers:
-one endless word, brackets, dates, characters that grow when they are normalised. What is measured is the
-processor time of the server's threads, so that a busy machine changes little. A cost that grows faster than
-the size, or that is too large for it, is reported with the text that shows it.
-"""
+"""What requests about memories cost, measured against their size: see `tests/support/time_fuzzer.py`."""
 
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from tests.support.inspection import processor_seconds
 from tests.support.patience import LONG
 from tests.support.players import SPECS, Table
 from tests.support.service import serving
+from tests.support.time_fuzzer import (
+    FEW,
+    KIB,
+    MIB,
+    ONE,
+    USER,
+    WORST,
+    Entry,
+    Fuzzer,
+    Request,
+    Shape,
+    judged,
+)  # fmt: skip
 from tests.support.tokens import FLAGS
 
-STEP = 4
-"""Each size is so many times the one before."""
-FASTER = 2.2
-"""A cost may grow by so much more than the size; where it goes with the square, that is 4."""
-NOTICED = 0.06
-"""Seconds below which growth is not looked at: other work of the server is of that order."""
-SECONDS_A_MIB, ANYHOW = 1.2, 0.3
-"""What a request may cost: so much for each MiB of it, and so much whatever its size."""
-ROUNDS = 60 if LONG else 2
-
-ATOMS = [
-    "a", "e", "y", "ya", "ab", "ing", "[", "]", "(", "*", "?", "**", "%", ":", "\n", "\0", "\x01", " ", "\\",
-    '"', "_", "-", ".", "$", "é", "e\u0301", "\ufdfa", "東", "ไ", "\U0001f642", "0", "9", "12 of may ",
-    "in may ", "last ", "a week ", "Ann: ", "u:", "recent ", "2020-01-", "{", "}", "</", "#", "|", ",",
-]  # fmt: skip
-ENDS = ["", "", "ing", "ed", "e", "ational", "ness", "ies", "!", "]", ")", "$", "\n"]
-"""What comes after all the others, and shows to a matcher that it has to go back over them."""
-WORST = [
-    ("a", ""), ("e", ""), ("a", "ing"), ("y", "ness"), ("[", ""), ("ab", ""), ("\ufdfa", ""), ("e\u0301", ""),
-    ("12 of may ", ""), (" a", "!"), ("[a", "]"), ("\n", "x"), ("東", ""), ("\\", ""),
-]  # fmt: skip
-"""What is repeated, and how it ends: texts that are tried in every run. Others are put together by chance."""
-
-Shape = Callable[[int], str]
-"""A text of about so many bytes."""
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    path: str
-    body: object = None
-    headers: dict[str, str] | None = None
-    params: dict[str, str] | None = None
-
-
-Make = Callable[[Shape, int], list[Request]]
-"""What is sent, with a text of some size in it; only the last request is measured."""
-USER = "mallory"
 count = itertools.count()
 
 
@@ -119,6 +82,22 @@ def batch(shape: Shape, size: int) -> list[Request]:
     return [Request("POST", "/v1/memories/batch", {"operations": operations})]
 
 
+def raw(value: bytes, body: bytes = b"", path: str = "/v1/memories") -> Request:
+    """A request whose JSON is spelled here."""
+    body = body or b'{"namespace": ["user", "%b"], "key": "k", "value": %%b}' % USER.encode()
+    return Request("POST" if path.endswith("search") else "PUT", path, body % value)
+
+
+def imported(values: list[object]) -> Request:
+    room = fresh()
+    lines = [
+        msgspec.json.encode({"namespace": ["user", USER, room], "key": f"k{n}", "value": value})
+        for n, value in enumerate(values)
+    ]
+    headers = {"content-type": "application/x-ndjson"}
+    return Request("POST", "/v1/memories/import", b"\n".join(lines), headers)
+
+
 def filed(shape: Shape, size: int) -> list[Request]:
     return [
         tool("shared_memory_write", key="ab" * 500, value=1, namespace="agent"),
@@ -126,8 +105,8 @@ def filed(shape: Shape, size: int) -> list[Request]:
     ]
 
 
-KIB, MIB, BODY = 1 << 10, 1 << 20, 3 << 20
-REQUESTS: dict[str, tuple[int, int, Make]] = {
+BODY = (3 if LONG else 1) * MIB
+REQUESTS: dict[str, Entry] = {
     # what varies: how large it may become, the status of a small one, and what is sent
     "value": (MIB - KIB, 200, lambda text, size: [put(fresh(), {"text": text(size)})]),
     "field name": (MIB - KIB, 200, lambda text, size: [put(fresh(), {text(size): 1})]),
@@ -138,7 +117,7 @@ REQUESTS: dict[str, tuple[int, int, Make]] = {
         MIB - KIB, 200, lambda text, size: [put(fresh(), {text(size // 2): [1] * (size // 4)})],
     ),
     "field name of too many": (
-        BODY, 413, lambda text, size: [put(fresh(), {text(size // 2): [1] * (size // 4)})],
+        3 * MIB, 413, lambda text, size: [put(fresh(), {text(size // 2): [1] * (size // 4)})],
     ),
     "nesting": (
         MIB, 200, lambda text, size: [put(fresh(), {"a": [[text(4)]] * (size // 10), "b": nested(60)})],
@@ -175,22 +154,51 @@ REQUESTS: dict[str, tuple[int, int, Make]] = {
         BODY, 400, lambda text, size: [
             tool("memory_remember", content="c", tags=[f"{text(6)}{n}" for n in range(size // 14)])],
     ),
+    "memory_remember too long": (
+        BODY, 400, lambda text, size: [tool("memory_remember", content=text(size))],
+    ),
+    "memory_recall": (64 * KIB, 200, lambda text, size: [
+        tool("memory_remember", content="tea"), tool("memory_recall", query=text(size), tags=["t"])]),
+    "recall_facts": (64 * KIB, 200, lambda text, size: [
+        tool("learn_fact", content="tea"), tool("recall_facts", query=text(size))]),
+    "first search of a pool": (64 * KIB, 200, lambda text, size: [
+        tool("share_to", pool="org:docs", key="k", content=text(size)),
+        tool("search_pool", pool="org:docs", query="tea")]),
+    "list of a pool": (64 * KIB, 200, lambda text, size: [
+        tool("share_to", pool="org:docs", key="k", content=text(size)), tool("list_pool", pool="org:docs")]),
+    "shared_memory_read": (MIB - KIB, 200, lambda text, size: [
+        tool("shared_memory_write", key="k", value={text(99): text(size)}, namespace="agent"),
+        tool("shared_memory_read", key="k", namespace="agent")]),
     "shared_memory_list": (BODY, 400, filed),
+    "unknown argument": (BODY, 404, lambda text, size: [
+        tool("recall", **{"key": "absent", f"x{text(size)}": text(9)})]),
+    "number": (BODY, 400, lambda text, size: [raw(b'{"n": %b}' % (b"7" * size))]),
+    "number in a filter": (BODY, 400, lambda text, size: [
+        raw(b"7" * size, b'{"namespace_prefix": ["user"], "filter": {"n": %b}}', "/v1/memories/search")]),
+    "exponent": (BODY, 400, lambda text, size: [raw(b'{"n": 1e%b}' % (b"9" * size))]),
+    "fraction": (BODY, 200, lambda text, size: [raw(b'{"n": 0.%b}' % (b"7" * size))]),
+    "depth": (BODY, 400, lambda text, size: [raw(b'{"n": %b}' % (b"[" * size))]),
+    "depth of objects": (BODY, 400, lambda text, size: [raw(b'{"a":' * (size // 5))]),
+    "width": (MIB - KIB, 200, lambda text, size: [raw(b'{"n": [%b0]}' % (b"0," * (size // 2)))]),
+    "line": (BODY, 200, lambda text, size: [imported([{"a": text(size)}])]),
+    "lines": (256 * KIB, 200, lambda text, size: [imported([{"a": text(9)}] * (size // 90))]),
+    "list": (BODY, 200, lambda text, size: [
+        Request("POST", "/v1/memories/list",
+                {"namespace_prefix": ["user", USER, "none"], "filter": {"a": {"in": [text(size)]}}})]),
+    "touch": (BODY, 400, lambda text, size: [
+        Request("POST", "/v1/memories/touch", {"namespace": ["user", USER], "key": text(size)})]),
 }  # fmt: skip
-SMALL_TEXTS = {"filter conditions", "memory_remember tags", "nesting", "segments", "batch"}
+NUMBERS = {
+    "number", "exponent", "number in a filter", "fraction", "depth", "depth of objects", "width",
+    "idempotency key",
+}  # fmt: skip
+"""Requests that have no text."""
+SMALL_TEXTS = {
+    "filter conditions", "memory_remember tags", "nesting", "segments", "batch", "lines", "field names",
+    "field name of too many", "filter choices", "filter list", "unknown field", "moment", "key", "touch",
+}  # fmt: skip
 """Requests that are many small texts, or one that nobody looks into: a few texts show what they cost."""
-
-
-def shapes(chance: random.Random, *, few: bool) -> Iterator[tuple[str, Shape]]:
-    """The worst ones known, and some that chance puts together; or a few of both."""
-    found = [("".join(chance.choices(ATOMS, k=chance.choice([1, 2, 2, 3]))), chance.choice(ENDS))
-             for _ in range(2 if few else ROUNDS)]  # fmt: skip
-    for text, end in (WORST[::3] if few else WORST) + found:
-        yield f"{text!a} and {end!a}", partial(repeated, text, end)
-
-
-def repeated(text: str, end: str, size: int) -> str:
-    return text * max(1, (size - len(end)) // len(text.encode())) + end
+TEXTS = dict.fromkeys(SMALL_TEXTS, FEW) | dict.fromkeys(NUMBERS, ONE)
 
 
 @pytest.fixture(scope="module")
@@ -201,74 +209,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
         yield Table(running, specs)
 
 
-class Fuzzer:
-    """Sends requests and says what they cost."""
-
-    def __init__(self, table: Table) -> None:
-        self._mallory = table.known(USER)
-        self._pid = table.service.process.pid
-
-    def cost(self, make: Make, shape: Shape, size: int) -> tuple[float, int]:
-        """The processor time of the last of some requests, and its status."""
-        *before, last = make(shape, size)
-        for each in before:
-            self._send(each)
-        started = processor_seconds(self._pid)
-        status = self._send(last)
-        return processor_seconds(self._pid) - started, status
-
-    def _send(self, request: Request) -> int:
-        more: dict[str, Any] = {"headers": request.headers or {}, "params": request.params}
-        if request.body is not None:
-            more["content"] = msgspec.json.encode(request.body)
-            more["headers"] = {**more["headers"], "content-type": "application/json"}
-        answer = self._mallory.ask(request.method, request.path, **more)
-        assert answer.status_code < 500, (answer.status_code, answer.text[:300])
-        if answer.status_code >= 400:
-            assert len(answer.content) < 4 * KIB, f"a refusal of {len(answer.content)} bytes"
-        return answer.status_code
-
-    def complaint(self, make: Make, shape: Shape, largest: int) -> str | None:
-        """What is wrong with the cost of a request, if it is so again and again."""
-        told = None
-        sizes = [largest // STEP**2, largest // STEP, largest]
-        for _ in range(3):
-            told = _judged(sizes, [self.cost(make, shape, size) for size in sizes])
-            if told is None:
-                break
-        return told
-
-
-def _judged(sizes: list[int], measured: list[tuple[float, int]]) -> str | None:
-    costs = " → ".join(
-        f"{cost:.3f} s for {size >> 10} KiB ({status})"
-        for size, (cost, status) in zip(sizes, measured, strict=True)
-    )
-    for size, (cost, _) in zip(sizes, measured, strict=True):
-        if cost > ANYHOW + SECONDS_A_MIB * size / MIB:
-            return f"too much: {costs}"
-    for (less, status), (more, same) in itertools.pairwise(measured):
-        if status == same and more > NOTICED and more > STEP * FASTER * max(less, NOTICED / STEP):
-            return f"faster than its size: {costs}"
-    return None
-
-
 @pytest.mark.parametrize("what", REQUESTS)
 def test_no_request_costs_more_than_its_size_warrants(table: Table, what: str) -> None:
-    fuzzer, (largest, status, make) = Fuzzer(table), REQUESTS[what]
-    assert fuzzer.cost(make, plain, largest)[1] == status, "it is measured at what it is meant to do"
-    chance = random.Random(None if LONG else what)
-    tried = shapes(chance, few=what in SMALL_TEXTS and not LONG)
-    told = {name: fuzzer.complaint(make, shape, largest) for name, shape in tried}
-    assert {name: complaint for name, complaint in told.items() if complaint} == {}
-
-
-def plain(size: int) -> str:
-    return ("tea and rain " * (size // 13 + 1))[:size]
+    Fuzzer(table).check(what, REQUESTS[what], TEXTS.get(what, len(WORST)))
 
 
 def test_the_fuzzer_notices_what_grows_with_the_square_of_its_size() -> None:
     sizes = [1000, 4000, 16_000]
-    assert _judged(sizes, [(0.01 * 4**n, 200) for n in range(3)]) is None
-    assert "faster than its size" in str(_judged(sizes[:2], [(0.01 * 16**n, 200) for n in range(2)]))
-    assert "too much" in str(_judged(sizes, [(9.0, 200)] * 3))
+    assert judged(sizes, [(0.01 * 4**n, 200) for n in range(3)]) is None
+    assert "faster than its size" in str(judged(sizes[:2], [(0.01 * 16**n, 200) for n in range(2)]))
+    assert "too much" in str(judged(sizes, [(9.0, 200)] * 3))
