@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from alcove.agents import spec_loading
 from alcove.engine.sqlite import SqliteDatabase
-from alcove.server import application, logs
+from alcove.server import application, chat, logs
 from alcove.server.config import ServeConfig
 from alcove.server.routes import Resource
 from alcove.server.startup import build
@@ -186,6 +187,7 @@ def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted(validation, "json", lambda encoded, *_: len(encoded))
     noted(Opener, "value", lambda value, opener, row: len(row.sealed))
     noted(application, "_encode", lambda encoded, *_: len(encoded))
+    noted(chat, "_turn", lambda turn, asked, _: sum(len(each["content"]) for each in asked.messages))
     return found
 
 
@@ -213,8 +215,13 @@ def test_nothing_large_is_read_checked_opened_or_encoded_on_the_event_loop(
         lines = {"content-type": "application/x-ndjson"}
         again = await call("alice", "POST", f"{MEMORIES}/import", content=export.content, headers=lines)
         assert again.json()["unchanged"] == 1
+        messages = [{"role": "user", "content": "word " * SMALL_BYTES}]
+        said = await call(
+            "alice", "POST", "/v1/chat/completions", json={"model": "bot", "messages": messages}
+        )
+        assert (said.status_code, said.json()["error"]["param"]) == (400, "messages")
 
-    visit(config, visits, large_on_the_loop)
+    visit(replace(config, llm_url="http://127.0.0.1:1/v1"), visits, large_on_the_loop)
     assert large_on_the_loop == []
 
 
