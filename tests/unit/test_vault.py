@@ -96,14 +96,14 @@ def test_a_derived_key_is_the_same_for_a_store_and_differs_by_purpose_and_from_p
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as memory:
-        derived = memory.memories.derive_key(b"cookies")
+        derived = memory.memories.derive_key("cookies")
         assert len(derived) == 32
-        assert memory.memories.derive_key(b"other") != derived
+        assert memory.memories.derive_key("other") != derived
         assert memory.memories.admin.pseudonym("cookies") != derived.hex()
         list(memory.admin.rotate_keys())
-        assert memory.memories.derive_key(b"cookies") == derived
+        assert memory.memories.derive_key("cookies") == derived
     with opened(tmp_path) as memory:
-        assert memory.memories.derive_key(b"cookies") == derived
+        assert memory.memories.derive_key("cookies") == derived
 
 
 def test_a_key_file_that_is_there_is_used_and_not_replaced(tmp_path: Path) -> None:
