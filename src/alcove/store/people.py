@@ -154,9 +154,9 @@ class People(Service):
             raise NotFound(
                 f"user: expected {expected}, not {user!r}", details={"field": "user", "expected": expected}
             )
-        receipt = _receipt(user, shared, wiped)
+        receipt, remains = _receipt(user, shared, wiped), self._engine.erasure.residues()
         if dry_run:
-            return msgspec.structs.replace(receipt, wiped_at=None)
+            return msgspec.structs.replace(receipt, wiped_at=None, remains=remains)
         self._vault.forget(person.subject)
         self._erased(user)
         actor = None if principal.user_id == user else principal
@@ -164,7 +164,6 @@ class People(Service):
         is_rebuilt = self.scrub(wiped.generation) if wait else False
         if not is_rebuilt:
             self.wake()
-        remains = self._engine.erasure.residues()
         scrubbed = is_rebuilt and not any(residue.in_data_files for residue in remains)
         return msgspec.structs.replace(receipt, scrubbed=scrubbed, remains=remains)
 

@@ -153,6 +153,7 @@ def test_the_receipt_names_the_log_and_its_command_empties_it(place: Place, al: 
         assert place.on_disk(al, "pg_wal") == place.on_disk(al, "") == set()
 
 
+@pytest.mark.of_the_file("nothing remains of a scrub")
 def test_a_file_of_sqlite_has_the_same_receipt_of_which_nothing_remains(tmp_path: Path, al: Markers) -> None:
     with Alcove(tmp_path / "memory.db", settings=QUIET, embedder=None) as memory:
         memory.as_user(al.user).put(("user", al.user), al.key, {"topic": ""})
