@@ -16,6 +16,8 @@ from alcove.api.messages import ErrorAnswer
 from alcove.server.routes import CONNECTION, Page
 
 MOST_HEAD_BYTES = 64 * 1024
+READ_DELAY = 0.01
+"""Seconds, of which the event loop takes at least one round to read what has arrived."""
 _TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
 
 
@@ -108,9 +110,17 @@ class Protocol(HttpToolsProtocol):
 
     @classmethod
     def _drop_slow(cls, loop: asyncio.AbstractEventLoop) -> None:
-        """Drops those whose head has not come in time, now and once a second."""
+        """Drops those whose head has not come in time, now and once a second.
+
+        What arrived while the loop was busy is read before that: a loop runs its timers first.
+        """
         loop.call_later(1, cls._drop_slow, loop)
-        for each in cls._waiting.before(loop.time() - cls.head_seconds):
+        if slow := cls._waiting.before(loop.time() - cls.head_seconds):
+            loop.call_later(READ_DELAY, cls._drop_those, loop, slow)
+
+    @classmethod
+    def _drop_those(cls, loop: asyncio.AbstractEventLoop, slow: list[Protocol]) -> None:
+        for each in filter(cls._waiting.__contains__, slow):
             unsent = each.transport.get_write_buffer_size()
             if unsent in (0, each._unsent):
                 each._drop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import statistics
 import threading
@@ -79,6 +81,19 @@ def test_many_heads_that_never_come_whole_keep_nobody_out(hasty: Service) -> Non
             stack.enter_context(closing(sent(hasty, "GET /v1/memories HTTP/1.1\nX-Half: ")))
         with httpx.Client(base_url=hasty.url, timeout=20, trust_env=False) as newcomer:
             assert newcomer.get("/v1/memories/namespaces").status_code == 200
+
+
+def test_a_request_that_arrives_while_the_server_is_busy_is_answered_however_late(hasty: Service) -> None:
+    """The connection has been idle for longer than it may be, by the time the server looks at it again."""
+    with closing(sent(hasty, "GET /healthz HTTP/1.1\n\n")) as one:
+        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+        os.kill(hasty.process.pid, signal.SIGSTOP)
+        try:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+            time.sleep(3)
+        finally:
+            os.kill(hasty.process.pid, signal.SIGCONT)
+        assert said(one).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_head_that_does_not_come_in_time_is_cut_off(hasty: Service) -> None:

@@ -108,6 +108,7 @@ def test_after_a_wipe_of_everybody_no_statistics_of_empty_tables_tell_of_them(
     with place.open(embedder=Bag()) as memory:
         fill(memory, al, rows=100)
         until(lambda: memory.admin.index().waiting == 0)
+        until(lambda: place.run("SELECT 1 FROM pg_tables WHERE tablename = 'windows'"))
         until(lambda: place.run("SELECT 1 FROM windows LIMIT 1"))
         place.run("ANALYZE")
         assert "pg_statistic" in {table for table, _ in place.on_disk(al)}
