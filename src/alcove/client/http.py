@@ -58,6 +58,8 @@ class Server:
         """`retries`: how often a request that failed on its way is sent again, where that is safe."""
         with errors.needed_by("a store at a URL", extra="client"):
             import httpx  # noqa: PLC0415
+        if token and api_key:
+            raise InvalidRequest("api_key", "a token or an API key, not both")
         make_ready()
         self.url = url.rstrip("/")
         self.httpx = httpx

@@ -130,7 +130,7 @@ async function restore(each, newest, live, again) {
 }
 
 // The texts of a value by their paths, as the store finds them.
-function texts(node, path = "", found = {}) {
+function texts(node, path = "", found = Object.create(null)) {
   if (typeof node === "string" && node.trim()) found[path] = path in found ? `${found[path]}\n${node}` : node;
   else if (Array.isArray(node)) node.forEach((each) => texts(each, path, found));
   else if (node !== null && typeof node === "object")

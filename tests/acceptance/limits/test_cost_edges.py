@@ -91,6 +91,7 @@ HEADS: dict[str, Entry] = {
     "nobody's key": anonymous("x-api-key"),
     "cookie": anonymous("cookie"),
     "cookies": anonymous("cookie", b"alcove_token="),
+    "quoted cookie": anonymous("cookie", b'a="'),
     "authorization": anonymous("authorization"),
     "bearer": anonymous("authorization", b"Bearer "),
     "bearer with dots": anonymous("authorization", b"Bearer ..."),

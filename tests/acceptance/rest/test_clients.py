@@ -175,6 +175,11 @@ def test_tokens_and_trusted_keys_say_who_calls(tmp_path: Path) -> None:
             assert bob.search("user:alice") == []
 
 
+def test_a_client_takes_a_token_or_an_api_key_and_refuses_both() -> None:
+    with pytest.raises(InvalidRequest, match="api_key.*not both"):
+        Remote("http://127.0.0.1:1", token="a", api_key="b")
+
+
 def test_nobody_there_is_unavailable_and_something_else_there_is_told_apart() -> None:
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

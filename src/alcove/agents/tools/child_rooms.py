@@ -41,10 +41,6 @@ class ChildRooms(Room):
         """The newest memory under a key, if there is one."""
         return next(self.open(each for each in self.newest_entries() if each.key == key), None)
 
-    def size(self) -> int:
-        """How many keys they have together."""
-        return len(self.newest_entries())
-
     def search(self, **asked: Any) -> FoundMemories:
         """Searches the newest memory of each key; `asked` are arguments of `Memories.search_entries`."""
         return self.memories.search_entries(self.who, self.at, self.newest_entries(), **asked)
