@@ -176,7 +176,7 @@ def test_tokens_and_trusted_keys_say_who_calls(tmp_path: Path) -> None:
 
 
 def test_a_client_takes_a_token_or_an_api_key_and_refuses_both() -> None:
-    with pytest.raises(InvalidRequest, match="api_key.*not both"):
+    with pytest.raises(InvalidRequest, match=r"api_key.*not both"):
         Remote("http://127.0.0.1:1", token="a", api_key="b")
 
 
