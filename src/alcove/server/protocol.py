@@ -115,12 +115,11 @@ class Protocol(HttpToolsProtocol):
         What arrived while the loop was busy is read before that: a loop runs its timers first.
         """
         loop.call_later(1, cls._drop_slow, loop)
-        if slow := cls._waiting.before(loop.time() - cls.head_seconds):
-            loop.call_later(READ_DELAY, cls._drop_those, loop, slow)
+        loop.call_later(READ_DELAY, cls._drop_waiting_since, loop, loop.time() - cls.head_seconds)
 
     @classmethod
-    def _drop_those(cls, loop: asyncio.AbstractEventLoop, slow: list[Protocol]) -> None:
-        for each in filter(cls._waiting.__contains__, slow):
+    def _drop_waiting_since(cls, loop: asyncio.AbstractEventLoop, moment: float) -> None:
+        for each in cls._waiting.before(moment):
             unsent = each.transport.get_write_buffer_size()
             if unsent in (0, each._unsent):
                 each._drop()
