@@ -38,6 +38,11 @@ class AlcoveError(Exception):
         self.told = message
         """What whoever calls over a network hears: not where the store is, nor what its database says."""
 
+    @property
+    def tool_text(self) -> str:
+        """One line for the model that called a tool; it leaves this machine, so it is what `told` says."""
+        return f"error: {' '.join(self.told.split())}"
+
 
 class InvalidRequest(AlcoveError):
     """An argument is wrong; the message names the field and what was expected."""

@@ -83,7 +83,7 @@ async def _call(at: Connected, asked: types.CallToolRequestParams) -> Told:
         text = (await at.memory.call_with(at.agent, asked.name, asked.arguments or {}, **where)).text
         failed = False
     except AlcoveError as error:
-        text, failed = f"error: {' '.join(error.message.split())}", True
+        text, failed = error.tool_text, True
     return {"content": [{"type": "text", "text": text}], "isError": failed}
 
 
@@ -154,7 +154,7 @@ def make_server() -> Server[Connected]:
             return await call_next(ctx)
         except AlcoveError as error:
             code = types.INVALID_PARAMS if STATUS[error.code] < 500 else types.INTERNAL_ERROR
-            raise MCPError(code, error.message, {"code": error.code}) from None
+            raise MCPError(code, error.told, {"code": error.code}) from None
 
     def answered(method: str, kind: Any, handler: Callable[[Connected, Any], Awaitable[Told]]) -> None:
         async def handle(ctx: Any, asked: Any) -> Told:

@@ -120,7 +120,7 @@ def _tool(handle: AgentHandle | AsyncAgentHandle, about: Item) -> Tool:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return "error: arguments: expected a JSON object"
         except MENDABLE as error:
-            return f"error: {' '.join(error.message.split())}"
+            return error.tool_text
 
     return FunctionTool(
         name=about["name"],

@@ -60,6 +60,6 @@ class AlcoveToolset(AbstractToolset[Any]):
         try:
             return (await awaited(self._handle.call, name, tool_args)).text
         except InvalidRequest as error:
-            raise ModelRetry(error.message) from error
+            raise ModelRetry(error.told) from error
         except MENDABLE as error:  # that nothing is there is an answer, too
-            return f"error: {' '.join(error.message.split())}"
+            return error.tool_text

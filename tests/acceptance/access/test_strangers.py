@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from alcove import Alcove
+from alcove.llm.model import Answered, Asked
 from tests.support.issuer import issuing
 from tests.support.patience import until
 from tests.support.service import Service, assert_error, free_port, serving
@@ -103,3 +107,33 @@ def test_every_answer_to_a_stranger_is_free_of_places(troubled: Service) -> None
                     assert place not in text, (method, path, text)
     finally:
         key.with_suffix(".gone").rename(key)
+
+
+class Saboteur:
+    """A model that calls a tool as soon as it has broken the store."""
+
+    def __init__(self, store: Path) -> None:
+        self.store, self.results = store, list[str]()
+
+    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        self.results = [each.content or "" for each in asked.messages if each.role == "tool"]
+        if self.results:
+            yield Answered(text="It is broken.")
+        else:
+            with closing(sqlite3.connect(self.store)) as store:
+                store.execute("ALTER TABLE versions RENAME TO gone")
+            call = {"name": "recall", "arguments": '{"key": "tea"}'}
+            yield Answered(text="", tool_calls=[{"id": "1", "type": "function", "function": call}])
+
+    async def close(self) -> None:
+        """Has nothing to close."""
+
+
+@pytest.mark.of_the_file("it is the file that breaks")
+def test_a_model_is_not_told_where_the_store_is(tmp_path: Path) -> None:
+    (specs := tmp_path / "agents.yaml").write_text("agents: [{name: bot, memory: {private: {}}}]")
+    model = Saboteur(tmp_path / "secret.db")
+    with Alcove(model.store, embedder=None) as memory:
+        memory.agents(specs, llm=model).as_user("alice").chat("bot", "s", "Hi")
+    (result,) = model.results
+    assert result.startswith("error: the store")
