@@ -23,7 +23,7 @@ from alcove.core.errors import (
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, in_turn
 from alcove.llm import provider_of, resolved
-from alcove.llm.model import Answered, Asked, Model, Trouble
+from alcove.llm.model import MAX_TOKENS, Answered, Asked, EmptyAnswer, Model, TokenUse, Trouble, used
 from tests.support.asking import Patient, Scripted, ask, asked, reached
 from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
 from tests.support.patience import until
@@ -90,12 +90,33 @@ def test_what_may_work_the_next_time_is_asked_again(status: int | None) -> None:
 def test_an_answer_of_nothing_is_none_unless_it_may_be() -> None:
     silent = Answered(text=" \n")
     model, _ = a_model(provider := Scripted([silent], [DONE]))
-    assert ask(model) == [DONE]
+    assert ask(model) == [EmptyAnswer(None), DONE]
     assert len(provider.given) == 2
     model, _ = a_model(Scripted([silent]))
     assert ask(model, may_be_silent=True) == [silent]
     with pytest.raises(UpstreamFailed, match="no usable answer"):
         ask(model)
+
+
+def test_an_empty_answer_says_what_it_took_before_the_model_is_asked_again() -> None:
+    model, _ = a_model(provider := Scripted([Answered(text="", use=used(10, 2))], [DONE]))
+    pieces = in_turn(model.ask(asked()))
+    assert next(pieces) == EmptyAnswer(used(10, 2))
+    assert len(provider.given) == 1
+    assert next(pieces) == DONE
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "counted"),
+    [(10, 2, (10, 2)), (-(10**9), -1, (0, 0)), (10**30, 2**63, (MAX_TOKENS, MAX_TOKENS))],
+)
+def test_no_provider_counts_less_than_nothing_or_more_than_any_model_takes(
+    prompt: int, completion: int, counted: tuple[int, int]
+) -> None:
+    use = used(prompt, completion)
+    assert (use.prompt_tokens, use.completion_tokens) == counted
+    assert use.total_tokens == sum(counted)
+    assert use + TokenUse() == use
 
 
 # For how long

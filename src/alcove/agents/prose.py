@@ -66,8 +66,8 @@ async def written(
     text = ""
     async with aclosing(model.ask(asked)) as pieces:
         async for piece in pieces:
-            if isinstance(piece, Answered):
-                text = piece.text
+            if not isinstance(piece, str):
+                text = piece.text if isinstance(piece, Answered) else ""
                 note(piece.use or used(count(instructions + told), count(text)))
     lines = [*_fitting(text, most_tokens, count)]
     if not grounded("\n".join(lines), "\n".join(parts.values())):

@@ -7,6 +7,7 @@ is kept, as a whole; one that failed, or that nobody waits for any more, leaves 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -24,13 +25,30 @@ from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent, short
 from alcove.agents.tools import Turn, offered
-from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
-from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed
+from alcove.agents.turn_budget import ANSWER_LIMITS, MIN_ANSWER_TOKENS, TurnBudget, json_tokens
+from alcove.core.cancellation import Cancelled
+from alcove.core.errors import (
+    AlcoveError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from alcove.core.principal import Principal
 from alcove.core.records import Bound
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
-from alcove.llm.model import Answered, Asked, Model, TokenUse, parsed_arguments, seconds_left, used
+from alcove.llm.model import (
+    Answered,
+    Asked,
+    EmptyAnswer,
+    Model,
+    TokenUse,
+    parsed_arguments,
+    seconds_left,
+    used,
+)
 
 if TYPE_CHECKING:
     from alcove.agents.service import Agents
@@ -247,7 +265,8 @@ class Runner:
         `room`: the tokens that it may have.
         """
         assert self._model is not None
-        answered, texts, spoken = None, list[str](), 0
+        answered, texts, spoken, left = None, list[str](), 0, False
+        sent = work.budget.messages + (work.budget.tools if asking.tools else 0)
         try:
             with work.stage("llm"):
                 async with aclosing(self._model.ask(asking)) as pieces:
@@ -255,6 +274,9 @@ class Runner:
                         if isinstance(piece, Answered):
                             answered = piece
                             break
+                        if isinstance(piece, EmptyAnswer):
+                            self._count_empty(piece, asking, work, sent)
+                            continue
                         if work.texts and not texts:
                             work.texts.append(_BETWEEN)
                             yield _BETWEEN
@@ -264,12 +286,14 @@ class Runner:
                         yield piece
                         if spoken > _BYTES_A_TOKEN * room:
                             break
+        except (GeneratorExit, asyncio.CancelledError, Cancelled, UpstreamTimeout):
+            left = True  # what was sent is billed, although nobody waits for the answer
+            raise
         finally:
             work.rounds += 1
             if answered and answered.use:
                 work.use += answered.use
-            elif texts or answered:
-                sent = work.budget.messages + (work.budget.tools if asking.tools else 0)
+            elif texts or answered or left:
                 spoken += len(msgspec.json.encode(answered.tool_calls)) if answered else 0
                 work.use += used(sent, spoken // _BYTES_A_TOKEN)
             work.budget.used = work.use.total_tokens
@@ -278,6 +302,15 @@ class Runner:
             work.answered = Answered(text=work.answered.text, finish="length")
         if not (work.answered.said or work.text.strip()):
             raise UpstreamFailed("the LLM gave no answer")
+
+    def _count_empty(self, empty: EmptyAnswer, asking: Asked, work: _Work, sent: int) -> None:
+        """Counts an answer that said nothing; raises if the turn has no tokens to ask again."""
+        work.use += empty.use or used(sent, 0)
+        work.budget.used = work.use.total_tokens
+        limit = max((asking.options[name] for name in ANSWER_LIMITS if name in asking.options), default=0)
+        room = self._settings.turn_tokens - work.budget.used - sent
+        if room < max(limit, MIN_ANSWER_TOKENS):
+            self._end_early(work)
 
     def _uses(
         self, principal: Principal, asked: TurnRequest, calls: list[dict[str, Any]], bound: Bound, work: _Work
@@ -315,7 +348,7 @@ class Runner:
                 instances=asked.instances,
             ).text
         except AlcoveError as error:
-            outcome, text = error.code, f"error: {' '.join(error.message.split())}"
+            outcome, text = error.code, error.tool_text
         return ToolUse(tool=name, arguments=arguments, outcome=outcome, text=text)
 
     @asynccontextmanager

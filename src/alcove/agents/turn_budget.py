@@ -18,7 +18,7 @@ MIN_ANSWER_TOKENS = 64
 SHORT_ANSWER_TOKENS = 4096
 """The longest answer that every model can be asked for; a larger limit may be more than a model takes."""
 LEFT_OUT = "error: the result is left out: this turn may take no more tokens"
-_LIMITS = ("max_tokens", "max_completion_tokens")
+ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass
@@ -47,12 +47,12 @@ class TurnBudget:
         It is the smallest of the caller's, the operator's and what is left. Where neither names one, a model
         keeps to its own, unless even a short answer might be too long.
         """
-        names = [name for name in _LIMITS if name in options]
+        names = [name for name in ANSWER_LIMITS if name in options]
         limits = [options[name] for name in names]
         limits += [self.settings.answer_tokens] if self.settings.answer_tokens else []
         if not limits and room >= SHORT_ANSWER_TOKENS:
             return {}
-        return dict.fromkeys(names or _LIMITS[1:], min([*limits, room]))
+        return dict.fromkeys(names or ANSWER_LIMITS[1:], min([*limits, room]))
 
     def add_results(
         self, call: Message, results: Sequence[Message], count: Callable[[str], int]

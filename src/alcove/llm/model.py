@@ -27,6 +27,8 @@ log = logging.getLogger("alcove.llm")
 
 MOST_CHARACTERS = 1_000_000
 """Of one answer, its calls of tools included; a model that does not end is cut off there."""
+MAX_TOKENS = 100_000_000
+"""The most that one request can take, in or out: no model comes near it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 _BUSY = frozenset((429, 503, 529))
 _AGAIN = frozenset((408, 409, 425, 500, 502, 504)) | _BUSY
@@ -40,13 +42,14 @@ class TokenUse(Struct, frozen=True, kw_only=True):
     total_tokens: int = 0
 
     def __add__(self, other: TokenUse) -> TokenUse:
-        return used(
-            self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens
-        )
+        prompt = self.prompt_tokens + other.prompt_tokens
+        completion = self.completion_tokens + other.completion_tokens
+        return TokenUse(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
 def used(prompt: int, completion: int) -> TokenUse:
-    """So many tokens in, and so many out."""
+    """Counts tokens in and out, between none and what any model can take: providers may say anything."""
+    prompt, completion = (min(max(count, 0), MAX_TOKENS) for count in (prompt, completion))
     return TokenUse(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
@@ -94,6 +97,13 @@ class Answered(Struct, frozen=True, kw_only=True):
         return bool(self.tool_calls or self.text.strip())
 
 
+class EmptyAnswer(Struct, frozen=True):
+    """An answer without text or tool calls: it is billed, then the model is asked again or the call fails."""
+
+    use: TokenUse | None
+    """None where the provider does not say."""
+
+
 class Trouble(Exception):
     """A call that did not work: the status it was answered with, or none, and words for the log."""
 
@@ -126,10 +136,11 @@ class Model:
         self.closing = False
         """Whether it is to be asked nothing more."""
 
-    async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered, None]:
+    async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered | EmptyAnswer, None]:
         """Pieces of the text as they come, and the whole answer at last.
 
-        While nothing has come it is asked again, as often as the settings say; afterwards it fails.
+        While nothing has come it is asked again, as often as the settings say; afterwards it fails. After an
+        `EmptyAnswer`, a caller who can pay for no more stops here.
         """
         tries = 0
         while True:
@@ -144,6 +155,7 @@ class Model:
                             cancellation.check()
                             asked.left()
                             if isinstance(piece, Answered) and not (piece.said or asked.may_be_silent):
+                                yield EmptyAnswer(piece.use)
                                 raise Trouble("it says nothing", status=200)
                             begun = True
                             yield piece

@@ -10,9 +10,10 @@ import openai
 import pytest
 
 from alcove.agents.tokens import token_counter
-from tests.support.chatting import Parlour, chatting
-from tests.support.llm_server import Asked, LLMServer, calls, llm  # noqa: F401
+from tests.support.chatting import Parlour, asked, chatting
+from tests.support.llm_server import Asked, LLMServer, calls, llm, silent, text  # noqa: F401
 from tests.support.openai_clients import complete
+from tests.support.patience import until
 from tests.support.service import assert_error
 
 TURN, CONTEXT, ANSWER = 6000, 2000, 300
@@ -206,3 +207,29 @@ def test_a_turn_that_has_taken_its_tokens_and_said_nothing_fails(parlour: Parlou
     assert "--turn-tokens" in told["error"]
     assert len(parlour.llm.requests) == 1
     assert alice.kept("keeper", "s") == []
+
+
+def test_empty_answers_count_and_the_model_is_asked_again_only_while_there_are_tokens(
+    parlour: Parlour,
+) -> None:
+    alice = parlour.chatter("alice")
+    parlour.llm.play(text("", usage=(TURN - 1000, 1)))
+    reply = alice.chat("keeper", "s", "Look")
+    assert reply["text"] == "Hello."
+    assert reply["usage"]["prompt_tokens"] > TURN - 1000
+    parlour.llm.reset()
+    parlour.llm.play(text("", usage=(TURN, 1), times=9))
+    told = assert_error(alice.tries("keeper", "t", "Look"), 502, "upstream_failed")
+    assert "--turn-tokens" in told["error"]
+    assert len(parlour.llm.requests) == 1
+
+
+def test_what_a_client_asked_for_is_counted_although_it_left(parlour: Parlour) -> None:
+    mallory = parlour.chatter("mallory")
+    parlour.llm.play(silent(), text("Hello.", usage=(10, 2)))
+    with asked(mallory, "/v1/agents/bare/chat", {"session_id": "s", "message": "word " * 1000}):
+        parlour.asking()
+    until(lambda: parlour.llm.requests[-1].gone)
+    mallory.chat("bare", "s", "Hello")
+    (taken,) = mallory.see("/v1/agents/bare/usage")["usage"]
+    assert taken["prompt_tokens"] > 1000
