@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from alcove import Alcove, Settings, StoreError, Unavailable
+from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
 from alcove.engine.postgres import WRITING
 from tests.support.inspection import assert_sound
 from tests.support.nodes import opened
@@ -113,6 +113,7 @@ NEEDED = {
     "default_transaction_isolation": ("serializable", "read committed"),
     "default_transaction_deferrable": ("on", None),
     "synchronous_commit": ("off", "on"),
+    "session_replication_role": ("replica", "origin"),
     "standard_conforming_strings": ("off", "on"),
     "client_encoding": ("LATIN1", "UTF8"),
     "TimeZone": ("Asia/Kathmandu", "UTC"),
@@ -211,3 +212,12 @@ def test_a_database_of_another_encoding_is_refused_by_a_new_store(tmp_path: Path
     with pytest.raises(StoreError, match=r"LATIN1.*UTF8"):
         opened(tmp_path, at._replace(path=f"/{name}").geturl())
     assert [*tmp_path.iterdir()] == []  # no key was made for it
+
+
+def test_an_error_of_the_database_does_not_show_the_row_it_is_about(tmp_path: Path, address: str) -> None:
+    with opened(tmp_path, address) as memory:
+        with psycopg.connect(address) as db:
+            db.execute("ALTER TABLE versions ADD CONSTRAINT none CHECK (seq < 0)")
+        with pytest.raises(AlcoveError, match="violates check constraint") as failed:
+            memory.put(HOME, "secret-key", {"n": 1}, index={"text": "secret-text"})
+        assert "secret" not in str(failed.value)

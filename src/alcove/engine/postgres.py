@@ -31,7 +31,7 @@ from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
 from alcove.engine.postgres_dialect import STATEMENTS, numbered, where
 from alcove.engine.postgres_listening import Listener, ServerClock
 from alcove.engine.postgres_pool import Pool, alive, renewed
-from alcove.engine.postgres_scrub import PAUSE_SECONDS, STATISTICS, WAL, Scrub
+from alcove.engine.postgres_scrub import PAUSE_SECONDS, WAL, Scrub
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.schema_check import POSTGRES_LINES, created, postgres_manifest, refuse_differences
 from alcove.engine.statements import schema as schema_scripts
@@ -264,8 +264,7 @@ class PostgresDatabase(Database):
 
     def residues(self) -> list[Residue]:
         with self.read() as reader:
-            statistics = [] if Scrub(reader, 0).may_rewrite_statistics() else [STATISTICS]
-        return [*statistics, WAL]
+            return [*Scrub(reader, 0).residues(), WAL]
 
     def close(self) -> None:
         with self._turn:
@@ -459,7 +458,7 @@ def _has_vectors(db: Connection) -> bool:
     return version is not None and tuple(map(int, version.split(".")[:2])) >= LEAST_PGVECTOR
 
 
-def _explain(error: Exception, place: str) -> Exception:
+def _explain(error: psycopg.Error, place: str) -> Exception:
     match error:
         case errors.QueryCanceled():
             return cancellation.Cancelled()
@@ -477,5 +476,6 @@ def _explain(error: Exception, place: str) -> Exception:
                 Unavailable(f"{place} cannot be reached: {said}"), place, "the store cannot be reached"
             )
         case _:
-            return of_a_store(AlcoveError(f"{place}: {error}"), place, "the store has failed")
+            said = error.diag.message_primary or str(error)  # its details may show a row
+            return of_a_store(AlcoveError(f"{place}: {said}"), place, "the store has failed")
     return of_a_store(Unavailable(f"{place}: {why}"), place)

@@ -55,10 +55,13 @@ with it.
 _SET_SESSION = """
     SELECT set_config(name, value, FALSE) FROM (
         SELECT * FROM json_each_text(CAST($1 AS JSON)) UNION ALL
-        SELECT 'synchronous_commit', 'on' WHERE current_setting('synchronous_commit') = 'off'
+        SELECT 'synchronous_commit', 'on' WHERE current_setting('synchronous_commit') = 'off' UNION ALL
+        SELECT 'session_replication_role', 'origin'
+        WHERE current_setting('session_replication_role') = 'replica'
     ) needed (name, value) WHERE current_setting(name, TRUE) IS NOT NULL"""
 """Skips what older servers do not know. A commit is at least on the server's disk; the operator may ask for
-more, such as a replica's."""
+more, such as a replica's. The triggers that keep the queue and the vectors right do not fire for a `replica`,
+which only a superuser can be or change."""
 _TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
 _OF_A_VERSION = (
     "CREATE TEMPORARY TABLE loading AS SELECT {fields} FROM {table} LIMIT 0",

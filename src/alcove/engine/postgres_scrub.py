@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from psycopg import errors
 
+from alcove.core.errors import StoreError
 from alcove.core.records import Residue
 from alcove.engine.meanings import drop_windows
 from alcove.engine.postgres_connection import Connection
@@ -32,7 +33,7 @@ _MADE_ELSEWHERE = ("alcove_schema", "windows")
 _FIRST_OF_PART = re.compile(r"FROM \('(\\x[0-9a-f]*)'\)")
 _BLANK = {"bigint": "0", "boolean": "FALSE", "bigint[]": "'{}'"}
 """What a column of a row holds that says nothing; an empty text, or no bytes, for other types."""
-_STATISTICS = "pg_catalog.pg_statistic"
+_STATISTICS = ("pg_catalog.pg_statistic", "pg_catalog.pg_statistic_ext_data")
 
 WAL = Residue(
     where="the server's write-ahead log (pg_wal), and wherever it is archived or replicated to",
@@ -45,12 +46,22 @@ WAL = Residue(
 """What no rewrite reaches: the log of all databases of the server. A superuser runs the command, in psql: it
 fills each segment there is with zeros. A segment that a slot, the archiver or `wal_keep_size` needs stays."""
 STATISTICS = Residue(
-    where="samples of texts in the statistics of the planner (pg_statistic)",
+    where="samples of texts in the statistics of the planner (pg_statistic, pg_statistic_ext_data)",
     until="the server's own vacuum and other statistics take their place",
-    command=f"VACUUM (FULL, FREEZE) {_STATISTICS}",
+    command=f"VACUUM (FULL, FREEZE) {', '.join(_STATISTICS)}",
     in_data_files=True,
 )
 """What only the owner of the database, or a superuser, can rewrite."""
+
+
+def tables_of_others(names: Sequence[str]) -> Residue:
+    """What only the owner of these tables can rewrite, or a role that may maintain them."""
+    return Residue(
+        where=f"deleted rows in tables that this role may not rewrite: {', '.join(names)}",
+        until="their owner rewrites them, or grants this role MAINTAIN on them (PostgreSQL 17)",
+        command=f"VACUUM (FULL, FREEZE, ANALYZE) {', '.join(names)}",
+        in_data_files=True,
+    )
 
 
 def table_names() -> list[str]:
@@ -79,12 +90,24 @@ class Scrub:
         erased_before = self._db.run("next_transaction").get
         if not self._retry(lambda: bool(self._db.run("nobody_looks_back", (erased_before,)).get)):
             return False
-        tables = [*map(_Table._make, self._db.run("store_tables", (json.dumps(table_names()),)).fetchall())]
+        tables = self._tables()
         rewritten = all(self._rewrite(each, erased_before) for each in tables if not each.is_split)
         return rewritten and self._renew_statistics(tables)
 
-    def may_rewrite_statistics(self) -> bool:
-        """Whether this role owns the database: only then it may rewrite the table of statistics."""
+    def residues(self) -> list[Residue]:
+        """What this role cannot rewrite."""
+        foreign = [each.name for each in self._tables() if not self._db.run("may_rewrite", (each.oid,)).get]
+        found = [tables_of_others(foreign)] if foreign else []
+        return found if self._may_rewrite_statistics() else [*found, STATISTICS]
+
+    def _tables(self) -> list[_Table]:
+        found = [*map(_Table._make, self._db.run("store_tables", (json.dumps(table_names()),)).fetchall())]
+        if missing := {*created("TABLE")} - {each.name.rpartition(".")[2] for each in found}:
+            raise StoreError(f"tables of this store cannot be found: {', '.join(sorted(missing))}")
+        return found
+
+    def _may_rewrite_statistics(self) -> bool:
+        """Whether this role owns the database: only then it may rewrite the tables of statistics."""
         return bool(self._db.run("may_rewrite_statistics").get)
 
     def _rewrite(self, table: _Table, erased_before: str) -> bool:
@@ -108,13 +131,16 @@ class Scrub:
         for table in tables:
             if table.has_statistics and not self._unhindered(partial(self._renew, table)):
                 return False
-        if not self.may_rewrite_statistics():
+        if not self._may_rewrite_statistics():
             return True
         erased_before = self._db.run("next_transaction").get
+        return all(self._rewrite_statistics(each, erased_before) for each in _STATISTICS)
+
+    def _rewrite_statistics(self, table: str, erased_before: str) -> bool:
         return self._retry(
             lambda: (
-                self._unhindered(lambda: self._db.run("rewrite", table=_STATISTICS))
-                and self._is_rewritten(_STATISTICS, erased_before)
+                self._unhindered(lambda: self._db.run("rewrite", table=table))
+                and self._is_rewritten(table, erased_before)
             )
         )
 

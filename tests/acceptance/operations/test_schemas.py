@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -34,7 +35,7 @@ class Schemas:
 
     def at(self, name: str) -> str:
         more = "&" if "?" in self.address else "?"
-        return f"{self.address}{more}options=-csearch_path%3D{name}%2Cpublic"
+        return f"{self.address}{more}options=-csearch_path%3D{quote(name)}%2Cpublic"
 
     def open(self, name: str, **options: object) -> Alcove:
         return opened(self._folder, self.at(name), **options)
@@ -135,6 +136,35 @@ def test_a_store_makes_and_drops_only_its_own_index_by_meaning(
             fill(two)
         assert tables()["public"] == before["public"]
         assert_sound(public)
+
+
+ODD = ("One", "a b", "a.b", "é", "select")
+"""Names of schemas that SQL has to quote."""
+
+
+def test_schemas_of_any_name_hold_stores_that_are_checked_and_scrubbed_apart(schemas: Schemas) -> None:
+    stores = [schemas.open("one")]
+    with psycopg.connect(schemas.address, autocommit=True) as db:
+        for name in ODD:
+            db.execute(f'CREATE SCHEMA "{name}"'.encode())
+            stores.append(schemas.open(f'"{name}"'.replace(" ", "\\ ")))
+    for store in stores:
+        for user in ("alice", "bob"):
+            store.as_user(user).put(("user", user), "k", {"n": 1}, index={"text": "tea"})
+    files = "SELECT CAST(relnamespace AS regnamespace), relfilenode FROM pg_class WHERE relname = 'versions'"
+    for name, store in zip(("one", *ODD), stores, strict=True):
+        before = {*schemas.rows(files)}
+        assert store.wipe("alice").scrubbed, name
+        after = {*schemas.rows(files)}
+        assert [str(schema).strip('"') for schema, _ in after - before] == [name]
+        assert_sound(store)
+    for store in stores:
+        store.close()
+    with psycopg.connect(schemas.address, autocommit=True) as db:
+        db.execute('ALTER TABLE "One".replays DROP COLUMN position')
+    schemas.open("one").close()
+    with pytest.raises(StoreError, match=r"Not there: column replays\.position"):
+        schemas.open('"One"')
 
 
 def test_a_store_whose_schema_does_not_exist_is_not_made_in_the_next_one(

@@ -294,6 +294,47 @@ def test_a_role_that_does_not_own_the_database_says_what_it_could_not_reach(
         assert place.run("SELECT relfilenode FROM pg_class WHERE relname = 'versions'") == files
 
 
+def test_a_role_that_does_not_own_the_tables_names_them_and_who_can_rewrite_them(
+    place: Place, al: Markers
+) -> None:
+    name = f"{urlsplit(place.address).path.strip('/')}_guest"
+    place.open().close()
+    place.run(f"CREATE ROLE {name} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {name}")
+    for kind in ("TABLES", "SEQUENCES"):
+        place.run(f"GRANT SELECT, UPDATE ON ALL {kind} IN SCHEMA public TO {name}")
+    place.run(f"GRANT INSERT, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
+    owner, at = place.address, urlsplit(place.address)
+    place.address = at._replace(netloc=f"{name}:@{at.netloc.rpartition('@')[2]}").geturl()
+    with place.open() as memory:
+        place.address = owner
+        fill(memory, al, rows=100)
+        receipt = memory.wipe(al.user)
+        assert not receipt.scrubbed
+        foreign, *others = receipt.remains
+        assert others == [STATISTICS, WAL]
+        assert "versions" in foreign.where
+        assert foreign.in_data_files
+        assert plain(place.on_disk(al)) == PLAIN
+        place.run(foreign.command)
+        place.run(STATISTICS.command)
+        assert place.on_disk(al) == set()
+
+
+def test_statistics_of_several_columns_that_an_operator_made_are_rewritten(place: Place, al: Markers) -> None:
+    others = Markers.new()
+    with place.open() as memory:
+        place.run(
+            'CREATE STATISTICS theirs (mcv, ndistinct, dependencies) ON "user", client, kind FROM versions'
+        )
+        fill(memory, al, others, rows=100)
+        place.run("ANALYZE")
+        assert "pg_statistic_ext_data" in {table for table, _ in place.on_disk(al)}
+        assert erased(memory.wipe(al.user))
+        assert place.on_disk(al) == set()
+        assert erased(memory.wipe(others.user))
+        assert place.on_disk(others) == set()
+
+
 def test_every_table_of_a_store_is_among_those_that_are_rewritten(place: Place) -> None:
     with place.open(embedder=Bag()) as memory:
         memory.put(("user", "noop"), "k", {"topic": ""}, index={"text": "tea"}, wait_for_index=True)

@@ -4,7 +4,7 @@
 -- The tables of a store by their names, and the parts that they were split into: whether each only stands for its
 -- parts, and whether the planner has statistics of it.
 WITH named AS (
-    SELECT oid FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind IN ('r', 'p')
+    SELECT oid FROM pg_class WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind IN ('r', 'p')
     AND relname IN (SELECT value FROM json_array_elements_text(CAST(? AS JSON)))),
 every AS (SELECT oid FROM named UNION SELECT relid FROM named, pg_partition_tree(named.oid))
 SELECT CAST(c.oid AS BIGINT), CAST(CAST(c.oid AS regclass) AS TEXT), relkind = 'p', EXISTS (
@@ -56,3 +56,11 @@ DELETE FROM {table} WHERE xmin = CAST(pg_current_xact_id() AS xid)
 -- name: may_rewrite_statistics
 -- Whether this role owns the database.
 SELECT pg_has_role(current_user, datdba, 'USAGE') FROM pg_database WHERE datname = current_database()
+
+-- name: may_rewrite
+-- Whether this role may VACUUM a table.
+SELECT pg_has_role(current_user, relowner, 'USAGE')
+       OR (SELECT pg_has_role(current_user, datdba, 'USAGE') FROM pg_database WHERE datname = current_database())
+       OR CASE WHEN CAST(current_setting('server_version_num') AS INT) >= 170000
+               THEN has_table_privilege(oid, 'MAINTAIN') ELSE FALSE END
+FROM pg_class WHERE oid = CAST(? AS OID)
