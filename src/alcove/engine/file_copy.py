@@ -15,7 +15,7 @@ import apsw
 
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.rows import FOR_EVER, Copied, DataKey, Row, Summary
-from alcove.engine.sqlite import distrust_schema, explained, migrations, pragma, refuse_foreign
+from alcove.engine.sqlite import distrust_schema, explained, migrations, pragma, refuse_foreign, rewrite
 from alcove.engine.statements import SQL
 
 _DATA = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX)\b")
@@ -56,7 +56,7 @@ def _finish(target: apsw.Connection, summary: Summary) -> None:
     """One file without a log beside it, and without the bytes of a wipe that still waits for its scrub."""
     _set(target, "PRAGMA journal_mode = OFF")
     if summary.wipes > summary.scrubbed:
-        _set(target, "VACUUM")
+        rewrite(target)
         target.execute(SQL["set_mark"], (summary.wipes, "scrubbed"))
 
 

@@ -206,7 +206,7 @@ class SqliteDatabase(Database):
             if self._closed:
                 raise self._no_longer_open()
             self._sync(durable=True)
-            self._writer.execute("VACUUM")
+            rewrite(self._writer)
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy
 
@@ -321,6 +321,20 @@ class _Patience:
             self._deadline = time.monotonic() + self._seconds
         time.sleep(min(0.0005 * (tries + 1), 0.005))
         return time.monotonic() < self._deadline
+
+
+def rewrite(db: apsw.Connection) -> None:
+    """Writes a whole file anew, without the bytes of deleted rows.
+
+    Statistics that an ANALYZE left have samples of keys, which VACUUM would copy: they are gathered anew.
+    """
+    names = "SELECT name FROM sqlite_schema WHERE name GLOB 'sqlite_stat[1-4]'"
+    statistics = [name for (name,) in db.execute(names).fetchall()]
+    for name in statistics:
+        db.execute(f"DROP TABLE {name}")
+    db.execute("VACUUM").fetchall()
+    if statistics:
+        db.execute("ANALYZE").fetchall()
 
 
 def distrust_schema(db: apsw.Connection) -> None:

@@ -71,6 +71,21 @@ def test_no_byte_of_a_wiped_user_is_left(memory: Alcove, path: Path, al: Markers
     assert_sound(memory)
 
 
+def test_samples_of_keys_that_an_operator_had_gathered_go_with_the_user(
+    memory: Alcove, path: Path, al: Markers, tmp_path: Path
+) -> None:
+    others = Markers.new()
+    fill(memory, al, others, rows=200)
+    sampled = apsw.Connection(str(path))
+    sampled.execute("ANALYZE")
+    sampled.close()
+    receipt = memory.wipe(al.user)
+    assert (receipt.scrubbed, receipt.remains) == (True, [])
+    assert al.found_in(raw_bytes(path)) == set()
+    assert query(path, "SELECT count(*) > 0 FROM sqlite_stat4") == [(1,)]  # of those who are left
+    assert_sound(memory)
+
+
 def test_nobody_else_is_touched_by_a_wipe(memory: Alcove, path: Path, al: Markers) -> None:
     # Whose id starts with the wiped one, or is all but its last letter.
     others = [Markers.new()._replace(user=id) for id in (f"{al.user}ice", f"{al.user}:", al.user[:-1])]
