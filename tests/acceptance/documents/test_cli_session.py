@@ -9,6 +9,8 @@ import subprocess
 from contextlib import ExitStack, chdir
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import PATIENCE
 from tests.support.service import COMMAND, alcove, environment, serving
 
@@ -29,6 +31,7 @@ VOLATILE = {
 """What differs from run to run, and what stands for it on the page."""
 
 
+@pytest.mark.of_the_file("a receipt on PostgreSQL names what remains")
 def test_the_session_on_the_page_is_what_happens(tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
     with ExitStack() as stack:

@@ -71,8 +71,9 @@ def test_no_byte_of_a_wiped_user_is_left(memory: Alcove, path: Path, al: Markers
     assert_sound(memory)
 
 
+@pytest.mark.of_the_file("PostgreSQL's samples have tests of their own")
 def test_samples_of_keys_that_an_operator_had_gathered_go_with_the_user(
-    memory: Alcove, path: Path, al: Markers, tmp_path: Path
+    memory: Alcove, path: Path, al: Markers
 ) -> None:
     others = Markers.new()
     fill(memory, al, others, rows=200)
