@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from alcove import Alcove, AlcoveError
@@ -88,3 +89,29 @@ def test_a_change_that_cannot_be_put_on_record_is_not_made(
         with pytest.raises(AlcoveError):
             put(memory, "mallory", audit_days=1.0)
     assert memory.admin.settings()["audit_days"] == 365.0
+
+
+def test_a_wipe_leaves_what_a_user_did_under_their_pseudonym(memory: Alcove) -> None:
+    root = memory.as_user("root", roles=["admin"])
+    memory.as_user("alice").put("user:alice", "k", {"n": 1})
+    put(memory, "root", audit_days=300.0)
+    assert root.search("user:alice")
+    before = memory.admin.audit(user="root").entries
+    root.wipe("root")
+    wiped, *after = memory.admin.audit(user="root").entries
+    pseudonym = memory.memories.admin.pseudonym("root")
+    assert (wiped.action, wiped.subject) == ("user.wipe", pseudonym)
+    assert [each.action for each in after] == ["memories.read", "settings.put"]
+    assert after == [msgspec.structs.replace(each, actor=pseudonym) for each in before]
+    assert memory.admin.audit(user=pseudonym).entries == after
+    assert memory.admin.audit(user="alice").entries == after[:1]
+
+
+def test_a_wipe_of_a_user_named_like_a_pseudonym_hides_nobodys_entries(memory: Alcove) -> None:
+    """Admins read pseudonyms in the log, and may make an API key for any user."""
+    put(memory, "root", audit_days=300.0)
+    memory.wipe("root")
+    pseudonym = memory.memories.admin.pseudonym("root")
+    memory.as_user(pseudonym).put(("user", pseudonym), "k", {"n": 1})
+    memory.wipe(pseudonym)
+    assert [each.action for each in memory.admin.audit(user="root").entries] == ["user.wipe", "settings.put"]

@@ -371,7 +371,8 @@ def audit(store: Store, limit: int, **asked: Any) -> None:
     """Show who operated on what, newest first.
 
     \b
-    Whom something was done to is shown by a pseudonym, the same for the same user.
+    Whom something was done to is shown by a pseudonym, the same for the same user. So is an actor
+    who has been wiped.
     Examples:
       alcove audit --user alice
       alcove audit --action policies.put --json

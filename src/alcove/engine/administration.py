@@ -56,9 +56,9 @@ class Administration:
             db.run_each("update_audit", details)
 
     def audit(
-        self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
+        self, *, before: int, action: str | None, user: str | None, pseudonym: str | None, limit: int
     ) -> list[AuditRow]:
-        return [*map(AuditRow._make, self._db.fetch("audit", before, action, actor, subject, limit))]
+        return [*map(AuditRow._make, self._db.fetch("audit", before, action, user, pseudonym, limit))]
 
     def audit_before(self, before: int, action: str) -> list[AuditRow]:
         """The entries of one action that are older than a moment."""
@@ -162,7 +162,8 @@ class Erasure:
             elsewhere = wipe.take_authored(shared)
             wipe.removed["replays"] = db.changed("wipe_kept_answers", user, until)
             wipe.removed["api_keys"] = db.changed("wipe_api_keys", user, until)
-            named = sum(db.changed(each, user) for each in ("forget_actor", "forget_document_actor"))
+            named = db.changed("forget_actor", user, person.pseudonym)
+            named += db.changed("forget_document_actor", user)
             keys = db.changed("wipe_key", person.subject, user)
             left = [room for room in _held(db, person, wipe.now) if not room.own]
             known = any((*wipe.removed.values(), keys, elsewhere, named, left))

@@ -121,7 +121,10 @@ class ApiKey(Struct, frozen=True):
 
 
 class AuditEntry(Struct, frozen=True):
-    """Who did what; `subject` is a pseudonym of whom it was done to, the same for the same user."""
+    """Who did what; `subject` is a pseudonym of whom it was done to, the same for the same user.
+
+    After a wipe of the `actor`, that is their pseudonym, too.
+    """
 
     at: datetime
     actor: str | None

@@ -7,9 +7,9 @@ INSERT INTO audit (at, actor, action, subject, details) VALUES (?, ?, ?, ?, ?)
 UPDATE audit SET details = ? WHERE seq = ?
 
 -- name: audit
--- A page of the audit log, newest first.
+-- A page of the audit log, newest first; of one user, by their name or their pseudonym.
 SELECT seq, at, actor, action, subject, details FROM audit
-WHERE seq < ?1 AND (action = ?2 OR ?2 IS NULL) AND (actor = ?3 OR ?3 IS NULL OR subject = ?4)
+WHERE seq < ?1 AND (action = ?2 OR ?2 IS NULL) AND (actor IN (?3, ?4) OR ?3 IS NULL OR subject = ?4)
 ORDER BY seq DESC LIMIT ?5
 
 -- name: purge_audit

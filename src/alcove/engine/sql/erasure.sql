@@ -48,7 +48,9 @@ DELETE FROM versions WHERE seq = ?
 UPDATE versions SET attributes = '{}' WHERE ns = ? AND key = ? AND revision = ? AND sealed IS NULL
 
 -- name: forget_actor
-UPDATE audit SET actor = NULL WHERE actor = ?
+-- Replaces a user's name by their pseudonym, so that a wipe does not hide what they did. A name that is itself the
+-- pseudonym of a subject stays: else a wipe of a user of that name would hide the entries that have it by a wipe.
+UPDATE audit SET actor = ?2 WHERE actor = ?1 AND NOT EXISTS (SELECT 1 FROM audit WHERE subject = ?1)
 
 -- name: forget_document_actor
 UPDATE documents SET actor = NULL WHERE actor = ?
