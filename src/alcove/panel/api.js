@@ -60,6 +60,7 @@ export const memory = {
 };
 
 export async function signedIn() {
+  csrf = ""; // of the session before, which may have ended
   const session = await get("/panel/session");
   csrf = session.csrf;
   me = {

@@ -53,7 +53,7 @@ async function show() {
     if (mine === turn) drawTop(view); // while the server is at it
     shown = await making;
   } catch (error) {
-    if (error.status === 401) return login();
+    if (error.status === 401) return login(error);
     shown = failure(error, show);
   }
   if (mine !== turn) return;

@@ -6,7 +6,9 @@ carry a token of the page's own, which another site can neither read nor guess.
 
 Applications on neighbouring hosts and ports can plant cookies in the same browser. So a cookie's value
 carries a MAC that only this store can make; and over HTTPS only the name `__Host-alcove_token` counts, which
-browsers let nobody else set.
+browsers let no other host set. Another port of the same host can set it, to a session that its own user was
+given here. A page notices by its token, which then matches no cookie; a page that is loaded anew has none, and
+shows whose session it is.
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ class SessionCookies:
             return
         page_token = headers.get(OWN_TOKEN, b"")
         matching = [each for each in tokens if hmac.compare_digest(own_token(each).encode(), page_token)]
+        if page_token and not matching:
+            raise Unauthenticated(
+                "this page belongs to another session than the one that this browser holds: sign in again"
+            )
         if not matching and request.method not in ("GET", "HEAD"):
             raise PermissionDenied("a browser that is signed in must send X-Alcove-CSRF with what it writes")
         if not matching and len(tokens) > 1:

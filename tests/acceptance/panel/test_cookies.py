@@ -124,6 +124,26 @@ def test_without_https_a_page_keeps_its_session_when_somebody_plants_one_of_thei
         assert "two sessions" in assert_error(answer, 401, "unauthenticated")["error"]
 
 
+@pytest.mark.parametrize("browser", [{}, HTTPS])
+def test_a_page_whose_cookie_was_replaced_is_refused_and_not_answered_as_somebody_else(
+    house: Service, browser: dict[str, str]
+) -> None:
+    ours, theirs = Session(house, browser), cookie_of(house, "mallory", browser)
+    page = {**browser, "cookie": theirs, HEADER: ours.csrf}
+    body = {"namespace": ["user", "mallory", "notes"], "key": "k", "value": {"n": 1}}
+    for answer in (
+        house.call("GET", "/v1/me", headers=page),
+        house.call("HEAD", "/v1/me", headers=page),
+        house.call("PUT", "/v1/memories", headers=page, json=body),
+    ):
+        assert answer.status_code == 401
+    assert "another session" in assert_error(
+        house.call("GET", "/v1/me", headers=page), 401, "unauthenticated"
+    )["error"]
+    loaded_anew = {**browser, "cookie": theirs}
+    assert house.call("GET", "/v1/me", headers=loaded_anew).json()["user"] == "mallory"
+
+
 def test_a_session_goes_on_in_every_worker_and_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path, *FLAGS, "--workers", 2) as service:
         cookie = {"cookie": cookie_of(service, "cookie"), "connection": "close"}

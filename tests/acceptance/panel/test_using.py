@@ -42,6 +42,21 @@ def test_what_is_stored_is_shown_as_it_is_and_never_becomes_a_part_of_the_page(
     assert HOSTILE in seen.text
 
 
+def test_a_page_whose_cookie_was_replaced_asks_to_sign_in_again(panel: Open) -> None:
+    seen = panel("alice")
+    cookies = seen.page.context
+    ours = cookies.cookies()
+    seen.sign_in_beside(token("eve"))
+    assert cookies.cookies() != ours
+    seen.page.click("text=Explore")
+    seen.page.wait_for_selector("text=another session")
+    assert "eve" not in seen.text
+    seen.page.fill("input[name=token]", token("alice"))
+    seen.page.click("text=Sign in >> nth=-1")
+    seen.page.wait_for_selector("#top nav a[aria-current]")
+    assert "alice" in seen.page.inner_text("#top")
+
+
 def test_a_value_of_a_megabyte_is_shown_in_part_until_somebody_wants_all_of_it(
     panel: Open, house: Service
 ) -> None:
