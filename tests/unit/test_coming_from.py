@@ -15,7 +15,7 @@ import pytest
 
 from alcove.core.errors import InvalidRequest
 from alcove.upkeep.coming_from import Target, bring
-from alcove.upkeep.coming_from.langgraph import text_at
+from alcove.upkeep.coming_from.langgraph import nodes_at
 from alcove.upkeep.transfer import Imports, Line
 from tests.support.elsewhere import FILES, written
 
@@ -82,4 +82,4 @@ def test_a_record_cannot_say_where_it_comes_from(tmp_path: Path) -> None:
 
 def test_brackets_without_an_end_are_read_once() -> None:
     """Looking for the end of each would never come to an end here."""
-    assert text_at({"a": "tea"}, "a" + "[" * 1_000_000) == "tea"
+    assert nodes_at({"a": "tea"}, "a" + "[" * 1_000_000) == ["tea"]

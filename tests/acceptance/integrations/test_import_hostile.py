@@ -1,15 +1,22 @@
-"""SQLite files made to harm who imports them: each comes to an end, and is refused by name."""
+"""Files made to harm who imports them: each comes to an end, and costs no more than its size warrants."""
 
 from __future__ import annotations
 
+import json
+import math
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from alcove import Alcove
+from alcove.upkeep.coming_from import Target, langgraph, letta
+from alcove.upkeep.coming_from.account import Account
 from tests.support.command import Command
 from tests.support.crowd import QUIET
 
@@ -19,6 +26,7 @@ TABLES = {
     "mem0": ("history", "memory_id, new_memory, is_deleted, created_at, updated_at, actor_id, role"),
 }
 PROJECTS = pytest.mark.parametrize("project", TABLES)
+TARGET = Target(caller="noop", now=datetime(2026, 1, 1, tzinfo=UTC), user="noop")
 TOO_MUCH = "it takes more work than a file of its size can need"
 
 
@@ -170,3 +178,108 @@ def test_a_path_with_a_number_that_is_none_is_told_of(command: Command, file: Pa
             db.execute("INSERT INTO store_vectors VALUES ('user.noop', 'k', ?)", (path,))
     done = command.json("import", "--from", "langgraph", file, "--no-wait")
     assert (done["imported"], done["failures"], done["not_mapped"][0]["count"]) == (1, 0, 4)
+
+
+def indexed_item(file: Path, value: object, paths: Sequence[object]) -> Path:
+    """A store of LangGraph with one item, which was found there by these paths."""
+    with edited(file) as db:
+        db.execute("CREATE TABLE store (prefix, key, value, created_at, updated_at)")
+        db.execute("CREATE TABLE store_vectors (prefix, key, field_name)")
+        db.execute("INSERT INTO store VALUES ('user.noop', 'k', ?, NULL, NULL)", (json.dumps(value),))
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO store_vectors VALUES ('user.noop', 'k', ?)", [(each,) for each in paths])
+        db.execute("COMMIT")
+    return file
+
+
+def test_paths_that_lead_to_the_same_node_spell_it_once_and_only_so_many_are_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = ["a" + "." * (n % 20) + "]" * (n // 20) for n in range(2000)]
+    indexed_item(file, {"a": ["tea"] * 1000, "b": "milk"}, paths)
+    spelled, dumps = list[object](), json.dumps
+
+    def counting(node: object, **options: Any) -> str:
+        spelled.append(node)
+        return dumps(node, **options)
+
+    monkeypatch.setattr(langgraph.json, "dumps", counting)
+    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    assert len(spelled) == 1
+    assert len(json.loads(line)["index"]) == 64
+    (left,) = account.not_mapped()
+    assert (left.kind, left.count, account.failures) == ("index field", 2000 - 64, 0)
+    assert "64" in left.reason
+
+
+def test_paths_that_lead_nowhere_are_no_more_than_64(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed_item(file, {"a": ["tea"] * 1000}, [f"a[*].{n}" for n in range(1000, 3000)])
+    read, nodes_at = list[str](), langgraph.nodes_at
+
+    def counting(value: object, path: str) -> list[Any]:
+        read.append(path)
+        return nodes_at(value, path)
+
+    monkeypatch.setattr(langgraph, "nodes_at", counting)
+    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    assert len(read) == 64
+    assert json.loads(line)["index"] is None
+    assert sum(each.count for each in account.not_mapped()) == 2000
+
+
+def test_the_fields_of_a_value_that_no_memory_can_have_are_not_spelled(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed_item(file, {"a": ["x" * 1000] * 1100}, ["$", "a"])
+    monkeypatch.setattr(langgraph, "_spelled", lambda node: pytest.fail("it was spelled"))
+    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    assert json.loads(line)["index"] is None
+    assert [(each.kind, each.count) for each in account.not_mapped()] == [("index field", 2)]
+
+
+def test_a_path_that_is_no_text_is_told_of(file: Path) -> None:
+    indexed_item(file, {"a": "tea"}, ["a", None, 7])
+    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    assert json.loads(line)["index"] == {"a": "tea"}
+    assert [each.count for each in account.not_mapped()] == [2]
+
+
+FASTER, NOTICED = 2.2, 0.03
+"""As for requests (tests/acceptance/limits/test_cost.py)."""
+
+
+def blocks_of_one_agent(count: int) -> dict[str, Any]:
+    return {"core_memory": [{"value": "a", "label": str(n)} for n in range(count)]}
+
+
+def agents_and_blocks(count: int) -> dict[str, Any]:
+    """As many block ids as `count`, in agents that have none of the blocks."""
+    each = math.isqrt(count)
+    agents = [{"name": "a", "block_ids": [f"other-{n}" for n in range(each)]}] * each
+    return {"agents": agents, "blocks": [{"id": "b", "value": "v", "label": str(n)} for n in range(each)]}
+
+
+@pytest.mark.parametrize(("document", "step"), [(blocks_of_one_agent, 4), (agents_and_blocks, 16)])
+def test_an_agent_file_of_letta_costs_no_more_than_its_size(
+    document: Callable[[int], dict[str, Any]], step: int, tmp_path: Path
+) -> None:
+    def cost(count: int) -> float:
+        (file := tmp_path / "letta.af").write_text(json.dumps(document(count)))
+        started = time.process_time()
+        assert [*letta.read(str(file), TARGET, Account())]
+        return time.process_time() - started
+
+    def grows_too_fast() -> bool:
+        less, more = cost(16_384), cost(step * 16_384)
+        return more > NOTICED and more > step * FASTER * max(less, NOTICED / step)
+
+    assert not all(grows_too_fast() for _ in range(3))
+
+
+def test_an_agent_with_a_block_id_that_is_no_text_is_named(tmp_path: Path) -> None:
+    document = agents_and_blocks(4)
+    document["agents"][0] = {"name": "a", "block_ids": [["b"]]}
+    (file := tmp_path / "letta.af").write_text(json.dumps(document))
+    assert len([*letta.read(str(file), TARGET, account := Account())]) == 2
+    assert [each.record for each in account.broken] == ["agents[0]"]
+    assert "block_ids: expected a list of texts" in account.broken[0].error

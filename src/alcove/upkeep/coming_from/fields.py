@@ -43,6 +43,15 @@ def listed(given: Record, name: str) -> list[Any]:
     return _given(given, name, list) or []
 
 
+def texts(given: Record, name: str) -> list[str]:
+    """A list of texts; empty where there is none."""
+    found = listed(given, name)
+    for each in found:
+        if not isinstance(each, str):
+            raise InvalidRequest(name, f"a list of texts, without {_kind(each)}")
+    return found
+
+
 def moment(given: Record, name: str) -> datetime | None:
     """A time in ISO 8601, or one that a database gave; without a zone it is UTC."""
     found = given.get(name)

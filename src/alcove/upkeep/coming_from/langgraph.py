@@ -14,6 +14,7 @@ from alcove.core.addresses import is_database
 from alcove.core.errors import InvalidRequest, Unavailable, needed_by
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.principal import checked_user
+from alcove.core.settings import Settings
 from alcove.upkeep.coming_from import fields, files, lines
 from alcove.upkeep.coming_from.account import EXPIRED, Account, Target
 from alcove.upkeep.transfer import Line
@@ -28,6 +29,10 @@ _AT_ONCE = 500
 """Rows that a PostgreSQL server sends at a time."""
 _STEP = re.compile(r"\[[^\[\]]*\]|[^.\[\]]+")
 _PLACE = re.compile("[0-9]{1,9}")
+_MAX_FIELDS, _MAX_VALUE_BYTES = Settings().max_index_fields, Settings().max_value_bytes
+_MANY_FIELDS = f"an import brings at most {_MAX_FIELDS} of an item"
+_LARGE_VALUE = f"its value is larger than {_MAX_VALUE_BYTES} bytes"
+_OTHER_PATH = "a path that is not followed here; put its item again to find it so"
 _NO_OWNER = "in a namespace that no user owns: --root user:NAME:langgraph puts all below one of NAME"
 _THREADS = "only stores are brought; a graph's threads begin anew"
 
@@ -45,12 +50,12 @@ def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line
     if expires_at and expires_at <= target.now:
         return account.leave("item", EXPIRED)
     value = fields.record(_json(row["value"], "value"))
-    texts = dict[str, str]()
-    for path in _json(row["indexed"] or "[]", "indexed"):
-        if (text := text_at(value, path)) is None:
-            account.leave("index field", "a path that is not followed here; put its item again to find it so")
-        else:
-            texts[path] = lines.cut(text)
+    paths = _json(row["indexed"] or "[]", "indexed")
+    if len(row["value"]) > _MAX_VALUE_BYTES:
+        account.leave("index field", _LARGE_VALUE, len(paths))
+        paths = []
+    account.leave("index field", _MANY_FIELDS, len(paths) - _MAX_FIELDS)
+    texts = _texts(value, paths[:_MAX_FIELDS], account)
     namespace = _namespace(row["prefix"].split("."), target)
     if namespace is None:
         return account.leave("item", _NO_OWNER)
@@ -83,20 +88,35 @@ def _json(text: str | bytes, field: str) -> Any:
         raise InvalidRequest(field, "JSON") from None
 
 
-def text_at(value: Any, path: str) -> str | None:
-    """The text that LangGraph indexed under a path; None for a path of a kind that is not followed here.
+def _texts(value: Any, paths: list[Any], account: Account) -> dict[str, str]:
+    """The texts that LangGraph indexed, by path; each node is spelled once, whatever paths lead to it."""
+    texts, by_node = dict[str, str](), dict[int, str]()
+    for path in paths:
+        found = nodes_at(value, path) if isinstance(path, str) else []
+        if not found:
+            account.leave("index field", _OTHER_PATH)
+            continue
+        [node] = found
+        if id(node) not in by_node:
+            by_node[id(node)] = lines.cut(_spelled(node))
+        texts[path] = by_node[id(node)]
+    return texts
+
+
+def nodes_at(value: Any, path: str) -> list[Any]:
+    """The one node that LangGraph indexed under a path; none for a path of a kind that is not followed here.
 
     A path is `$` for all of a value, or names and places such as `notes.title` or `tags[0]`. Of one that
     leads to several texts, such as `tags[*]`, each has a number after it: `tags[*].0`.
     """
     if path == "$":
-        return _spelled(value)
+        return [value]
     steps = _STEP.findall(path)
     place = steps.pop() if "[*]" in steps and _PLACE.fullmatch(steps[-1]) else "0"
     found = [value]
     for step in steps:
         found = [each for node in found for each in _below(node, step.strip("[]"))]
-    return _spelled(found[int(place)]) if int(place) < len(found) else None
+    return found[int(place) :][:1]
 
 
 def _below(node: Any, step: str) -> list[Any]:

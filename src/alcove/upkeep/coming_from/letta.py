@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,12 @@ def _agent_file(document: dict[str, Any], name: str, target: Target, account: Ac
         "system prompt", "write it into the spec, as instructions", sum("system" in a for a in agents)
     )
     blocks = numbered("blocks", _list(document, "blocks", name))
+    owners = dict[str, str | None]()
+    for each in agents:
+        for id in each["block_ids"]:
+            owners.setdefault(id, each["name"])
     made = partial(
-        _block, target=target, account=account, agents=agents, created_at=document.get("created_at")
+        _block, target=target, account=account, owners=owners, created_at=document.get("created_at")
     )
     yield from account.each(blocks, made)
     for each in (document, *agents):
@@ -82,21 +86,28 @@ def _sound(agents: list[Any], account: Account) -> Iterator[dict[str, Any]]:
             yield {
                 **agent,
                 "name": fields.text(agent, "name"),
-                "block_ids": fields.listed(agent, "block_ids"),
+                "block_ids": fields.texts(agent, "block_ids"),
             }
 
 
 def _block(
-    given: object, target: Target, account: Account, agents: list[dict[str, Any]], created_at: str | None
+    given: object,
+    target: Target,
+    account: Account,
+    owners: Mapping[str, str | None],
+    created_at: str | None,
 ) -> Iterator[Line]:
-    """A block of core memory; ids count from 0 in every file, so the agent and the label say which it is."""
+    """A block of core memory; ids count from 0 in every file, so the agent and the label say which it is.
+
+    `owners`: by the id of a block, the name of the first agent that has it.
+    """
     block = fields.record(given)
     if not (fields.text(block, "value") or "").strip():
         return account.leave("block", "it is empty")
     if target.user is None:
         return account.leave("block", NO_USER)
     id, label = fields.text(block, "id"), fields.text(block, "label")
-    owner = next((each["name"] for each in agents if id in each["block_ids"]), None)
+    owner = owners.get(id) if id else None
     named = {
         **block,
         "id": "-".join(map(str, (owner or "no-agent", label or id))),
