@@ -56,9 +56,9 @@ class Administration:
             db.run_each("update_audit", details)
 
     def audit(
-        self, *, before: int, action: str | None, user: str | None, pseudonym: str | None, limit: int
+        self, *, before: int, action: str | None, actor: str | None, subject: str | None, limit: int
     ) -> list[AuditRow]:
-        return [*map(AuditRow._make, self._db.fetch("audit", before, action, user, pseudonym, limit))]
+        return [*map(AuditRow._make, self._db.fetch("audit", before, action, actor, subject, limit))]
 
     def audit_before(self, before: int, action: str) -> list[AuditRow]:
         """The entries of one action that are older than a moment."""

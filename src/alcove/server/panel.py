@@ -7,8 +7,8 @@ carry a token of the page's own, which another site can neither read nor guess.
 Applications on neighbouring hosts and ports can plant cookies in the same browser. So a cookie's value
 carries a MAC that only this store can make; and over HTTPS only the name `__Host-alcove_token` counts, which
 browsers let no other host set. Another port of the same host can set it, to a session that its own user was
-given here. A page notices by its token, which then matches no cookie; a page that is loaded anew has none, and
-shows whose session it is.
+given here. A page notices by its token, which then matches no cookie; a page that is loaded anew has none,
+and shows whose session it is.
 """
 
 from __future__ import annotations

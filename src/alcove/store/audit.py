@@ -225,8 +225,8 @@ class Audit:
         found = self._rows.audit(
             before=_NEWEST if after_cursor is None else cursor.decode(after_cursor),
             action=action,
-            user=user,
-            pseudonym=None if user is None else self._vault.pseudonym(user),
+            actor=user,
+            subject=None if user is None else self._vault.pseudonym(user),
             limit=limit,
         )
         entries = [

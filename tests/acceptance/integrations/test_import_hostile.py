@@ -203,7 +203,7 @@ def test_paths_that_lead_to_the_same_node_spell_it_once_and_only_so_many_are_rea
         spelled.append(node)
         return dumps(node, **options)
 
-    monkeypatch.setattr(langgraph.json, "dumps", counting)
+    monkeypatch.setattr(json, "dumps", counting)
     (line,) = langgraph.read(str(file), TARGET, account := Account())
     assert len(spelled) == 1
     assert len(json.loads(line)["index"]) == 64

@@ -137,9 +137,10 @@ def test_a_page_whose_cookie_was_replaced_is_refused_and_not_answered_as_somebod
         house.call("PUT", "/v1/memories", headers=page, json=body),
     ):
         assert answer.status_code == 401
-    assert "another session" in assert_error(
-        house.call("GET", "/v1/me", headers=page), 401, "unauthenticated"
-    )["error"]
+    assert (
+        "another session"
+        in assert_error(house.call("GET", "/v1/me", headers=page), 401, "unauthenticated")["error"]
+    )
     loaded_anew = {**browser, "cookie": theirs}
     assert house.call("GET", "/v1/me", headers=loaded_anew).json()["user"] == "mallory"
 
