@@ -8,17 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from alcove import Alcove, Grant, Principal, Unavailable
+from alcove import Alcove, Grant, Principal, Settings, Unavailable
 from alcove.agents.runs import OVERSEER
 from alcove.api.operation import operations
 from alcove.api.operations import MemoryOperations
 from alcove.core import cursor
+from alcove.core.clock import to_datetime
 from alcove.core.namespace import Namespace
+from alcove.core.records import FoundMemories, Mode
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit
 from alcove.store.admin_records import AuditEntry
 from tests.contract.conftest import Open
+from tests.support.bag import Bag
+from tests.support.clock import ManualClock
 
 OPEN = {
     "authz": 'package memories.authz\ndecision := {"allow": true}',
@@ -259,6 +263,30 @@ def test_a_filter_cannot_ask_for_what_is_in_a_memory_unseen(store: Alcove, root:
     assert root.search("user:alice:secret", filter={"pin": 1234}, **search).unindexed == 1
     (entry,) = reads(store, user="alice")
     assert entry.details["count"] == 1
+
+
+@pytest.mark.parametrize("mode", ["semantic", "keyword", "hybrid"])
+@pytest.mark.parametrize("is_past", [False, True])
+def test_a_filter_cannot_ask_unseen_for_what_waits_for_its_vectors(
+    open_store: Open, clock: ManualClock, mode: Mode, is_past: bool
+) -> None:
+    idle = Settings(sweep_interval=0, indexing_interval=0)
+    store = open_store(embedder=Bag(), settings=idle, clock=clock)
+    for n in range(20):  # of the past, so many are ranked by words alone
+        text = {"text": f"{'tea ' * 500}{n}"}
+        store.as_user("alice").put("user:alice:secret", f"k{n}", {"pin": 1234}, index=text)
+    root = store.as_user("root", roles=["admin"])
+    moment = to_datetime(clock()) if is_past else None
+
+    def search(pin: int) -> FoundMemories:
+        asked: dict[str, Any] = {"query": "milk", "mode": mode, "limit": 1, "as_of": moment}
+        return root.search("user:alice:secret", filter={"pin": pin}, **asked)
+
+    assert (search(1), search(1).degraded) == ([], None)
+    assert reads(store) == []
+    assert search(1234).degraded
+    (entry,) = reads(store, user="alice")
+    assert 1 <= entry.details["count"] <= 20
 
 
 def test_a_review_and_an_export_of_a_user_are_one_entry_each_with_a_count(

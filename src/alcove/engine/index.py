@@ -122,6 +122,10 @@ class SearchIndex:
         ((waiting, parked),) = self._db.fetch("behind", json.dumps(seqs))
         return waiting, parked
 
+    def namespaces_of(self, seqs: Sequence[int]) -> list[Namespace]:
+        """The namespaces of versions, one for each that is still there."""
+        return [Namespace.decode(ns) for (ns,) in self._db.fetch("namespaces_of", json.dumps(seqs))]
+
     def status(self, embedder: str) -> rows.IndexStatus:
         return rows.IndexStatus._make(self._db.fetch("status", embedder)[0])
 

@@ -64,6 +64,8 @@ class SearchResult(NamedTuple):
     """How many were ranked, those before the offset too; all there are, if fewer than were asked for."""
     texts: int
     """How many texts there are in all that was looked through, whatever the filter."""
+    unembedded: Sequence[int] = ()
+    """The versions without vectors of which `degraded` tells, among the hits or not."""
 
 
 class How(TypedDict):
@@ -159,6 +161,7 @@ class Searcher:
             for seq in items.keys() & corpus.rows.keys():
                 if len(known := corpus.vectors.at(corpus.rows[seq])):
                     items[seq] = items[seq]._replace(vectors={"": known})
+        unembedded = list[int]()
         if self._embedder and question.vector is not None:
             lost = [each for each in items.values() if not each.vectors]
             told = None
@@ -171,16 +174,23 @@ class Searcher:
             except EmbedderUnavailable as error:
                 told = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
             question = replace(question, degraded=told)
+            unembedded = [seq for seq, each in items.items() if told and not each.vectors]
         corpus = Corpus.of(items.values())
-        return self._answer(scope, corpus, corpus.columns.live, question, how, at)
+        result = self._answer(scope, corpus, corpus.columns.live, question, how, at)
+        return result._replace(unembedded=unembedded)
 
     def _answer(
         self, scope: Scope, corpus: AnyCorpus, mask: Mask, question: Question, how: How, at: int | None = None
     ) -> SearchResult:
         """The best rows of a corpus, each looked up in the caller's own scope, whatever it was ranked in."""
         mode, offset, had = how["mode"], how["offset"], corpus.vectors.dimensions
+        unembedded = list[int]()
         if question.vector is not None:
-            told = self._behind(corpus, mask, mode) if at is None and not question.degraded else None
+            told = None
+            if at is None and not question.degraded:
+                unembedded = corpus.columns.sequence[mask & ~corpus.vectors.present()].tolist()
+                told = self._behind(unembedded, mode)
+                unembedded = unembedded if told else []
             if len(question.vector) != had:  # they cannot be compared
                 if len(corpus.vectors):
                     told = OTHER_DIMENSIONS.format(len(question.vector), had)
@@ -218,7 +228,7 @@ class Searcher:
         next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
         texts = int(np.count_nonzero(corpus.columns.live))
-        return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts)
+        return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts, unembedded)
 
     def _reranked(
         self, scope: Scope, question: Question, best: list[Hit], at: int | None, *, explain: bool
@@ -264,12 +274,11 @@ class Searcher:
         except EmbedderUnavailable:  # it could embed the question, so it is tried again with the next
             return None
 
-    def _behind(self, corpus: AnyCorpus, mask: Mask, mode: Mode) -> str | None:
+    def _behind(self, unembedded: Sequence[int], mode: Mode) -> str | None:
         """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""
-        bare = corpus.columns.sequence[mask & ~corpus.vectors.present()]
-        if not len(bare):
+        if not unembedded:
             return None
-        waiting, parked = self._index.behind(bare.tolist())  # those with blank texts are neither
+        waiting, parked = self._index.behind(unembedded)  # those with blank texts are neither
         told, then = [], _UNEMBEDDED[mode]
         if waiting:
             who = "1 memory waits for its" if waiting == 1 else f"{waiting} memories wait for their"

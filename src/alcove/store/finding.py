@@ -287,8 +287,11 @@ class Finding(Timeline):
                 without_text = self._unindexed(scope, best.texts, at)
                 found.unindexed = len(without_text) or None
             self._refuse_forgotten(at)
-            # How many have no text tells nothing of what they hold, unless a filter chose them by that.
-            counted = without_text if scope.filter.conditions else []
+            # How many have no text or no vectors tells nothing of what they hold, unless a filter chose them.
+            counted = List[Namespace]()
+            if scope.filter.conditions:
+                others = {*best.unembedded}.difference(row.seq for row, _ in best.hits)
+                counted = [*without_text, *self._engine.index.namespaces_of([*others])]
             return found, [*(each.namespace for each in found), *counted]
 
         return row_decoding.undisturbed(find)

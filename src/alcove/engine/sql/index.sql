@@ -77,6 +77,9 @@ SELECT error FROM to_index WHERE seq = ?
 -- Of some versions, how many wait for their vectors, and how many could not get any.
 SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN ({numbers})
 
+-- name: namespaces_of
+SELECT ns FROM versions WHERE seq IN ({numbers})
+
 -- name: next_due
 SELECT min(due) FROM to_index INDEXED BY to_index_by_due WHERE due IS NOT NULL
 
