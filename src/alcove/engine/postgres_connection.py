@@ -116,6 +116,12 @@ class Found:
         return row if row is None or len(row) > 1 else row[0]
 
 
+def set_session(db: psycopg.Connection[Any], settings: Mapping[str, str] = SESSION_SETTINGS) -> None:
+    """Changes settings of any connection for as long as it lasts; it must commit each statement by itself."""
+    with psycopg.RawCursor(db) as cursor:
+        cursor.execute(_SET_SESSION, (json.dumps(settings),))
+
+
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection, which one user at a time has."""
 
@@ -157,7 +163,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def use(self, settings: Mapping[str, str]) -> None:
         """Changes settings for as long as the connection lasts."""
-        self.execute(_SET_SESSION, (json.dumps(settings),))
+        set_session(self, settings)
 
     def run(self, name: str, params: Bound = (), **parts: str) -> Found:
         statement = STATEMENTS[name]

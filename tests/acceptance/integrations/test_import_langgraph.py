@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import tracemalloc
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from langgraph.store.base import BaseStore, Item, get_text_at_path
 from langgraph.store.postgres import PostgresStore
@@ -219,6 +221,35 @@ def test_a_row_that_is_no_item_is_named_and_threads_are_told_of(command: Command
         f"user:{user}:langgraph:a::b odd: namespace[4]: expected a non-empty plain string",
         "not brought: 2 checkpoints (only stores are brought; a graph's threads begin anew)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DateStyle", "German, DMY"), ("client_encoding", "LATIN1"), ("TimeZone", "Asia/Kathmandu"),
+     ("idle_in_transaction_session_timeout", "50ms"), ("transaction_timeout", "50ms"),
+     ("default_transaction_isolation", "serializable"), ("statement_timeout", "1ms")],
+)  # fmt: skip
+def test_what_an_operator_set_as_defaults_of_the_database_changes_nothing(name: str, value: str) -> None:
+    with PostgresStore.from_conn_string(where := new_database()) as store:
+        store.setup()
+        store.put(("a",), "first", NOTE)
+    with psycopg.connect(where, autocommit=True) as db:
+        db.execute(
+            "INSERT INTO store (prefix, key, value) SELECT 'b', CAST(n AS TEXT), '{}' "
+            "FROM generate_series(1, 999) n"
+        )
+        if not db.execute("SELECT 1 FROM pg_settings WHERE name = %s", (name,)).fetchall():
+            pytest.skip(f"this server has no {name}")
+    target = Target(caller="noop", now=datetime.now(UTC), user="noop")
+    expected = [*langgraph.read(where, target, Account())]
+    with psycopg.connect(where, autocommit=True) as db:
+        ((database,),) = db.execute("SELECT quote_ident(current_database())")
+        db.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
+    lines = langgraph.read(where, target, account := Account())
+    first = next(lines)
+    time.sleep(0.2)  # longer than the server would wait
+    assert [first, *lines] == expected
+    assert (len(expected), account.broken) == (1000, [])
 
 
 def many_in_a_file(where: str) -> None:

@@ -151,14 +151,18 @@ def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
     with needed_by("reading a PostgresStore", extra="postgres"):
         import psycopg  # noqa: PLC0415  only where one is read
         from psycopg.rows import dict_row  # noqa: PLC0415
+
+        from alcove.engine.postgres_connection import set_session  # noqa: PLC0415
     try:
-        connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10)
+        connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10, autocommit=True)
     except psycopg.ProgrammingError:  # whose words repeat the address, and a password that is in it
         raise InvalidRequest("FILE", "an address such as postgresql://host/name") from None
     except psycopg.Error as error:
         raise Unavailable(f"the database cannot be reached: {str(error).splitlines()[0]}") from None
     with connection:
         try:
+            set_session(connection)
+            connection.autocommit, connection.read_only = False, True
             yield from _rows_of(connection, account)
         except psycopg.Error as error:  # of a table that is not to be read, or half-way
             account.fail("table store", f"cannot be read any further: {str(error).splitlines()[0]}")
@@ -168,7 +172,6 @@ def _rows_of(connection: psycopg.Connection[dict[str, Any]], account: Account) -
     def asked(statement: LiteralString) -> list[dict[str, Any]]:
         return connection.execute(statement).fetchall()
 
-    connection.read_only = True
     if asked("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
         [threads] = asked("SELECT count(*) FROM checkpoints")
         account.leave("checkpoint", _THREADS, threads["count"])
