@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from alcove.agents.conversations import MESSAGE_TOKENS, Said, is_whole, size
 from alcove.agents.messages import Message
 from alcove.agents.tokens import TokenCounter
-from alcove.core.errors import InvalidRequest
+from alcove.core.errors import InvalidRequest, PermissionDenied
 
 DEFAULT_BUDGET = 8000
 """Tokens of a context for which nobody said how many."""
@@ -190,6 +190,14 @@ class Assembly(Timed):
             id, text = (piece.id, _beginning(piece)) if piece else (None, None)
             self._left_out.append(LeftOut(tier=tier, why=why, id=id, count=count, text=text))
 
+    @contextmanager
+    def unless_denied(self, tier: str) -> Iterator[None]:
+        """Goes on without what the policy does not let the agent read, and notes it."""
+        try:
+            yield
+        except PermissionDenied as error:
+            self.degrade(f"{tier} is left out: {error.message}")
+
     def degrade(self, why: str | None) -> None:
         """Notes why something is less than it could be, if it is."""
         self._degraded += [why] if why else []
@@ -212,7 +220,7 @@ class Assembly(Timed):
             total_tokens=sum(tier.tokens for tier in tiers.values()),
             budget_tokens=self._budget,
             tokenizer=self._count.name,
-            degraded="; ".join(self._degraded) or None,
+            degraded="; ".join(dict.fromkeys(self._degraded)) or None,
             timings_ms=self.timings_ms(),
         )
         return Context(messages=messages, receipt=receipt)

@@ -195,11 +195,10 @@ class Knowledge:
     def offer(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers what the agent's sources have on a question, as far as it is relevant enough."""
         spec = turn.rooms.agent.memory.knowledge
-        found = [
-            each
-            for source, room in turn.rooms.knowledge.items()
-            for each in self._found(turn.within(room), source, question, spec.retrieval_limit)
-        ]
+        found: list[Found] = []
+        for source, room in turn.rooms.knowledge.items():
+            with assembly.unless_denied("knowledge"):
+                found += self._found(turn.within(room), source, question, spec.retrieval_limit)
         found.sort(key=lambda each: (-each.score, each.id))
         relevant = [each for each in found if each.score >= spec.similarity_threshold]
         assembly.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))

@@ -32,6 +32,7 @@ from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.user_memory import distinct
 from alcove.core.errors import InvalidRequest
+from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
 from alcove.llm.model import Model
@@ -110,22 +111,22 @@ class Prompts:
         assembly = Assembly([spec.instructions, *instructions], new, budget, count, recalls=recalls)
         message = next((each.content for each in reversed(new) if each.role == "user" and each.content), "")
         recent: Reads | None = None
-        with assembly.stage("conversation"):
+        begun = bool(before)
+        with assembly.stage("conversation"), assembly.unless_denied("conversation"):
             if before is None:
                 log = self._log(turn)
                 recent = log.reads = self._memories.recent(log.who, log.places)
                 begun = self._conversation(log, assembly)
             else:
-                begun = bool(before)
                 told = [Said(n, f"message {n}", each) for n, each in enumerate(before, 1)]
                 assembly.offer("conversation", conversation_pieces(units(told), assembly))
-        with assembly.stage("summary"):
+        with assembly.stage("summary"), assembly.unless_denied("summary"):
             if spec.memory.session_memory.enabled:
                 if not begun:
                     self._summaries.catch_up(spec, principal.user_id)
                 rolling = self._summaries.of(principal, spec.name, recent if begun else None)
                 _offer_summary(assembly, "summary", rolling, trouble=self._writes)
-        with assembly.stage("preamble"):
+        with assembly.stage("preamble"), assembly.unless_denied("preamble"):
             if spec.memory.private.enabled and not begun:
                 self._preamble(turn, assembly)
         memory = spec.memory
@@ -138,7 +139,8 @@ class Prompts:
             with assembly.stage("recall"):
                 self._recall(turn, question, assembly)
                 if recalls_turns(memory):
-                    self._earlier(turn, question, assembly)
+                    with assembly.unless_denied("earlier"):
+                        self._earlier(turn, question, assembly)
             with assembly.stage("knowledge"):
                 self._knowledge.offer(turn, question, assembly)
         context = assembly.done()
@@ -189,8 +191,11 @@ class Prompts:
         memory, budget = turn.rooms.agent.memory, turn.rooms.agent.memory.long_term.recall_budget
         every = [("long_term", turn.room(at)) for at in turn.rooms.long_term.values()]
         every += [("facts", turn.room(turn.rooms.facts))] if memory.facts.enabled else []
-        sizes = {room.at: room.size() for _, room in every}
-        rooms = [(tier, room) for tier, room in every if sizes[room.at]]  # many have nothing in them
+        sizes: dict[Namespace, int] = {}
+        for tier, room in every:
+            with assembly.unless_denied(tier):
+                sizes[room.at] = room.size()
+        rooms = [(tier, room) for tier, room in every if sizes.get(room.at)]  # many have nothing in them
         rules = [
             each
             for tier, room in rooms

@@ -179,8 +179,9 @@ class Agents(Runs):
         turn = self.turn(principal, self.agent(principal, agent))
         summaries = []
         for kind, room in self._visible(turn):
-            count = self._memories.count(turn.within(room), room, exact=kind in ONE_NAMESPACE)
-            summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
+            with suppress(PermissionDenied):  # by a policy of the operator's own
+                count = self._memories.count(turn.within(room), room, exact=kind in ONE_NAMESPACE)
+                summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
         children = child_rooms(turn)
         counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
         for room, count in sorted(counts.items()):

@@ -141,10 +141,16 @@ class Policy:
     def narrow(
         self, principal: Principal, prefix: Namespace, filter: Mapping[str, object] | None = None
     ) -> Narrowed:
-        """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent."""
+        """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent.
+
+        It raises for an agent too if the policy puts another prefix in place of the agent's room: a tool would
+        show what is there as the content of the room.
+        """
         narrowed = self._answer(_prefix(principal, prefix, msgspec.json.encode(filter or {})), _narrowed)
         if narrowed is None:
             self._deny(principal, "search", "the policy does not say where this caller may look")
+        if principal.agent is not None and narrowed.prefix[: len(prefix)] != prefix:
+            self._deny(principal, "search", "the policy does not let this agent look there")
         return narrowed
 
     def _answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alcove.agents.tools.base import Room, Turn
+from alcove.core.errors import PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.records import FoundMemories, Memory
 from alcove.store.finding import LiveEntry
@@ -20,12 +21,15 @@ class ChildRooms(Room):
     """The child namespaces of one agent for one user; `at` is the namespace that all of them lie below."""
 
     def entries_by_age(self) -> list[LiveEntry]:
-        """Everything in them, without values, the oldest first."""
+        """Everything in them, without values, the oldest first; nothing where the policy does not show them."""
         private = Namespace((*self.at, "u", self.who.user_id))
         (grant,) = self.who.grants
-        found = self.memories.entries_of_user(
-            self.who, self.at, authors=grant.written_by or (), besides=private
-        )
+        try:
+            found = self.memories.entries_of_user(
+                self.who, self.at, authors=grant.written_by or (), besides=private
+            )
+        except PermissionDenied:
+            return []
         return sorted(found, key=lambda each: (each.written_at, each.seq))
 
     def newest_entries(self) -> list[LiveEntry]:
