@@ -167,7 +167,8 @@ class Prompts:
             assembly.offer("conversation", conversation_pieces(kept, assembly))
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
             if spec.summarize:
-                _offer_summary(assembly, "running", log.state()[0], trouble=self._writes)
+                with assembly.unless_denied("running"):
+                    _offer_summary(assembly, "running", log.state()[0], trouble=self._writes)
         return bool(said)
 
     def _preamble(self, turn: Turn, assembly: Assembly) -> None:

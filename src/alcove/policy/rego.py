@@ -143,8 +143,8 @@ class Policy:
     ) -> Narrowed:
         """Where the caller may look, at most; raises `PermissionDenied` where the policy is silent.
 
-        It raises for an agent too if the policy puts another prefix in place of the agent's room: a tool would
-        show what is there as the content of the room.
+        It raises for an agent too if the policy puts another prefix in place of the agent's room: a tool
+        would show what is there as the content of the room.
         """
         narrowed = self._answer(_prefix(principal, prefix, msgspec.json.encode(filter or {})), _narrowed)
         if narrowed is None:

@@ -224,8 +224,12 @@ class Finding(Timeline):
         query: str,
         limit: int,
         min_relevance: float | None = None,
+        unranked: bool = False,
     ) -> FoundMemories:
-        """What `search` finds among some entries; where these are too large, among the first of them."""
+        """What `search` finds among some entries; where these are too large, among the first of them.
+
+        `unranked`: whether entries without index text come after all others, in their own order.
+        """
         validation.query(query)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         question, seqs = self._searcher.question(query, "hybrid"), [each.seq for each in entries]
@@ -241,6 +245,11 @@ class Finding(Timeline):
             best = self._searcher.search_some(scope, seqs, question, **how)
             found = FoundMemories(self._opener.hit(row, hit, similarity=False) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
+            if unranked and not min_relevance and best.next_offset is None and len(found) < limit:
+                rest = self._engine.index.found(replace(scope, unindexed=True), seqs, now=self._clock())
+                more, is_cut = portion(rest, limit - len(found))
+                found += map(self._opener.memory, more)
+                found.next_offset = len(found) if is_cut and len(found) < limit else None
             return found
 
         return row_decoding.undisturbed(find)

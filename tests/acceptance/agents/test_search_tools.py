@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,14 @@ TOOLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "memory_recall": ("memory_remember", {}, {}),
 }
 """Each tool that searches: the one that stores, the arguments that both take, and where calls are made."""
+ROOMS = {
+    "search_memory": "agent:bot:u:alice",
+    "search_pool": "org:docs",
+    "search_shared": "team:crew",
+    "recall_facts": "facts:bot:u:alice",
+    "memory_recall": "user:alice:long-term:all",
+}
+"""The namespace that each of them searches."""
 DIET = "I am allergic to peanuts."
 COLLEAGUES = "Works with Marie on the onboarding project."
 OTHERS = [
@@ -66,6 +75,12 @@ def store(memory: Alcove, alice: AgentsHandle, tool: str, contents: list[str]) -
         key: Any = {} if tool in ("recall_facts", "memory_recall") else {"key": f"note-{n}"}
         alice.call("bot", storing, content=content, **key, **arguments, **where)
     until(lambda: memory.admin.index().waiting == 0)
+
+
+def load(memory: Alcove, tool: str, key: str, content: str, index: dict[str, str] | None = None) -> None:
+    """Imports a memory into the room that a tool searches."""
+    line = {"namespace": ROOMS[tool].split(":"), "key": key, "value": {"content": content, "type": "fact"}}
+    assert memory.import_memories([json.dumps(line | {"index": index}).encode()]).imported == 1
 
 
 def search(alice: AgentsHandle, tool: str, query: str, **more: Any) -> tuple[list[dict[str, Any]], str]:
@@ -164,6 +179,93 @@ def test_both_scopes_are_merged_by_relevance_and_each_keeps_the_order_of_its_sea
         assert [item["memory_id"] for item in items if item["scope"] == scope] == [m.key for m in alone]
     most = max(items, key=lambda item: item["relevance"])
     assert most in search(alice, "memory_recall", query, limit=2)[0]
+
+
+@pytest.mark.parametrize("tool", [*TOOLS])
+def test_a_larger_limit_only_adds_to_what_a_smaller_one_gives(
+    memory: Alcove, alice: AgentsHandle, tool: str
+) -> None:
+    contents = [DIET, COLLEAGUES, *OTHERS, *KEPT]
+    if tool == "memory_recall":
+        for n, content in enumerate(contents):
+            alice.call("bot", "memory_remember", content=content, scope=("agent", "all")[n % 2])
+        alice.call("bot", "memory_remember", content=DIET, scope="all")
+        until(lambda: memory.admin.index().waiting == 0)
+    else:
+        store(memory, alice, tool, contents)
+    for query in (
+        "what are my dietary restrictions?",
+        "Who are the user's colleagues?",
+        "How does she get to work?",
+        "What does she do in her free time?",
+        "What is the boiling point of tungsten?",
+        "Write an e-mail to the landlord.",
+    ):
+        most = [each["content"] for each in search(alice, tool, query, limit=len(contents))[0]]
+        assert len(most) == len(contents)
+        for limit in range(1, len(contents)):
+            items, _ = search(alice, tool, query, limit=limit)
+            assert [each["content"] for each in items] == most[:limit], (query, limit)
+
+
+@pytest.mark.parametrize("tool", [*TOOLS])
+def test_what_has_no_index_text_comes_last_and_is_marked(
+    memory: Alcove, alice: AgentsHandle, tool: str
+) -> None:
+    load(memory, tool, "bees", "Keeps bees.")  # as a put over REST without `index` may store it, too
+    items, text = search(alice, tool, "bees")
+    assert [item["content"] for item in items] == ["Keeps bees."]
+    assert not {"score", "relevance"} & {*items[0]}
+    assert MARK in text
+    store(memory, alice, tool, KEPT)
+    items, text = search(alice, tool, "What does she drink in the morning?")
+    assert len(items) == 4
+    assert items[0]["content"] == KEPT[0]
+    assert items[-1]["content"] == "Keeps bees."
+    assert MARK in text.splitlines()[-1]
+    assert len(search(alice, tool, "bees", limit=3)[0]) == 3
+    assert "Keeps bees." not in str(search(alice, tool, "bees", min_relevance=0.01))
+
+
+def test_a_list_marks_nothing(memory: Alcove, alice: AgentsHandle) -> None:
+    load(memory, "search_memory", "bees", "Keeps bees.")
+    assert MARK not in alice.call("bot", "list_memories").text
+
+
+@pytest.mark.parametrize("room", ["agent:bot:u:alice:abc123", "agent:bot:abc123:u:alice"])
+def test_a_search_of_child_namespaces_gives_what_has_no_index_text_last(
+    memory: Alcove, alice: AgentsHandle, room: str
+) -> None:
+    user = memory.as_user("alice")
+    user.put(room, "bees", {"content": "Keeps bees."})
+    user.put(room, "tea", {"content": KEPT[0]}, index={"content": KEPT[0]}, wait_for_index=True)
+    user.put(room, "wasps", {"content": "Fears wasps."})
+    items, text = search(alice, "search_memory", "What does she drink?")
+    assert [item["key"] for item in items] == ["tea", "wasps", "bees"], "the newest of the others first"
+    assert [MARK in line for line in text.splitlines()[1:]] == [True, True]
+    assert [item["key"] for item in search(alice, "search_memory", "tea", limit=2)[0]] == ["tea", "wasps"]
+    assert "bees" not in str(search(alice, "search_memory", "bees", min_relevance=0.01))
+
+
+@pytest.mark.parametrize("tool", [*TOOLS])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_an_answer_that_is_too_large_for_all_hits_says_so(
+    memory: Alcove, alice: AgentsHandle, tool: str, indexed: bool
+) -> None:
+    for n in range(9):
+        index = {"content": f"Note {n}"} if indexed else None
+        load(memory, tool, f"all-{n}", f"Note {n}: " + "word " * 150_000, index)
+    until(lambda: memory.admin.index().waiting == 0)
+    _, arguments, where = TOOLS[tool]
+    answer = alice.call("bot", tool, query="note", limit=9, **arguments, **where)
+    count = len(answer.result["items"])
+    assert 1 < count < 9
+    note = f"Only the best {count} are shown: more would be too large for one answer."
+    assert answer.text.splitlines()[count:] == [note]
+    assert answer.result["degraded"] == note
+    answer = alice.call("bot", tool, query="note", limit=count, **arguments, **where)
+    assert len(answer.result["items"]) == count
+    assert "degraded" not in answer.result
 
 
 def test_without_an_embedder_nothing_is_hidden_either(tmp_path: Path) -> None:

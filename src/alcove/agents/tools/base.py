@@ -55,6 +55,7 @@ MAY_NOT_FIT = "may not fit"
 MOST_TURNS = 10_000
 _PAGE = 1000
 NOTHING = "Nothing found."
+TOO_LARGE = "Only the best {} are shown: more would be too large for one answer."
 SPENT = "you have recalled as much as one turn allows: go on with what you have"
 _WORD = re.compile(r"[\w./@+-]+")
 _HIDDEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
@@ -299,9 +300,27 @@ def several(
 ) -> Answer:
     """Some memories, a line each; `reader` is the tool that shows a long content whole."""
     told = page(found, next_offset)
-    if told.get("degraded") == SPENT:
-        return Answer(told, SPENT)
-    return Answer(told, listed([line(each, *doubts(each), reader=reader) for each in found], next_offset))
+    return Answer(told, listed([line(each, reader=reader) for each in found], next_offset))
+
+
+def search_answer(
+    found: FoundMemories,
+    show: Callable[[Memory], dict[str, Any]] | None = None,
+    describe: Callable[[Memory], str] | None = None,
+    *,
+    reader: str | None = None,
+) -> Answer:
+    """What a search found, a line each; `show` and `describe` make an item and a line of a memory.
+
+    `reader` is the tool that shows a long content whole.
+    """
+    show, describe = show or shown, describe or (lambda each: line(each, *doubts(each), reader=reader))
+    cut = [] if found.next_offset is None else [TOO_LARGE.format(len(found))]
+    result: dict[str, Any] = {"items": [show(each) for each in found]}
+    if degraded := [*filter(None, (found.degraded, *cut))]:
+        result["degraded"] = "; ".join(degraded)
+    text = SPENT if found.degraded == SPENT else "\n".join([listed(map(describe, found)), *cut])
+    return Answer(result, text)
 
 
 def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
@@ -310,11 +329,9 @@ def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
 
 
 def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:
-    """Some memories, where the list goes on if it does, and in what a search fell short if it did."""
-    degraded = found.degraded if isinstance(found, FoundMemories) else None
-    about = {"next_offset": next_offset, "degraded": degraded}
+    """Some memories, and where the list goes on if it does."""
     items = [shown(each) for each in found]
-    return {"items": items, **{name: each for name, each in about.items() if each is not None}}
+    return {"items": items} if next_offset is None else {"items": items, "next_offset": next_offset}
 
 
 def shown(memory: Memory) -> dict[str, Any]:
@@ -336,8 +353,8 @@ def scored(memory: Memory) -> dict[str, float]:
 
 
 def doubts(memory: Memory) -> tuple[str, ...]:
-    """What a line says of a memory that a search found but that is hardly relevant."""
-    is_doubtful = memory.relevance is not None and memory.relevance < DOUBTFUL_RELEVANCE
+    """What a line says of a hit that is hardly relevant, or that a search could not rank."""
+    is_doubtful = memory.relevance is None or memory.relevance < DOUBTFUL_RELEVANCE
     return (MAY_NOT_FIT,) if is_doubtful else ()
 
 

@@ -21,7 +21,7 @@ class ChildRooms(Room):
     """The child namespaces of one agent for one user; `at` is the namespace that all of them lie below."""
 
     def entries_by_age(self) -> list[LiveEntry]:
-        """Everything in them, without values, the oldest first; nothing where the policy does not show them."""
+        """Everything in them, without values, the oldest first; none that the policy does not show."""
         private = Namespace((*self.at, "u", self.who.user_id))
         (grant,) = self.who.grants
         try:

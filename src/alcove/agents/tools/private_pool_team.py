@@ -20,6 +20,7 @@ from alcove.agents.tools.base import (
     Tool,
     Turn,
     line,
+    search_answer,
     several,
     shown,
     some,
@@ -82,8 +83,10 @@ class KeyedRoom:
         **pool: str,
     ) -> Answer:
         room = self._room(turn, pool)
-        found = room.search(query=query, limit=limit, min_relevance=min_relevance, min_score=min_score)
-        return several(found, self.reader)
+        found = room.search(
+            query=query, limit=limit, min_relevance=min_relevance, min_score=min_score, unranked=True
+        )
+        return search_answer(found, reader=self.reader)
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
         found = self._room(turn, pool).search(limit=limit, offset=offset)
@@ -111,7 +114,8 @@ class PrivateRoom(KeyedRoom):
         answer = super().search(turn, query, limit, min_relevance, min_score)
         if not answer.result["items"] and (children := self._children(turn)):
             least = min_score if min_relevance is None else min_relevance
-            return several(children.search(query=query, limit=limit, min_relevance=least), self.reader)
+            found = children.search(query=query, limit=limit, min_relevance=least, unranked=True)
+            return search_answer(found, reader=self.reader)
         return answer
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:

@@ -19,7 +19,6 @@ from msgspec import Meta
 
 from alcove.agents.specs import MemoryScope, short
 from alcove.agents.tools.base import (
-    SPENT,
     UNTOLD_NAMES,
     Answer,
     Room,
@@ -31,7 +30,8 @@ from alcove.agents.tools.base import (
     name,
     quoted,
     scored,
-    several,
+    search_answer,
+    some,
 )
 from alcove.agents.tools.private_pool_team import MOST, Content, Key, Limit, MinRelevance, Query
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
@@ -103,8 +103,10 @@ def recall_facts(
     min_score: MinRelevance | None = None,
 ) -> Answer:
     room = turn.room(turn.rooms.facts)
-    find = partial(room.search, query=query, min_relevance=min_relevance, min_score=min_score)
-    return several(turn.recalls.spend(turn.rooms, limit, lambda most: find(limit=most)))
+    search = partial(
+        room.search, query=query, min_relevance=min_relevance, min_score=min_score, unranked=True
+    )
+    return search_answer(turn.recalls.spend(turn.rooms, limit, lambda most: search(limit=most)))
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
@@ -161,27 +163,26 @@ def memory_recall(
     conditions: dict[str, object] = {"type": type} if type else {}
     if tags:
         conditions["tags"] = {"in": _tags(tags)}
-
     search: dict[str, Any] = {"query": query, "min_relevance": min_relevance, "min_score": min_score}
-    if conditions:
-        search |= {"filter": conditions, "unranked": True}  # whatever matches, also what cannot be ranked
+    search |= {"filter": conditions, "unranked": True}
     best = turn.recalls.spend(turn.rooms, limit, partial(_search_scopes, turn, search))
-    result: dict[str, Any] = {"items": [_shown(memory) for memory in best]}
-    if best.degraded:
-        result["degraded"] = best.degraded
-    return Answer(result, SPENT if best.degraded == SPENT else listed(map(_line, best)))
+    return search_answer(best, _shown, _line)
 
 
 def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> FoundMemories:
-    """The best memories of both long-term scopes; equal content is one entry and takes one place."""
-    rooms, size = [turn.room(at) for at in turn.rooms.long_term.values()], limit
-    while True:
-        pages = [room.search(**search, limit=size) for room in rooms]
-        best = FoundMemories(distinct(merge_by_relevance(pages))[:limit])
-        best.degraded = next((page.degraded for page in pages if page.degraded), None)
-        if len(best) == limit or size == MOST or all(len(page) < size for page in pages):
-            return best
-        size = min(2 * size, MOST)
+    """The best memories of both long-term scopes; equal content is one entry and takes one place.
+
+    Each scope is searched for as many as a call can give, whatever the limit: how two searches are merged
+    depends on how far they go, and a larger limit must only add to what a smaller one gives.
+    """
+    pages = [turn.room(at).search(**search, limit=MOST) for at in turn.rooms.long_term.values()]
+    merged = distinct(merge_by_relevance(pages))
+    hits, is_cut = some(merged, limit)
+    best = FoundMemories(hits)
+    best.degraded = next((page.degraded for page in pages if page.degraded), None)
+    ends_early = is_cut or any(page.next_offset is not None for page in pages)
+    best.next_offset = len(best) if ends_early and len(best) < limit else None
+    return best
 
 
 def merge_by_relevance(pages: Sequence[Sequence[Memory]]) -> Iterator[Memory]:
