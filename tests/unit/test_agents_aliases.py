@@ -83,6 +83,40 @@ def test_our_own_spelling(specs: Path) -> None:
     assert [team.name for team in found.teams_of("writer")] == ["research-team"]
 
 
+def test_hooks_beside_primitives_say_whether_turns_are_stored(specs: Path) -> None:
+    found = loaded(
+        specs,
+        """
+        agents:
+          - name: storing
+            primitives: {memory: {enabled: true}}
+            hooks: {auto_memory: true, auto_trace: false}
+            provider_overrides: {temperature: 0}
+            max_turns: 10
+          - name: quiet
+            primitives: {memory: {enabled: true}}
+            hooks: {autoMemory: false}
+        """,
+    )
+    storing, quiet = found.agents["storing"], found.agents["quiet"]
+    assert [storing.auto_memory, quiet.auto_memory] == [True, False]
+    assert storing.memory.conversation.enabled, "turns that are stored are loaded, too"
+    assert not quiet.memory.conversation.enabled
+    assert [each.removeprefix(f"{specs}: ") for each in found.warnings] == [
+        "agents[0].hooks.auto_trace: not used here",
+        "agents[0].max_turns: not used here",
+        "agents[0].provider_overrides: not used here",
+    ]
+
+
+def test_auto_memory_is_said_once(specs: Path) -> None:
+    at, agent = "agents[0].hooks.auto_memory", "{name: a, primitives: {}, auto_memory: false, hooks: %s}"
+    text = f"agents: [{agent % '{auto_memory: true}'}]"
+    assert refused(specs, text) == [(at, "this once, not also as agents[0].auto_memory")]
+    text = "agents: [{name: a, primitives: {}, hooks: {auto_memory: 3}}]"
+    assert refused(specs, text) == [(at, "true or false")]
+
+
 def test_primitives_on_an_agent(specs: Path) -> None:
     found = loaded(
         specs,

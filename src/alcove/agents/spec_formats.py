@@ -40,8 +40,9 @@ Unused: TypeAlias = Annotated[Any, Meta(description="Not used here.")]
 _FOREIGN = [
     (name, Unused, None)
     for name in (
-        "annotations", "description", "display_name", "labels", "max_iterations", "max_tokens", "mcp_servers",
-        "metadata", "model", "model_config", "provider", "tags", "temperature", "tools", "top_p",
+        "annotations", "description", "display_name", "labels", "max_iterations", "max_tokens", "max_turns",
+        "mcp_servers", "metadata", "model", "model_config", "provider", "provider_overrides", "tags",
+        "temperature", "tools", "top_p",
     )
 ]  # fmt: skip
 _CONVERSATION, _LONG_TERM = ("memory", "conversation"), ("memory", "long_term")
@@ -59,6 +60,12 @@ class Primitives(Struct, frozen=True):
     """What an agent is made of; only its memory is ours."""
 
     memory: Annotated[PrimitiveMemory | None, At(("memory", "private"))] = None
+
+
+class Hooks(Struct, frozen=True):
+    """What happens around each turn; only the storing of turns is ours."""
+
+    auto_memory: Annotated[bool, At(("auto_memory",))] = False
 
 
 class WorkingMemoryConfig(Struct, forbid_unknown_fields=True):
@@ -113,6 +120,7 @@ PublishedAgent = _form(
     "PublishedAgent",
     ("system_prompt", Annotated[str, At(("instructions",))], ""),
     ("primitives", Annotated[Primitives, At()], Primitives()),
+    ("hooks", Annotated[Hooks, At()], Hooks()),
     *_FOREIGN,
     base=WrittenAgent,
 )
