@@ -82,10 +82,13 @@ class AlcoveStore(Opened, BaseStore):
         `mode`: how a query ranks: by meaning, in the order of scores; by `keyword`; or by both (`hybrid`).
         `by_user`: True if the first label of each namespace is the user who owns it.
         """
-        if isinstance(index, str):
-            raise InvalidRequest("index", "a list of paths, or False")
         if by_user and root is not None:
             raise InvalidRequest("root", "none with by_user, which puts each user's items below their own")
+        paths: list[str] | None = None
+        if isinstance(index, Mapping):
+            paths = _checked_paths(index.get("fields") or ["$"], "index.fields")
+        elif index is not None and not isinstance(index, bool):
+            paths = _checked_paths(index, "index")
         if isinstance(index, Mapping) and "embed" in index:
             if isinstance(at, Store) or is_url(at):
                 raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
@@ -93,12 +96,8 @@ class AlcoveStore(Opened, BaseStore):
         self._template: Labels = tuple(Namespace.checked(() if root is None else root, "root"))
         super().__init__(at, opening)
         self._is_indexed = index is not False
-        self._paths: list[str] | None = None
+        self._paths = paths
         """None for every text of a value."""
-        if isinstance(index, Mapping):
-            self._paths = [*(index.get("fields") or ["$"])]
-        elif not isinstance(index, bool | None):
-            self._paths = [*index]
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
         self._root: Labels | None = None if by_user or CALLER in self._template else self._template
         """Where everything is; None until the caller is known, and with `by_user`."""
@@ -228,7 +227,7 @@ class AlcoveStore(Opened, BaseStore):
         """The texts by which an item is found, each by its path; of very many, the last ones together."""
         if not self._is_indexed or op.index is False or not isinstance(op.value, Mapping):
             return {}
-        paths = self._paths if op.index is None else op.index
+        paths = self._paths if op.index is None else _checked_paths(op.index, "index")
         try:
             named = _all_texts(op.value) if paths is None else _texts_at(op.value, paths)
         except RecursionError:
@@ -296,6 +295,15 @@ def _all_texts(value: Mapping[str, Any]) -> list[tuple[str, str]]:
     except TypeError:  # names that are no strings: the store refuses the value, and says which
         return []
     return [("$", "\n".join(texts))] if texts else []
+
+
+def _checked_paths(index: object, field: str) -> list[str]:
+    """Paths of texts to index; raises InvalidRequest, which names the field, for anything else."""
+    if isinstance(index, Iterable) and not isinstance(index, str | bytes | Mapping):
+        items = [*index]
+        if len(paths := [path for path in items if isinstance(path, str)]) == len(items):
+            return paths
+    raise InvalidRequest(field, "a list of paths, or False")
 
 
 def _texts_at(value: Mapping[str, Any], paths: Sequence[str]) -> list[tuple[str, str]]:

@@ -190,6 +190,16 @@ def test_an_embedder_of_langgraphs_is_for_a_file_that_it_opens(path: Path, at_ur
             AlcoveStore(open_already, index=index)
 
 
-def test_one_path_that_is_not_in_a_list_is_refused(path: Path) -> None:
-    with in_a_file(path) as deployment, pytest.raises(InvalidRequest, match="index"):
-        AlcoveStore(deployment.trusted, index="text")
+@pytest.mark.parametrize("index", ["text", 5, [5], b"text", {"fields": "text"}, {"fields": 5}])
+def test_an_index_that_is_no_list_of_paths_is_refused(path: Path, index: Any) -> None:
+    expected = r"index(\.fields)?: expected a list of paths, or False"
+    with in_a_file(path) as deployment, pytest.raises(InvalidRequest, match=expected):
+        AlcoveStore(deployment.trusted, index=index)
+
+
+@pytest.mark.parametrize("index", [True, 5, "text", [5], {"fields": ["text"]}])
+def test_a_put_with_an_index_that_is_no_list_of_paths_is_refused(path: Path, index: Any) -> None:
+    with in_a_file(path) as deployment, AlcoveStore(deployment.trusted, root=OWN) as store:
+        with pytest.raises(InvalidRequest, match="index: expected a list of paths, or False"):
+            store.put(HOME, "k", {"text": "tea"}, index=index)
+        assert store.get(HOME, "k") is None
