@@ -30,9 +30,11 @@ register_serde_event_listener(_note_blocked)
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """Decodes msgpack in LangGraph's strict mode, and raises where that would quietly give other data.
+    """Decodes msgpack in LangGraph's strict mode, and raises where a type that is not allowed would be built.
 
-    Pickle and LangChain's JSON are never decoded.
+    Pickle and LangChain's JSON are never decoded. An allowed class that can no longer be built from what was
+    stored, because it has a new required field or is gone, is LangGraph's to handle: it gives the stored
+    fields as a dict, or a Pydantic model without validation.
     """
 
     def __init__(self, allowed_types: Sequence[AllowedType] = ()) -> None:
