@@ -11,7 +11,7 @@ from alcove.agents.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, at_once, in_turn
 from alcove.llm import provider_of
-from alcove.llm.model import Answered, Asked, EmptyAnswer, Model, Trouble
+from alcove.llm.model import Answered, Asked, FailedAttempt, Model, Trouble
 from tests.support.llm_server import LLMServer
 
 
@@ -54,7 +54,7 @@ def asked(seconds: float = 1000.0, **more: Any) -> Asked:
     return Asked(messages=[Message(role="user", content="Hi")], end=time.monotonic() + seconds, **more)
 
 
-def ask(model: Model, seconds: float = 1000.0, **more: Any) -> list[str | Answered | EmptyAnswer]:
+def ask(model: Model, seconds: float = 1000.0, **more: Any) -> list[str | Answered | FailedAttempt]:
     """All that a model gives."""
     return [*in_turn(model.ask(asked(seconds, **more)))]
 

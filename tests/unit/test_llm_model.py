@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from alcove.core.errors import (
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, in_turn
 from alcove.llm import provider_of, resolved
-from alcove.llm.model import MAX_TOKENS, Answered, Asked, EmptyAnswer, Model, TokenUse, Trouble, used
+from alcove.llm.model import MAX_TOKENS, Answered, Asked, FailedAttempt, Model, TokenUse, Trouble, used
 from tests.support.asking import Patient, Scripted, ask, asked, reached
 from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
 from tests.support.patience import until
@@ -47,7 +48,7 @@ def troubles(status: int | None = 503, **more: Any) -> list[str | Answered | Tro
 def test_it_is_asked_again_while_nothing_was_passed_on() -> None:
     provider = Scripted(troubles(503), troubles(None, timeout=True), ["Hel", "lo.", DONE])
     model, waiting = a_model(provider)
-    assert ask(model) == ["Hel", "lo.", DONE]
+    assert ask(model) == [FailedAttempt(is_last=False), "Hel", "lo.", DONE]
     assert (len(provider.given), waiting.paused) == (3, [0.5, 1.0])
     assert provider.closed == 3
 
@@ -57,6 +58,7 @@ def test_once_something_was_passed_on_it_fails() -> None:
     model, waiting = a_model(provider)
     pieces = in_turn(model.ask(asked()))
     assert next(pieces) == "Hel"
+    assert next(pieces) == FailedAttempt(is_last=True)
     with pytest.raises(Unavailable):
         next(pieces)
     assert (len(provider.given), waiting.paused) == (1, [])
@@ -83,14 +85,14 @@ def test_what_would_fail_again_is_not_asked_again(status: int) -> None:
 @pytest.mark.parametrize("status", [None, 200, 408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_may_work_the_next_time_is_asked_again(status: int | None) -> None:
     model, _ = a_model(provider := Scripted(troubles(status), [DONE]))
-    assert ask(model) == [DONE]
+    assert ask(model)[-1] == DONE
     assert len(provider.given) == 2
 
 
 def test_an_answer_of_nothing_is_none_unless_it_may_be() -> None:
     silent = Answered(text=" \n")
     model, _ = a_model(provider := Scripted([silent], [DONE]))
-    assert ask(model) == [EmptyAnswer(None), DONE]
+    assert ask(model) == [FailedAttempt(is_last=False), DONE]
     assert len(provider.given) == 2
     model, _ = a_model(Scripted([silent]))
     assert ask(model, may_be_silent=True) == [silent]
@@ -98,12 +100,57 @@ def test_an_answer_of_nothing_is_none_unless_it_may_be() -> None:
         ask(model)
 
 
+def failed_attempts(model: Model, **more: Any) -> list[tuple[FailedAttempt, TokenUse]]:
+    """The attempts that failed and may be billed, and what each took if its request has 10 tokens."""
+    request, found = asked(**more), list[tuple[FailedAttempt, TokenUse]]()
+    with suppress(AlcoveError):
+        for piece in in_turn(model.ask(request)):
+            if isinstance(piece, FailedAttempt):
+                assert not request.meter.is_open
+                found.append((piece, request.meter.cost(10)))
+    return found
+
+
 def test_an_empty_answer_says_what_it_took_before_the_model_is_asked_again() -> None:
     model, _ = a_model(provider := Scripted([Answered(text="", use=used(10, 2))], [DONE]))
-    pieces = in_turn(model.ask(asked()))
-    assert next(pieces) == EmptyAnswer(used(10, 2))
-    assert len(provider.given) == 1
+    request = asked()
+    pieces = in_turn(model.ask(request))
+    assert next(pieces) == FailedAttempt(is_last=False)
+    assert (len(provider.given), request.meter.use) == (1, used(10, 2))
     assert next(pieces) == DONE
+
+
+BILLED: dict[str, Trouble] = {
+    "garbage": Trouble("no", status=200),
+    "silence": Trouble("no", timeout=True),
+    "broken off": Trouble("no", status=502, may_be_billed=True),
+}
+
+
+@pytest.mark.parametrize("kind", BILLED)
+def test_each_attempt_that_may_be_billed_is_told_before_the_next(kind: str) -> None:
+    model, _ = a_model(provider := Scripted([BILLED[kind]]), llm_retries=2)
+    assert failed_attempts(model) == [
+        (FailedAttempt(is_last), used(10, 0)) for is_last in (False, False, True)
+    ]
+    assert len(provider.given) == 3
+
+
+@pytest.mark.parametrize("status", [None, 400, 401, 429, 500, 502, 503, 529])
+def test_an_attempt_that_no_provider_bills_is_not_told(status: int | None) -> None:
+    model, _ = a_model(Scripted(troubles(status)))
+    assert failed_attempts(model) == []
+
+
+def test_what_came_before_an_answer_broke_off_is_part_of_what_it_took() -> None:
+    model, _ = a_model(Scripted(["word " * 100, *troubles(502)]))
+    assert failed_attempts(model) == [(FailedAttempt(is_last=True), used(10, 125))]
+
+
+def test_an_answer_that_is_too_long_is_not_asked_for_again() -> None:
+    model, _ = a_model(provider := Scripted([Trouble("too long", status=200, again=False)]))
+    assert failed_attempts(model) == [(FailedAttempt(is_last=True), used(10, 0))]
+    assert len(provider.given) == 1
 
 
 @pytest.mark.parametrize(

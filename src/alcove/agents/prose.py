@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-
-from msgspec import structs
+from typing import Any
 
 from alcove.agents.context import as_data
-from alcove.agents.conversations import size
+from alcove.agents.conversations import MESSAGE_TOKENS
 from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, Prose, sentences, terms
+from alcove.agents.turn_budget import TurnBudget
 from alcove.core.errors import UpstreamFailed
-from alcove.llm.model import Answered, Asked, Model, TokenUse, used
+from alcove.llm.model import Answered, Asked, FailedAttempt, Model, TokenUse
 
 MOST_TOKENS = 6000
-"""Of a conversation that a model is sent for a summary: its last messages."""
+"""Of a conversation that a model is sent for a summary: its last messages, as far as one turn allows."""
 GROUNDED = 0.5
 """The share of a summary's words that must be in what it sums up."""
 _LEAST_TERMS = 4
+_FRAME_TOKENS = 40
+"""What the tags and the two messages around a conversation take."""
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 """What some models say to themselves first."""
 _INSTRUCTIONS = (
@@ -51,29 +53,58 @@ async def written(
 
     `note` is told what that took. At least one of them has the time at which it was said.
     """
-    shown = [*_last(messages, count)]
+    settings = model.settings
+    most = min(settings.context_tokens, settings.turn_tokens // 2)
     parts = {
         "summary": before.text if before else "",
         "noted": "\n".join(point.line for point in points),
-        "conversation": "\n".join(f"{each.name or each.role}: {each.content}" for each in shown),
     }
-    told = "\n".join(f"<{name}>\n{as_data(text)}\n</{name}>" for name, text in parts.items() if text)
     instructions = _INSTRUCTIONS.format(words=most_tokens * 2 // 3)
-    asked = Asked(
-        messages=[Message(role="system", content=instructions), Message(role="user", content=told)],
-        end=time.monotonic() + model.seconds,
-    )
-    text = ""
-    async with aclosing(model.ask(asked)) as pieces:
-        async for piece in pieces:
-            if not isinstance(piece, str):
-                text = piece.text if isinstance(piece, Answered) else ""
-                note(piece.use or used(count(instructions + told), count(text)))
+    room = most - _FRAME_TOKENS - count(f"{instructions}\n{_framed(parts)}")
+    parts["conversation"] = "\n".join(_last(messages, min(MOST_TOKENS, room), count))
+    told = _framed(parts)
+    prompt = count(f"{instructions}\n{told}") + _FRAME_TOKENS
+    if prompt > most:
+        raise UpstreamFailed(f"a summary takes more than {most} tokens (--context-tokens, --turn-tokens)")
+    request = [Message(role="system", content=instructions), Message(role="user", content=told)]
+    answer = await _answer(model, request, prompt, note)
+    text = answer.text if answer else ""
     lines = [*_fitting(text, most_tokens, count)]
     if not grounded("\n".join(lines), "\n".join(parts.values())):
         raise UpstreamFailed("the LLM gave no summary of what was said")
     moments = [point.at for point in points] + [message.at for message in messages]
     return Prose(text="\n".join(lines), model=model.name, upto=max(filter(None, moments)))
+
+
+async def _answer(
+    model: Model, request: Sequence[Message], prompt: int, note: Callable[[TokenUse], object]
+) -> Answered | None:
+    """Asks a model, within the tokens of one turn; None if these are spent before it answers.
+
+    `prompt`: the tokens of the request.
+    """
+    budget, options = TurnBudget(model.settings, prompt, 0), dict[str, Any]()
+    asking = Asked(messages=request, options=options, end=time.monotonic() + model.seconds)
+    budget.limit(options, asking.meter)
+    try:
+        async with aclosing(model.ask(asking)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Answered):
+                    return piece
+                if isinstance(piece, FailedAttempt):
+                    note(use := asking.meter.cost(prompt))
+                    budget.used += use.total_tokens
+                    if not piece.is_last and not budget.limit(options, asking.meter):
+                        return None
+    finally:
+        if asking.meter.is_open:
+            note(asking.meter.cost(prompt))
+    return None
+
+
+def _framed(parts: Mapping[str, str]) -> str:
+    """The parts of what is summed up, each between tags."""
+    return "\n".join(f"<{name}>\n{as_data(text)}\n</{name}>" for name, text in parts.items() if text)
 
 
 def grounded(summary: str, told: str) -> bool:
@@ -83,15 +114,29 @@ def grounded(summary: str, told: str) -> bool:
     return len(said) >= enough and len(said & known) >= GROUNDED * len(said)
 
 
-def _last(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[Message]:
-    """The last messages that were said by somebody, as many as a model is sent, in their order."""
-    spoken = [each for each in messages if each.role != "tool" and each.content]
-    tokens, first = 0, len(spoken)
-    while first and (tokens := tokens + size(spoken[first - 1], count)) <= MOST_TOKENS:
-        first -= 1
-    if spoken and first == len(spoken):  # it is too long by itself
-        spoken.append(structs.replace(spoken[-1], content=(spoken[-1].content or "")[:MOST_TOKENS]))
-    yield from spoken[first:]
+def _last(messages: Sequence[Message], room: int, count: Callable[[str], int]) -> list[str]:
+    """The last messages that were said by somebody, as many as there is room for, in their order."""
+    lines = list[str]()
+    for message in reversed(messages):
+        if message.role == "tool" or not message.content:
+            continue
+        line = f"{message.name or message.role}: {message.content}"
+        tokens = MESSAGE_TOKENS + count(as_data(line))
+        if tokens > room:
+            if not lines:  # it is too long by itself
+                lines.append(_beginning(line, room, count))
+            break
+        room -= tokens
+        lines.append(line)
+    return lines[::-1]
+
+
+def _beginning(line: str, room: int, count: Callable[[str], int]) -> str:
+    """As much of a line as there is room for."""
+    line = line[: max(0, room)]
+    while line and count(as_data(line)) > room:
+        line = line[: len(line) // 2]
+    return line
 
 
 def _fitting(text: str, most_tokens: int, count: Callable[[str], int]) -> Iterator[str]:

@@ -7,7 +7,6 @@ is kept, as a whole; one that failed, or that nobody waits for any more, leaves 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -25,15 +24,13 @@ from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent, short
 from alcove.agents.tools import Turn, offered
-from alcove.agents.turn_budget import ANSWER_LIMITS, MIN_ANSWER_TOKENS, TurnBudget, json_tokens
-from alcove.core.cancellation import Cancelled
+from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import (
     AlcoveError,
     InvalidRequest,
     NotFound,
     Unavailable,
     UpstreamFailed,
-    UpstreamTimeout,
 )
 from alcove.core.principal import Principal
 from alcove.core.records import Bound
@@ -42,12 +39,11 @@ from alcove.core.waiting import Waiting, blocks, blocks_in_turn
 from alcove.llm.model import (
     Answered,
     Asked,
-    EmptyAnswer,
+    FailedAttempt,
     Model,
     TokenUse,
     parsed_arguments,
     seconds_left,
-    used,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +52,6 @@ if TYPE_CHECKING:
 MOST_CALLS = 32
 """Calls of tools in one round; more are refused."""
 _POLL_SECONDS = 0.01
-_BYTES_A_TOKEN = 4
-"""About, in any language, for what no provider counts."""
 _BETWEEN = "\n\n"
 """What stands between texts of two rounds."""
 
@@ -156,20 +150,19 @@ class Runner:
         theirs = {each["function"]["name"] for each in asked.tools}
         while True:
             tools = self._tools(turn, asked, work)
-            room = work.budget.answer_room(tools=bool(tools))
-            if room < MIN_ANSWER_TOKENS:
-                self._end_early(work)
-                return
             options = _options(asked.options, tools=bool(tools), first=not work.rounds)
             asking = Asked(
                 messages=work.sent,
                 tools=tools,
-                options=options | work.budget.answer_limits(options, room),
+                options=options,
                 stream=asked.stream,
                 may_be_silent=bool(work.texts),
                 end=work.end,
             )
-            async with aclosing(self._answer(asking, work, room)) as pieces:
+            if not work.budget.limit(options, asking.meter, tools=bool(tools)):
+                self._end_early(work)
+                return
+            async with aclosing(self._answer(asking, options, work)) as pieces:
                 async for piece in pieces:
                     yield ChatEvent(text=piece)
             calls = work.answered.tool_calls
@@ -259,13 +252,13 @@ class Runner:
             return ()
         return (*_own_tools(turn), *asked.tools)
 
-    async def _answer(self, asking: Asked, work: _Work, room: int) -> AsyncGenerator[str, None]:
+    async def _answer(self, asking: Asked, options: dict[str, Any], work: _Work) -> AsyncGenerator[str, None]:
         """The text of one answer as it comes; what it took is counted, however it ends.
 
-        `room`: the tokens that it may have.
+        `options`: those of the request, whose limits are lowered before it is sent again.
         """
         assert self._model is not None
-        answered, texts, spoken, left = None, list[str](), 0, False
+        answered, texts, meter = None, list[str](), asking.meter
         sent = work.budget.messages + (work.budget.tools if asking.tools else 0)
         try:
             with work.stage("llm"):
@@ -274,43 +267,42 @@ class Runner:
                         if isinstance(piece, Answered):
                             answered = piece
                             break
-                        if isinstance(piece, EmptyAnswer):
-                            self._count_empty(piece, asking, work, sent)
-                            continue
+                        if isinstance(piece, FailedAttempt):
+                            work.count(meter.cost(sent))
+                            if piece.is_last or work.budget.limit(options, meter, tools=bool(asking.tools)):
+                                continue  # it is asked again, or why it failed is raised
+                            break
+                        if texts and meter.is_full:  # the provider does not stop by itself
+                            break
                         if work.texts and not texts:
                             work.texts.append(_BETWEEN)
                             yield _BETWEEN
                         texts.append(piece)
                         work.texts.append(piece)
-                        spoken += len(piece.encode())
                         yield piece
-                        if spoken > _BYTES_A_TOKEN * room:
-                            break
-        except (GeneratorExit, asyncio.CancelledError, Cancelled, UpstreamTimeout):
-            left = True  # what was sent is billed, although nobody waits for the answer
-            raise
         finally:
             work.rounds += 1
-            if answered and answered.use:
-                work.use += answered.use
-            elif texts or answered or left:
-                spoken += len(msgspec.json.encode(answered.tool_calls)) if answered else 0
-                work.use += used(sent, spoken // _BYTES_A_TOKEN)
-            work.budget.used = work.use.total_tokens
-        work.answered = answered or Answered(text="".join(texts), finish="length")
-        if work.answered.tool_calls and not asking.tools:  # it had to answer
-            work.answered = Answered(text=work.answered.text, finish="length")
-        if not (work.answered.said or work.text.strip()):
-            raise UpstreamFailed("the LLM gave no answer")
-
-    def _count_empty(self, empty: EmptyAnswer, asking: Asked, work: _Work, sent: int) -> None:
-        """Counts an answer that said nothing; raises if the turn has no tokens to ask again."""
-        work.use += empty.use or used(sent, 0)
-        work.budget.used = work.use.total_tokens
-        limit = max((asking.options[name] for name in ANSWER_LIMITS if name in asking.options), default=0)
-        room = self._settings.turn_tokens - work.budget.used - sent
-        if room < max(limit, MIN_ANSWER_TOKENS):
+            room = work.budget.answer_room(tools=bool(asking.tools))
+            if meter.is_open:  # it is billed, even if it was cut off or nobody waits for it any more
+                work.count(meter.cost(sent))
+        if answered is None:
             self._end_early(work)
+        else:
+            self._take(answered, asking, work, room)
+
+    def _take(self, answered: Answered, asking: Asked, work: _Work, room: int) -> None:
+        """Takes an answer, without its calls of tools if it is longer than `room` or has to be a text."""
+        is_too_long = asking.meter.cost(0).completion_tokens > room
+        if is_too_long or (answered.tool_calls and not asking.tools):
+            answered = Answered(text=answered.text, finish="length")
+        work.answered = answered
+        if answered.said or work.text.strip():
+            return
+        if is_too_long:
+            self._end_early(work)
+        if asking.meter.is_full:
+            raise UpstreamFailed("the LLM gave no answer within the tokens of one answer (--answer-tokens)")
+        raise UpstreamFailed("the LLM gave no answer")
 
     def _uses(
         self, principal: Principal, asked: TurnRequest, calls: list[dict[str, Any]], bound: Bound, work: _Work
@@ -388,6 +380,11 @@ class _Work(Timed):
         self.rounds = 0
         self.use = TokenUse()
         self.end = time.monotonic() + seconds
+
+    def count(self, use: TokenUse) -> None:
+        """Counts what one more request took."""
+        self.use += use
+        self.budget.used = self.use.total_tokens
 
     @property
     def text(self) -> str:

@@ -12,13 +12,13 @@ from msgspec import structs
 from alcove.agents.conversations import size
 from alcove.agents.messages import Message
 from alcove.core.settings import LLMSettings
+from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
 
 MIN_ANSWER_TOKENS = 64
 """An answer that has room for less is not asked for."""
-SHORT_ANSWER_TOKENS = 4096
-"""The longest answer that every model can be asked for; a larger limit may be more than a model takes."""
 LEFT_OUT = "error: the result is left out: this turn may take no more tokens"
-ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
+LIMIT_SLACK = 2
+"""How many times as long as it was asked for an answer may be by our estimate, which is rough."""
 
 
 @dataclass
@@ -44,15 +44,27 @@ class TurnBudget:
     def answer_limits(self, options: Mapping[str, Any], room: int) -> dict[str, int]:
         """Returns the limit of the next answer by the name that the caller uses for it.
 
-        It is the smallest of the caller's, the operator's and what is left. Where neither names one, a model
-        keeps to its own, unless even a short answer might be too long.
+        It is the smallest of the caller's, the operator's and what is left. Where neither names one, the
+        default counts: a model is never left to choose.
         """
         names = [name for name in ANSWER_LIMITS if name in options]
         limits = [options[name] for name in names]
-        limits += [self.settings.answer_tokens] if self.settings.answer_tokens else []
-        if not limits and room >= SHORT_ANSWER_TOKENS:
-            return {}
+        if self.settings.answer_tokens or not limits:
+            limits.append(self.settings.max_answer_tokens)
         return dict.fromkeys(names or ANSWER_LIMITS[1:], min([*limits, room]))
+
+    def limit(self, options: dict[str, Any], meter: AnswerMeter, *, tools: bool = False) -> int:
+        """Limits the next answer, by what is asked for and by when it is cut off; returns what room it has.
+
+        It is 0 where it has too little to be asked for.
+        """
+        room = self.answer_room(tools=tools)
+        if room < MIN_ANSWER_TOKENS:
+            return 0
+        limits = self.answer_limits(options, room)
+        options |= limits
+        meter.max_bytes = BYTES_PER_TOKEN * min(room, LIMIT_SLACK * min(limits.values()))
+        return room
 
     def add_results(
         self, call: Message, results: Sequence[Message], count: Callable[[str], int]

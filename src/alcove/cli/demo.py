@@ -82,7 +82,7 @@ class Script:
         heard = asked.messages[last].content or ""
         lines = self._story.lines.get(self.agent, []) + self._story.lines.get("any", [])
         line = next((each for each in lines if re.search(each.hears, heard)), Line(hears=""))
-        answer, words = Answering(), ""
+        answer, words = Answering(asked.meter), ""
         if line.calls and asked.messages[-1].role != "tool":
             for place, each in enumerate(line.calls):
                 for tool, arguments in each.items():
@@ -94,7 +94,7 @@ class Script:
             if sys.stdout.isatty():
                 time.sleep(_SECONDS_A_WORD)
             yield answer.say(word)
-        answer.finish, answer.use = "stop", used(0, 0)
+        answer.finish, asked.meter.use = "stop", used(0, 0)
         yield answer.done()
 
     async def close(self) -> None:

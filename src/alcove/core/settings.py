@@ -112,6 +112,10 @@ class Settings(AdjustableSettings):
             raise InvalidRequest("session_store", "redis://HOST:PORT, rediss:// or valkey://")
 
 
+DEFAULT_ANSWER_TOKENS = 8192
+"""The longest answer asked for unless an operator or a caller names another: models refuse too long ones."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LLMSettings:
     """Which model agents talk with, and what one turn of theirs may take."""
@@ -131,10 +135,15 @@ class LLMSettings:
         200_000, "Tokens of one turn, in and out, over all its rounds of tools.", most=10**9
     )
     answer_tokens: int = setting(
-        0, "Longest answer that the LLM is asked for; 0 for its own limit, or 8192 of Anthropic's.",
+        0, "Longest answer that the LLM is asked for; 0 for 8192 tokens, or what a caller asks for.",
         least=0, most=10**9,
     )  # fmt: skip
     context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", most=10**7)
+
+    @property
+    def max_answer_tokens(self) -> int:
+        """The longest answer to ask for where a caller names none."""
+        return self.answer_tokens or DEFAULT_ANSWER_TOKENS
 
     @property
     def configured(self) -> bool:

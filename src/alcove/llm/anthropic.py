@@ -13,11 +13,18 @@ from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
-from alcove.llm.model import Answered, Answering, Asked, Trouble, parsed_arguments, seconds_after, used
+from alcove.llm.model import (
+    Answered,
+    Answering,
+    Asked,
+    Trouble,
+    parsed_arguments,
+    seconds_after,
+    used,
+    was_sent,
+)
 
 _FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
-_MOST_TOKENS = 8192
-"""Of an answer, because Anthropic wants to be told."""
 _SYSTEM = ("system", "developer")
 _TOOL_CHOICE = {"auto": "auto", "none": "none", "required": "any"}
 """What OpenAI and Anthropic call the same."""
@@ -33,7 +40,7 @@ class Anthropic:
         kind = anthropic.AsyncAnthropic if isinstance(waiting, Awaiting) else anthropic.Anthropic
         url = settings.llm_url and settings.llm_url.rstrip("/").removesuffix("/v1")
         self._client: Any = kind(api_key=settings.llm_key or "", base_url=url, max_retries=0)
-        self._model, self._most = settings.llm_model or "default", settings.answer_tokens or _MOST_TOKENS
+        self._model, self._max_tokens = settings.llm_model or "default", settings.max_answer_tokens
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
         """Pieces of the text as they come, and the whole answer at last."""
@@ -47,23 +54,25 @@ class Anthropic:
             finally:
                 await self._waiting.given(stream.close())
         except library.APITimeoutError as error:
-            raise Trouble(repr(error), timeout=True) from None
+            raise Trouble(repr(error), timeout=True, may_be_billed=was_sent(error.__cause__)) from None
         except library.APIStatusError as error:
             after = seconds_after(error.response.headers.get("retry-after", ""))
             status = error.status_code if error.status_code >= 400 else 500  # in a stream, it comes with 200
-            raise Trouble(str(error), status=status, after=after) from None
+            billed = error.status_code < 400
+            raise Trouble(str(error), status=status, after=after, may_be_billed=billed) from None
         except library.APIConnectionError as error:
-            raise Trouble(f"{error} ({error.__cause__!r})") from None
+            why, billed = f"{error} ({error.__cause__!r})", was_sent(error.__cause__)
+            raise Trouble(why, may_be_billed=billed) from None
         except (library.AnthropicError, AttributeError, TypeError, ValueError) as error:  # it is no event
             raise Trouble(f"its answer is none: {error!r}", status=200) from None
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore2", "httpcore"):
-                raise Trouble(f"its answer broke off: {error!r}", status=502) from None
+                raise Trouble(f"its answer broke off: {error!r}", status=502, may_be_billed=True) from None
             raise
 
     def _request(self, asked: Asked) -> dict[str, Any]:
         given = asked.options
-        most = given.get("max_completion_tokens") or given.get("max_tokens") or self._most
+        most = given.get("max_completion_tokens") or given.get("max_tokens") or self._max_tokens
         request: dict[str, Any] = {"model": self._model, "max_tokens": most}
         if stop := given.get("stop"):
             request["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -84,7 +93,7 @@ class Anthropic:
 
     async def _folded(self, events: AsyncIterator[Any], asked: Asked) -> AsyncGenerator[str | Answered, None]:
         """The text of a stream's events as it comes, and in the end all that they came to."""
-        answer, prompt = Answering(), 0
+        answer, prompt = Answering(asked.meter), 0
         async for event in events:
             asked.left()
             match event.type:
@@ -103,7 +112,9 @@ class Anthropic:
                     yield answer.say(event.delta.text)
                 case "message_delta":
                     answer.finish = _FINISH.get(event.delta.stop_reason, "stop")
-                    answer.use = used(prompt, event.usage.output_tokens)
+                    asked.meter.use = used(prompt, event.usage.output_tokens)
+            if asked.meter.is_full:
+                break
         yield answer.done()
 
     async def close(self) -> None:

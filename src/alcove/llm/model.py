@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from alcove.agents.messages import Message
 from alcove.core import cancellation
@@ -29,9 +29,15 @@ MOST_CHARACTERS = 1_000_000
 """Of one answer, its calls of tools included; a model that does not end is cut off there."""
 MAX_TOKENS = 100_000_000
 """The most that one request can take, in or out: no model comes near it."""
+ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
+"""The options that say how long an answer may be."""
+BYTES_PER_TOKEN = 4
+"""About, in any language, for what no provider counts."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 _BUSY = frozenset((429, 503, 529))
 _AGAIN = frozenset((408, 409, 425, 500, 502, 504)) | _BUSY
+_AFTER_SENDING = frozenset(("ReadTimeout", "ReadError", "RemoteProtocolError", "DecodingError"))
+"""Errors of httpx, and of what replaces it, that come once the whole request was sent."""
 
 
 class TokenUse(Struct, frozen=True, kw_only=True):
@@ -53,6 +59,31 @@ def used(prompt: int, completion: int) -> TokenUse:
     return TokenUse(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
+class AnswerMeter(Struct, kw_only=True):
+    """How much of an answer has come, for whoever has to count it however it ends."""
+
+    max_bytes: int = 0
+    """An answer that is streamed is cut off once more than this came; 0 for no such limit."""
+    received_bytes: int = 0
+    """Text and calls of tools."""
+    use: TokenUse | None = None
+    """What the provider says it took; None while it has said nothing."""
+    is_open: bool = False
+    """Whether a request was sent whose tokens nobody was told of yet."""
+
+    @property
+    def is_full(self) -> bool:
+        return 0 < self.max_bytes < self.received_bytes
+
+    def begin(self) -> None:
+        """Starts to measure the answer to a request that is sent now."""
+        self.received_bytes, self.use, self.is_open = 0, None, True
+
+    def cost(self, prompt_tokens: int) -> TokenUse:
+        """Returns the tokens of the request and its answer; an estimate where the provider does not say."""
+        return self.use or used(prompt_tokens, self.received_bytes // BYTES_PER_TOKEN)
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """What a model is sent."""
 
@@ -60,12 +91,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     tools: Sequence[Mapping[str, Any]] = ()
     """As OpenAI has them."""
     options: Mapping[str, Any] = {}
-    """As OpenAI names them: temperature, stop, and so on."""
+    """As OpenAI names them: temperature, stop, and so on. Limits may be lowered after a `FailedAttempt`."""
     stream: bool = False
     may_be_silent: bool = False
     """Whether an answer of nothing is one."""
     end: float
     """When it must have come to its end, as `time.monotonic` tells it."""
+    meter: AnswerMeter = field(default_factory=AnswerMeter)
+    """What came of the answer so far. Providers count in it."""
 
     def left(self) -> float:
         """How many seconds there are until then; an error if it is past. Providers ask with every piece."""
@@ -97,23 +130,35 @@ class Answered(Struct, frozen=True, kw_only=True):
         return bool(self.tool_calls or self.text.strip())
 
 
-class EmptyAnswer(Struct, frozen=True):
-    """An answer without text or tool calls: it is billed, then the model is asked again or the call fails."""
+class FailedAttempt(Struct, frozen=True):
+    """A request that brought no usable answer and may be billed; `Asked.meter` has what it took."""
 
-    use: TokenUse | None
-    """None where the provider does not say."""
+    is_last: bool
+    """Whether the call fails now; else the model is asked again."""
 
 
 class Trouble(Exception):
     """A call that did not work: the status it was answered with, or none, and words for the log."""
 
     def __init__(
-        self, why: str, *, status: int | None = None, timeout: bool = False, after: float = 0.0
+        self,
+        why: str,
+        *,
+        status: int | None = None,
+        timeout: bool = False,
+        after: float = 0.0,
+        again: bool = True,
+        may_be_billed: bool | None = None,
     ) -> None:
+        """`after`: how many seconds the provider asks to be left alone. `again`: whether that may help.
+
+        `may_be_billed`: whether the model may have worked on it; unless given, if it answered or timed out.
+        """
         super().__init__(why)
         self.status, self.timeout, self.after = status, timeout, after
-        """`after`: how many seconds the provider asks to be left alone."""
-        self.again = timeout or status is None or status < 400 or status in _AGAIN
+        answered = status is not None and status < 400
+        self.again = again and (timeout or status is None or answered or status in _AGAIN)
+        self.may_be_billed = (timeout or answered) if may_be_billed is None else may_be_billed
 
 
 class Provider(Protocol):
@@ -129,34 +174,45 @@ class Model:
     """A model with its bounds."""
 
     def __init__(self, provider: Provider, settings: LLMSettings, waiting: Waiting) -> None:
-        self._provider, self._settings, self.waiting = provider, settings, waiting
+        self._provider, self.settings, self.waiting = provider, settings, waiting
         self._places: Any = waiting.places(settings.llm_at_once)
         self.name = settings.llm_model or str(getattr(provider, "name", "default"))
         self.seconds = settings.turn_seconds
         self.closing = False
         """Whether it is to be asked nothing more."""
 
-    async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered | EmptyAnswer, None]:
+    async def ask(self, asked: Asked) -> AsyncGenerator[str | Answered | FailedAttempt, None]:
         """Pieces of the text as they come, and the whole answer at last.
 
-        While nothing has come it is asked again, as often as the settings say; afterwards it fails. After an
-        `EmptyAnswer`, a caller who can pay for no more stops here.
+        While nothing has come it is asked again, as often as the settings say; afterwards it fails. After a
+        `FailedAttempt`, a caller who can pay for no more stops here.
         """
-        tries = 0
+        tries, meter = 0, asked.meter
         while True:
-            begun = False
+            begun, text_bytes = False, 0
             if self.closing:
                 raise Unavailable("the model is being closed")
             try:
                 async with self.waiting.inside(self._places, asked.left()):
-                    silence = min(asked.left(), self._settings.llm_timeout)
+                    silence = min(asked.left(), self.settings.llm_timeout)
+                    meter.begin()
                     async with aclosing(self._provider.ask(asked, silence)) as pieces:
                         async for piece in pieces:
                             cancellation.check()
                             asked.left()
-                            if isinstance(piece, Answered) and not (piece.said or asked.may_be_silent):
-                                yield EmptyAnswer(piece.use)
-                                raise Trouble("it says nothing", status=200)
+                            if isinstance(piece, Answered):
+                                calls_bytes = (
+                                    len(msgspec.json.encode(piece.tool_calls)) if piece.tool_calls else 0
+                                )
+                                meter.received_bytes = max(meter.received_bytes, text_bytes + calls_bytes)
+                                meter.use = piece.use or meter.use
+                                if not (piece.said or asked.may_be_silent or meter.is_full):
+                                    raise Trouble(
+                                        f"it says nothing (it ended for: {piece.finish})", status=200
+                                    )
+                            else:
+                                text_bytes += len(piece.encode(errors="replace"))
+                                meter.received_bytes = max(meter.received_bytes, text_bytes)
                             begun = True
                             yield piece
                     return
@@ -167,13 +223,17 @@ class Model:
                 log.warning("the LLM failed: %s", self._without_key(str(trouble)))
                 pause = max(trouble.after, min(_FIRST_PAUSE * 2**tries, _LONGEST_PAUSE))
                 late = time.monotonic() + pause >= asked.end
-                if begun or not trouble.again or tries >= self._settings.llm_retries or late:
+                is_last = begun or not trouble.again or tries >= self.settings.llm_retries or late
+                meter.is_open = False
+                if trouble.may_be_billed or begun:
+                    yield FailedAttempt(is_last)
+                if is_last:
                     raise _told(trouble) from None
                 await self.waiting.sleep(pause)
                 tries += 1
 
     def _without_key(self, text: str) -> str:
-        key = self._settings.llm_key
+        key = self.settings.llm_key
         return (text.replace(key, "…") if key else text)[:500]
 
     async def close(self) -> None:
@@ -204,10 +264,10 @@ def _told(trouble: Trouble) -> AlcoveError:
 class Answering:
     """An answer in the making: its text and its calls of tools come bit by bit, several calls at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: AnswerMeter) -> None:
+        self._meter = meter
         self.finish: str | None = None
         """Why it ended, as the provider says it; None while it has not."""
-        self.use: TokenUse | None = None
         self._texts: list[str] = []
         self._calls: list[dict[str, str]] = []
         self._at: dict[int, dict[str, str]] = {}
@@ -217,7 +277,7 @@ class Answering:
     def say(self, text: str) -> str:
         """Adds a piece of text, which is given back."""
         self._texts.append(text)
-        self._grow(len(text))
+        self._grow(text)
         return text
 
     def call(
@@ -233,15 +293,21 @@ class Answering:
             self._calls.append(call)
         call["id"], call["name"] = call["id"] or id or "", call["name"] or name or ""
         call["arguments"] += arguments
-        self._grow(len(arguments) + 100)
+        self._grow(arguments, 100)
 
-    def _grow(self, length: int) -> None:
-        self._length += length
+    def _grow(self, text: str, overhead: int = 0) -> None:
+        self._meter.received_bytes += len(text.encode(errors="replace"))
+        self._length += len(text) + overhead
         if self._length > MOST_CHARACTERS:
-            raise Trouble("its answer is too long", status=200)
+            raise Trouble("its answer is too long", status=200, again=False)
 
     def done(self) -> Answered:
-        """The whole answer, each call with an id of its own; Trouble where it has not come to its end."""
+        """The whole answer, each call with an id of its own; Trouble where it has not come to its end.
+
+        Of one that was cut off because too much came, the text.
+        """
+        if self.finish is None and self._meter.is_full:
+            return Answered(text="".join(self._texts), finish="length", use=self._meter.use)
         if self.finish is None:
             raise Trouble("its answer ended before its end", status=200)
         calls, known = list[dict[str, Any]](), {""}
@@ -251,7 +317,12 @@ class Answering:
             function = {"name": call["name"], "arguments": call["arguments"] or "{}"}
             calls.append({"id": id, "type": "function", "function": function})
         finish = "tool_calls" if calls else self.finish
-        return Answered(text="".join(self._texts), tool_calls=calls, finish=finish, use=self.use)
+        return Answered(text="".join(self._texts), tool_calls=calls, finish=finish, use=self._meter.use)
+
+
+def was_sent(error: BaseException | None) -> bool:
+    """Whether a request had gone out when a client of HTTP raised this, so that it may be billed."""
+    return type(error).__name__ in _AFTER_SENDING
 
 
 def seconds_after(header: str) -> float:

@@ -28,12 +28,13 @@ class Echo:
     """A model that takes a note of what it hears, and says it again."""
 
     async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        answer, heard = Answering(), next(m.content for m in reversed(asked.messages) if m.role == "user")
+        answer = Answering(asked.meter)
+        heard = next(m.content for m in reversed(asked.messages) if m.role == "user")
         if asked.messages[-1].role == "user" and asked.tools:
             answer.call(0, name="remember", arguments=json.dumps({"key": "heard", "content": heard}))
         else:
             yield answer.say(f"You said: {heard}")
-        answer.finish, answer.use = "stop", used(10, 1)
+        answer.finish, asked.meter.use = "stop", used(10, 1)
         yield answer.done()
 
     async def close(self) -> None:
