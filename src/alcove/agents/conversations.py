@@ -121,6 +121,10 @@ class Log:
         newest = self._memories.list(self.who, self.turns, limit=_LOOKED_AT, exact=True)
         return next((_LAST - int(entry.key) for entry in newest if _is_number(entry.key)), 0)
 
+    def unmerged(self) -> int:
+        """How many messages are not in the summary of the user's conversations, at most."""
+        return self.last() - self.state()[0].merged
+
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
         return record_at(self.reads, self.who, self._summary, STATE, SessionState)

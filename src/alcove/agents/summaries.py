@@ -33,6 +33,7 @@ from alcove.agents.runs import OVERSEER
 from alcove.agents.specs import Agent
 from alcove.agents.summariser import extended
 from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
+from alcove.core import cancellation
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import Bound, Deferred, Delete, Memory, Put
@@ -41,6 +42,11 @@ from alcove.store.session_store import Reads
 
 log = logging.getLogger("alcove")
 MOST_EXPECTED = 100_000
+MAX_MESSAGES = 200
+"""Of one conversation that a request merges by itself."""
+WAIT_SECONDS = 1.0
+"""How long a request waits for a merge that somebody else has begun."""
+_POLL_SECONDS, _AGAIN_SECONDS = 0.01, 0.5
 _LONGEST_PAUSE = 60.0
 MARK_DEPTH = len(("turns", "agent", "u", "user"))
 
@@ -120,19 +126,62 @@ class Summaries:
     def catch_up(self, agent: Agent, user: str) -> None:
         """Merges what is due of a user's conversations, so that a new one starts with it.
 
-        It is the service that merges: a policy sees no claims here. What cannot be merged holds up nothing.
+        It is the service that merges: a policy sees no claims here. What cannot be merged holds up nothing:
+        a large conversation, and what somebody else merges for longer than a moment, is left to the
+        background.
         """
-        spec = agent.memory.session_memory
+        if not self._due_sessions(agent, user):
+            return
+        merged, end = False, time.monotonic() + WAIT_SECONDS
+        try:
+            while not (merged := self._merge_alone(agent, user, MAX_MESSAGES)):
+                if time.monotonic() >= end:
+                    break
+                cancellation.check()
+                time.sleep(_POLL_SECONDS)
+        finally:
+            if not merged:
+                self._look(agent, user, 0.0)
+                self._worker.wake()
+
+    def _due_sessions(self, agent: Agent, user: str) -> list[str]:
+        """The sessions that are to be merged now; those that may still go on are looked at later."""
+        spec, due = agent.memory.session_memory, list[str]()
         for memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
             mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
             if mark and (mark.ended or idle >= spec.idle_seconds):
-                try:
-                    after = self.merge(agent, user, memory.key)
-                    self.writer.want(Wanted(agent, user, memory.key, rolling=True, after=after))
-                except Exception as error:
-                    log.warning("a conversation with %s was not merged: %r", agent.name, error)
+                due.append(memory.key)
             elif mark:
                 self._look(agent, user, spec.idle_seconds - idle)
+        return due
+
+    def _merge_alone(self, agent: Agent, user: str, max_messages: int | None = None) -> bool:
+        """Merges what is due, unless somebody else merges this user's, in whichever process: then False.
+
+        `max_messages`: a session with more that are new is left to the background.
+        """
+        room = turns_room(agent.name, user)
+        if not self._memories.take_turn(room):
+            return False
+        try:
+            for session in self._due_sessions(agent, user):
+                try:
+                    if max_messages is not None and self._log(agent, user, session).unmerged() > max_messages:
+                        self._look(agent, user, 0.0)
+                        self._worker.wake()
+                        continue
+                    after = self.merge(agent, user, session)
+                    self.writer.want(Wanted(agent, user, session, rolling=True, after=after))
+                except cancellation.Cancelled:
+                    raise
+                except Exception as error:
+                    log.warning("a conversation with %s was not merged: %r", agent.name, error)
+        finally:
+            self._memories.give_turn(room)
+        return True
+
+    def _log(self, agent: Agent, user: str, session: str) -> Log:
+        return Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
 
     def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
         """The marks of sessions with something that is not in the summary yet, under their ids."""
@@ -144,7 +193,7 @@ class Summaries:
 
         Gives the number of the message after which it was new.
         """
-        log = Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
+        log = self._log(agent, user, session)
         after = log.state()[0].merged
 
         def merged() -> None:
@@ -183,7 +232,8 @@ class Summaries:
             looked_at = [(self._due.pop(key)[1], key[1]) for key in due]
         for agent, user in looked_at:
             try:
-                self.catch_up(agent, user)
+                if self._due_sessions(agent, user) and not self._merge_alone(agent, user):
+                    self._look(agent, user, _AGAIN_SECONDS)
             except Exception as error:
                 log.warning("conversations with %s were not merged: %r", agent.name, error)
         with self._mutex:
