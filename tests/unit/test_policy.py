@@ -164,7 +164,8 @@ def test_each_policy_is_asked_exactly_what_the_contract_says(tmp_path: Path, cus
     policy = custom(
         authz='decision := {"allow": false, "reason": json.marshal(input)}',
         attributes='attributes := {"asked": json.marshal(input)}',
-        filter='namespace_prefix := []\nattribute_filter := {"asked": json.marshal(input)}',
+        filter="namespace_prefix := input.namespace_prefix\n"
+        'attribute_filter := {"asked": json.marshal(input)}',
     )
     claims: dict[str, JSON] = {"roles": ["x"], "n": 2**53 + 1}
     who = Principal("alice", "web", claims, "bot", (room("pool:a", "read"),))

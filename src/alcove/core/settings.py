@@ -112,7 +112,7 @@ class Settings(AdjustableSettings):
             raise InvalidRequest("session_store", "redis://HOST:PORT, rediss:// or valkey://")
 
 
-DEFAULT_ANSWER_TOKENS = 8192
+DEFAULT_ANSWER_TOKENS = 4096
 """The longest answer asked for unless an operator or a caller names another: models refuse too long ones."""
 
 
@@ -135,7 +135,7 @@ class LLMSettings:
         200_000, "Tokens of one turn, in and out, over all its rounds of tools.", most=10**9
     )
     answer_tokens: int = setting(
-        0, "Longest answer that the LLM is asked for; 0 for 8192 tokens, or what a caller asks for.",
+        0, "Longest answer that the LLM is asked for; 0 for 4096 tokens, or what a caller asks for.",
         least=0, most=10**9,
     )  # fmt: skip
     context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", most=10**7)

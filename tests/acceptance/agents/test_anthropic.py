@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from alcove.core.settings import DEFAULT_ANSWER_TOKENS
 from tests.support.chatting import KEY, Parlour, all_tried, asked, chatting, nothing_is_kept_until_it_works
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
 from tests.support.openai_clients import WAYS, complete
@@ -79,7 +80,7 @@ def test_a_turn_in_anthropics_words(parlour: Parlour, stream: bool) -> None:
         request.headers.get("authorization", "")[len("Bearer ") :],
     )
     body = request.body
-    assert (body["model"], body["max_tokens"], body["stream"]) == ("scripted", 8192, True)
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("scripted", DEFAULT_ANSWER_TOKENS, True)
     (system,) = body["system"]
     assert system["type"] == "text"
     assert system["text"].startswith("You remember.")

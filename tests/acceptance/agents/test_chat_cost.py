@@ -126,7 +126,7 @@ def test_an_answer_has_a_limit_where_nobody_names_one(
     tmp_path: Path,
     provider: str,
 ) -> None:
-    for turn_tokens, most in ((5000, 5000), (200_000, DEFAULT_ANSWER_TOKENS)):
+    for turn_tokens, most in ((3000, 3000), (200_000, DEFAULT_ANSWER_TOKENS)):
         (folder := tmp_path / str(turn_tokens)).mkdir()
         flags = ("--llm-provider", provider, "--turn-tokens", turn_tokens)
         with chatting(folder, llm, *flags, specs=SPECS) as parlour:
