@@ -102,7 +102,7 @@ class OpenAI:
             return
         except Trouble as trouble:
             name = next((name for name in self._body(asked) if name in ANSWER_LIMITS), "")
-            if trouble.status not in (400, 422) or f"{name}" not in str(trouble):
+            if trouble.status not in (400, 422) or name not in str(trouble):
                 raise
             other = ANSWER_LIMITS[1 - ANSWER_LIMITS.index(name)]
         self._limit_names = dict.fromkeys(ANSWER_LIMITS, other)
