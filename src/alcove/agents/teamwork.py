@@ -136,6 +136,7 @@ def _quoted(text: str, tokens: int) -> str:
 
 def _shares(use: ToolUse) -> bool:
     """Whether others can read what a tool wrote."""
+    if use.outcome != "ok":  # its arguments may be anything
+        return False
     room = use.arguments.get("namespace", "global")
-    wrote = use.tool in SHARING or (use.tool == "shared_memory_write" and room in SHARED_ROOMS)
-    return wrote and use.outcome == "ok"
+    return use.tool in SHARING or (use.tool == "shared_memory_write" and room in SHARED_ROOMS)

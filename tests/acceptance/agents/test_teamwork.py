@@ -186,6 +186,18 @@ def test_what_is_shared_with_others_in_other_ways_is_listed_too(parlour: Parlour
     assert shared == [("share_to", None), ("shared_memory_write", "global")]
 
 
+@pytest.mark.parametrize("namespace", [["global"], {"global": 1}, 7, None])
+def test_a_call_with_arguments_of_any_kind_is_not_listed_as_shared(
+    parlour: Parlour, namespace: object
+) -> None:
+    alice = parlour.chatter("alice")
+    write = ("shared_memory_write", {"namespace": namespace, "key": "k", "value": 1})
+    parlour.llm.play(calls(write, when="You remember."))
+    *_, last = alice.runs("crew", "What is it?")["contributions"]
+    assert [use["outcome"] for use in last["tools"]] == ["invalid_request"]
+    assert last["shared"] == []
+
+
 def test_what_a_worker_shared_before_it_failed_is_listed_all_the_same(parlour: Parlour) -> None:
     alice, key = parlour.chatter("alice"), parlour.new_id()
     parlour.llm.play(
