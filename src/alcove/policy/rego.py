@@ -41,7 +41,7 @@ RULES = (
 _ENGINES_KEPT = 4
 _ANSWERS_KEPT = 20_000
 _LONGEST_KEPT = 1000
-_LONGEST_TOLD = 1000
+_LONGEST_TOLD = 600
 """Characters of an error, which repeats the line that it is about."""
 _UNDEFINED = '"<undefined>"'
 

@@ -135,12 +135,14 @@ def worker() -> ASGIApp:
     sys.setswitchinterval(_TURN_SECONDS)
     config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
     try:
-        return build(config)
+        application = build(config)
     except Exception as error:
         if config.workers == 1:
             raise
         log.error("a worker cannot start: %s", error, exc_info=not isinstance(error, AlcoveError))
         sys.exit(STARTUP_FAILURE)
+    heap.freeze()
+    return application
 
 
 def build(config: ServeConfig) -> ASGIApp:
