@@ -86,7 +86,7 @@ def attempts(tools: list[str]) -> Iterator[tuple[str, str]]:
             given = [*arguments(tool, word, "by-mallory")]
             for each in given if LONG else [given[(number + place) % len(given)]]:
                 told = json.dumps(each)  # surrogates as escapes, which are JSON
-                if len(told) < 30_000:  # of longer ones no answer would have room
+                if len(told) < (3000 if LONG else 30_000):  # all of one turn is sent again in each round
                     yield tool, told
 
 
