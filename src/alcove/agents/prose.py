@@ -65,7 +65,9 @@ async def written(
     told = _framed(parts)
     prompt = count(f"{instructions}\n{told}") + _FRAME_TOKENS
     if prompt > most:
-        raise UpstreamFailed(f"a summary takes more than {most} tokens (--context-tokens, --turn-tokens)")
+        raise UpstreamFailed(
+            f"a request for a summary is larger than {most} tokens: raise --context-tokens or --turn-tokens"
+        )
     request = [Message(role="system", content=instructions), Message(role="user", content=told)]
     answer = await _answer(model, request, prompt, note)
     text = answer.text if answer else ""

@@ -301,7 +301,9 @@ class Runner:
         if is_too_long:
             self._end_early(work)
         if asking.meter.is_full:
-            raise UpstreamFailed("the LLM gave no answer within the tokens of one answer (--answer-tokens)")
+            raise UpstreamFailed(
+                "the LLM used all tokens of one answer and said nothing: raise --answer-tokens"
+            )
         raise UpstreamFailed("the LLM gave no answer")
 
     def _uses(

@@ -46,6 +46,18 @@ class Place:
         usual: dict[str, object] = {"policy_dir": self.folder / "policy", "settings": QUIET}
         return opened(self.folder, self.address, **{**usual, **options})
 
+    def new_role(self) -> str:
+        """The name of a role that may make tables in the database."""
+        name = f"{urlsplit(self.address).path.strip('/')}_role"
+        self.run(f"CREATE ROLE {name} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {name}")
+        return name
+
+    def open_as(self, role: str) -> Alcove:
+        """Opens the store as another role than the owner of the database."""
+        at = urlsplit(self.address)
+        address = at._replace(netloc=f"{role}:@{at.netloc.rpartition('@')[2]}").geturl()
+        return opened(self.folder, address, policy_dir=self.folder / "policy", settings=QUIET)
+
     def run(self, sql: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.address, autocommit=True) as db:
             found = db.execute(sql.encode())
@@ -276,12 +288,7 @@ def test_the_index_by_meaning_is_made_again_after_a_scrub_beside_who_searches(
 def test_a_role_that_does_not_own_the_database_says_what_it_could_not_reach(
     place: Place, al: Markers
 ) -> None:
-    name = f"{urlsplit(place.address).path.strip('/')}_role"
-    place.run(f"CREATE ROLE {name} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {name}")
-    owner, at = place.address, urlsplit(place.address)
-    place.address = at._replace(netloc=f"{name}:@{at.netloc.rpartition('@')[2]}").geturl()
-    with place.open() as memory:
-        place.address = owner
+    with place.open_as(place.new_role()) as memory:
         fill(memory, al, rows=100)
         place.run("ANALYZE")
         receipt = memory.wipe(al.user)
@@ -297,16 +304,12 @@ def test_a_role_that_does_not_own_the_database_says_what_it_could_not_reach(
 def test_a_role_that_does_not_own_the_tables_names_them_and_who_can_rewrite_them(
     place: Place, al: Markers
 ) -> None:
-    name = f"{urlsplit(place.address).path.strip('/')}_guest"
     place.open().close()
-    place.run(f"CREATE ROLE {name} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {name}")
+    name = place.new_role()
     for kind in ("TABLES", "SEQUENCES"):
         place.run(f"GRANT SELECT, UPDATE ON ALL {kind} IN SCHEMA public TO {name}")
     place.run(f"GRANT INSERT, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
-    owner, at = place.address, urlsplit(place.address)
-    place.address = at._replace(netloc=f"{name}:@{at.netloc.rpartition('@')[2]}").geturl()
-    with place.open() as memory:
-        place.address = owner
+    with place.open_as(name) as memory:
         fill(memory, al, rows=100)
         receipt = memory.wipe(al.user)
         assert not receipt.scrubbed
