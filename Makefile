@@ -29,6 +29,7 @@ test-all: test-postgres   ## all, with the long forms: more kills, more random o
 lint: $(READY)            ## style, types and SQL kept honest
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: $(READY)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Settings
-from alcove.agents.messages import Message
+from alcove.core.messages import Message
 from alcove.core.records import Put
 
 SPECS = """

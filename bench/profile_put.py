@@ -24,10 +24,10 @@ from typing import Any
 
 import sample
 from alcove import Alcove
+from alcove.core import validation
 from alcove.engine.engine import Engine
 from alcove.engine.statements import SQL
 from alcove.policy import Policy
-from alcove.store import validation
 from alcove.store.memories import Memories
 from alcove.vault import SubjectKey, Vault
 

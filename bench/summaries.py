@@ -31,8 +31,8 @@ from typing import Any
 
 from splintr import Tokenizer
 
-from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, extended, sentences
+from alcove.core.messages import Message
 from alcove.search.words import ENGLISH, STOP_WORDS, term, words
 
 SHORT_ANSWER = 5

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from alcove.upkeep.doctor import Examination
     from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
 
-__version__ = "0.1.0"
+from alcove.core.version import __version__
 
 __all__ = [
     "Alcove",

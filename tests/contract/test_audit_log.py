@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from alcove import Alcove, AlcoveError
+from alcove.core.admin_records import AuditEntry
 from alcove.engine.postgres_dialect import STATEMENTS
 from alcove.engine.statements import SQL
-from alcove.store.admin_records import AuditEntry
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 

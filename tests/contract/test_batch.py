@@ -23,8 +23,8 @@ from alcove import (
     Settings,
     Touch,
 )
+from alcove.core import validation
 from alcove.core.records import Evict
-from alcove.store import validation
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 

@@ -8,10 +8,10 @@ import pytest
 
 from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
+from alcove.core.filters import Filter
 from alcove.engine import sqlite
 from alcove.engine.rows import Scope
 from alcove.search.subtrees import Subtree
-from alcove.store.filters import Filter
 
 NOTES = ("user", "alice", "notes")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, InvalidRequest
+from alcove.core.filters import Filter, Params, Scalar
 from alcove.core.principal import JSON
 from alcove.engine.postgres_connection import Connection
 from alcove.engine.postgres_dialect import where
 from alcove.engine.rows import Scope
-from alcove.store.filters import Filter, Params, Scalar
 from tests.support.clock import ManualClock
 from tests.support.postgres import new_database
 

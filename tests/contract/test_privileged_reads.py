@@ -13,13 +13,13 @@ from alcove.agents.runs import OVERSEER
 from alcove.api.operation import operations
 from alcove.api.operations import MemoryOperations
 from alcove.core import cursor
+from alcove.core.admin_records import AuditEntry
 from alcove.core.clock import to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import FoundMemories, Mode
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit
-from alcove.store.admin_records import AuditEntry
 from tests.contract.conftest import Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
+from alcove.core.filters import Filter
 from alcove.core.records import Mode
 from alcove.engine.rows import Scope
-from alcove.store.filters import Filter
 from tests.contract.conftest import Open
 from tests.support.bag import Bag, Counted
 from tests.support.children import say, started

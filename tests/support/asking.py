@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from alcove.agents.messages import Message
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, at_once, in_turn
 from alcove.llm import provider_of

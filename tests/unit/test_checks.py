@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings
+from alcove.core import validation
 from alcove.core.namespace import Namespace
 from alcove.core.records import MAX_TTL_SECONDS
-from alcove.store import validation
 
 HUGE = 10**5000  # more digits than Python agrees to print
 SETTINGS = Settings(max_value_bytes=100, max_index_fields=3, max_index_bytes=20, max_depth=3)

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from alcove.core.errors import InvalidRequest
-from alcove.upkeep.coming_from import Target, bring
-from alcove.upkeep.coming_from.langgraph import nodes_at
+from alcove.importers import Target, bring
+from alcove.importers.langgraph import nodes_at
 from alcove.upkeep.transfer import Imports, Line
 from tests.support.elsewhere import FILES, written
 

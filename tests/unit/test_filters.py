@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest
+from alcove.core import validation
 from alcove.core.clock import parse_instant
+from alcove.core.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
 from alcove.core.principal import JSON
-from alcove.store import validation
-from alcove.store.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
 from tests.support.patience import LONG
 
 NOON, EARLIER, LATER = "2026-06-01T12:00:00Z", "2026-06-01T13:59:59.9+02:00", "2026-06-01T05:00:01-07:00"

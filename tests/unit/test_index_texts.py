@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.store.index_texts import LONGEST_PATH, texts_of
+from alcove.core.index_texts import LONGEST_PATH, texts_of
 
 VALUE = {
     "title": "Tea",

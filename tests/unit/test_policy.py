@@ -28,9 +28,9 @@ from alcove import (
     Principal,
 )
 from alcove.core.errors import PolicyFailed
+from alcove.core.filters import Filter, OneOf
 from alcove.core.principal import JSON
 from alcove.policy import Bundle, Narrowed, Policy
-from alcove.store.filters import Filter, OneOf
 from tests.support.patience import LONG
 
 Operation = Literal["read", "write", "import", "delete"]

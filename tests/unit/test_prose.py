@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from alcove.agents import prose
-from alcove.agents.messages import Message
 from alcove.agents.prose import grounded
 from alcove.agents.summariser import Point, Prose
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import at_once
 from alcove.llm.model import Answered, Model, Trouble

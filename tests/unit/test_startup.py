@@ -48,7 +48,7 @@ OWN_EXTRA = {
     "cli/mcp.py": "mcp",
     "server/mcp_exchanges.py": "mcp",
     "server/tracing.py": "tracing",
-    "upkeep/coming_from/langgraph.py": "postgres",
+    "importers/langgraph.py": "postgres",
 }
 COMMAND = "from alcove.cli import main\nmain({!r}, prog_name='alcove')"
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from splintr import Tokenizer
 
-from alcove.agents.messages import Message
 from alcove.agents.summariser import LONGEST, Point, extended, sentences
+from alcove.core.messages import Message
 
 _TOKENS = Tokenizer.from_pretrained("o200k_base")
 _START = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from langgraph.store.memory import _compare_values
 
 from alcove.core.errors import InvalidRequest
-from alcove.store.filters import Filter
-from alcove.store.value_pattern import MAX_NODES, Pattern, spelled
+from alcove.core.filters import Filter
+from alcove.core.value_pattern import MAX_NODES, Pattern, spelled
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2.5, "a", "1", "", 2**53])
 ASKED = SCALARS | st.sampled_from([math.inf, -math.inf, math.nan, 2**70, 10**400])

@@ -24,11 +24,11 @@ from msgspec import Struct, structs
 
 from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
+from alcove.core.admin_records import AgentUse
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import Bound, Deferred, Memory
 from alcove.llm.model import TokenUse
-from alcove.store.admin_records import AgentUse
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from alcove.agents.conversations import MESSAGE_TOKENS, Said, is_whole, size
-from alcove.agents.messages import Message
 from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, PermissionDenied
+from alcove.core.messages import Message
 
 DEFAULT_BUDGET = 8000
 """Tokens of a context for which nobody said how many."""

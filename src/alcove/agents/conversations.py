@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.messages import Message
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import AgentMemory, Conversation
 from alcove.agents.summariser import Point, Prose, extended
+from alcove.core import validation
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
+from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Bound, Deferred, Delete, Memory, Operation, Put, Touch
-from alcove.store import validation
 from alcove.store.memories import Memories
 from alcove.store.session_store import Places, Reads
 

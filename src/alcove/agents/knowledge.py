@@ -20,11 +20,11 @@ from alcove.agents.specs import Catalogue, names_caller, short
 from alcove.agents.specs import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import READ, Turn, quoted
+from alcove.core import validation
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Query
-from alcove.store import validation
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from alcove.agents.conversations import (
     units,
     windowed,
 )
-from alcove.agents.messages import Message
 from alcove.agents.specs import AgentMemory
 from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point, untold
@@ -31,12 +30,13 @@ from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.user_memory import distinct
+from alcove.core import validation
 from alcove.core.errors import InvalidRequest
+from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
 from alcove.llm.model import Model
-from alcove.store import validation
 from alcove.store.session_store import Reads
 
 if TYPE_CHECKING:

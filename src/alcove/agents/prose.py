@@ -15,10 +15,10 @@ from typing import Any
 
 from alcove.agents.context import as_data
 from alcove.agents.conversations import MESSAGE_TOKENS
-from alcove.agents.messages import Message
 from alcove.agents.summariser import Point, Prose, sentences, terms
 from alcove.agents.turn_budget import TurnBudget
 from alcove.core.errors import UpstreamFailed
+from alcove.core.messages import Message
 from alcove.llm.model import Answered, Asked, FailedAttempt, Model, TokenUse
 
 MOST_TOKENS = 6000

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 from alcove.agents.context import ContextReceipt
-from alcove.agents.messages import Message
 from alcove.agents.prompts import said
+from alcove.core import validation
+from alcove.core.messages import Message
 from alcove.llm.model import TokenUse
-from alcove.store import validation
 
 
 class ToolUse(Struct, frozen=True, kw_only=True):

@@ -16,10 +16,10 @@ from typing import TypeAlias
 import msgspec
 
 from alcove.agents.specs import NO_NAMES, Agent, Catalogue, Kind, Team, may_use
+from alcove.core import validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.store import validation
 
 Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
 OWNERS = frozenset(NO_NAMES)

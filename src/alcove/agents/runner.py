@@ -18,7 +18,6 @@ import msgspec
 
 from alcove.agents.context import Context, Timed
 from alcove.agents.conversations import Said, is_whole, size, turns_room, units, unseen
-from alcove.agents.messages import Message
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
@@ -32,6 +31,7 @@ from alcove.core.errors import (
     Unavailable,
     UpstreamFailed,
 )
+from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import Bound
 from alcove.core.settings import LLMSettings

@@ -18,11 +18,11 @@ from msgspec import Meta, Struct, structs
 
 from alcove.agents.rooms import MOST_ID, RUNS
 from alcove.agents.specs import short
+from alcove.core import validation
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal, checked_user
 from alcove.core.records import Put
-from alcove.store import validation
 from alcove.store.memories import Memories
 
 ALCOVE = "alcove"

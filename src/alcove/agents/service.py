@@ -36,6 +36,7 @@ from alcove.agents.tools import READING, Answer, Turn, toolset
 from alcove.agents.tools.base import RecallBudget, Room, rendered
 from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.scratch import enter
+from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
@@ -45,7 +46,6 @@ from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, at_once
 from alcove.llm import provider_of
 from alcove.llm.model import Model, Provider
-from alcove.store import validation
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:

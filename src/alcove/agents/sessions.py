@@ -11,16 +11,16 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.conversations import Log, Said, checked, checked_message, keeper, turns_room
-from alcove.agents.messages import Message
 from alcove.agents.prompts import Prompts
 from alcove.agents.summariser import Point
 from alcove.agents.summary_writer import Rolling, Wanted
 from alcove.agents.tools.base import Turn
+from alcove.core import validation
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
+from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import Bound
-from alcove.store import validation
 
 MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""

@@ -20,13 +20,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from alcove.agents.conversations import RUNNING_TOKENS, Log, SessionState, record_at, undisturbed
-from alcove.agents.messages import Message
 from alcove.agents.prose import written
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent
 from alcove.agents.summariser import Point, Prose, untold
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
+from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import Bound, Deferred
 from alcove.core.waiting import Blocking, at_once

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from alcove.agents.conversations import size
-from alcove.agents.messages import Message
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
 

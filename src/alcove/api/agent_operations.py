@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from alcove.agents.knowledge import Knowledge, as_text
-from alcove.agents.messages import Message
 from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
 from alcove.agents.teamwork import Chats
@@ -16,6 +15,7 @@ from alcove.agents.tools.base import Format
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
+from alcove.core.messages import Message
 
 _AGENT = "/v1/agents/{agent}"
 _ROOM = f"{_AGENT}/rooms/{{kind}}"

@@ -9,12 +9,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from alcove.agents.tools import Answer
 from alcove.api.wire import converted, fields_of
-from alcove.core import cursor
+from alcove.core import cursor, validation
 from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError
 from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Put, Result, Touch
 from alcove.core.settings import AdjustableSettings
-from alcove.store import validation
 from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
 

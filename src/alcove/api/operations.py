@@ -9,13 +9,13 @@ import msgspec
 
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
+from alcove.core import validation
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.records import Operation as Write
-from alcove.store import validation
+from alcove.core.value_pattern import spelled
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories
-from alcove.store.value_pattern import spelled
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"

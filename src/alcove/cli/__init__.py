@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import click
 
-from alcove import __version__
 from alcove.cli import admin, agents, chat, context, demo, mcp, memories, operating, overview
 from alcove.cli.output import plain
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable, UpstreamFailed
+from alcove.core.version import __version__
 
 
 class Explained(click.Group):

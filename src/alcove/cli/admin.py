@@ -18,7 +18,7 @@ from alcove.core.clock import parse_duration
 from alcove.core.records import Receipt
 
 if TYPE_CHECKING:
-    from alcove import Store
+    from alcove.client.store import Store
 
 TEXTS = ("authz", "attributes", "filter")
 

@@ -23,9 +23,9 @@ from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
     from alcove.agents.context import ContextReceipt
-    from alcove.agents.messages import Message
     from alcove.agents.sessions import Removed
     from alcove.client.store import AgentsHandle
+    from alcove.core.messages import Message
 
 _MOST_SESSIONS = 1000
 

@@ -17,8 +17,8 @@ from alcove.core.addresses import is_database
 from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
-    from alcove import Store
-    from alcove.upkeep.coming_from import Brought
+    from alcove.client.store import Store
+    from alcove.importers import Brought
     from alcove.upkeep.transfer import File, Imports
 
 _LINES = "jsonl"
@@ -79,7 +79,7 @@ def import_memories(
         return _from_lines(store, file, wait=wait)
     if file == "-" or (is_database(file) and source != "langgraph"):
         raise click.BadParameter(f"--from {source} reads a file", param_hint="'FILE'")
-    from alcove.upkeep.coming_from import Target, bring  # noqa: PLC0415  --help does without
+    from alcove.importers import Target, bring  # noqa: PLC0415  --help does without
 
     below = None if root is None else tuple(Namespace.checked(root, "--root"))
     said: dict[str, Any] = {"user": user, "agent": agent, "by_user": by_user, "root": below}

@@ -20,7 +20,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.records import KINDS, Entry, Event, Index, Memory, Result, Signal, Version
 
 if TYPE_CHECKING:
-    from alcove import Store
+    from alcove.client.store import Store
 
 _PAGE = 200
 _MISSING = object()

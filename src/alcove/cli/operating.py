@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from alcove import __version__
 from alcove.cli import output
 from alcove.cli.importing import import_memories
 from alcove.cli.migrating import migrate
@@ -21,10 +20,11 @@ from alcove.client import is_url
 from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.errors import needed_by
 from alcove.core.namespace import Namespace
+from alcove.core.version import __version__
 from alcove.server import config as configuration
 
 if TYPE_CHECKING:
-    from alcove import Store
+    from alcove.client.store import Store
     from alcove.upkeep.backup import Forgotten, Restored
     from alcove.upkeep.doctor import Examination
 
@@ -195,9 +195,9 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
     """
     if is_url(at):
         raise output.Refused(f"{at} is a server: stop it, restore its file, start it again")
+    from alcove.store.wipe_ledger import Ledger  # noqa: PLC0415
     from alcove.upkeep.backup import forget_again  # noqa: PLC0415  --help does without
     from alcove.upkeep.backup import restore as restored  # noqa: PLC0415
-    from alcove.upkeep.wipe_ledger import Ledger  # noqa: PLC0415
 
     if is_database(at) is (backup is not None):
         raise click.UsageError("give a BACKUP for a file, and none for a database, which pg_restore has made")

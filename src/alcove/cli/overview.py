@@ -10,7 +10,7 @@ from alcove.cli.output import show_table
 from alcove.cli.store import command
 
 if TYPE_CHECKING:
-    from alcove import Store
+    from alcove.client.store import Store
     from alcove.core.namespace import Namespace
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alcove.agents.context import DEFAULT_BUDGET, Context
-from alcove.agents.messages import Message
 from alcove.agents.sessions import Added
 from alcove.agents.tools.base import Answer, Format
 from alcove.core.errors import InvalidRequest
+from alcove.core.messages import Message
 
 if TYPE_CHECKING:
     from alcove.client.asynchronous import AsyncAgentsHandle

@@ -34,7 +34,7 @@ from alcove.store.effective_configuration import Configuration
 from alcove.store.field_values import FieldValues
 from alcove.store.memories import Memories
 from alcove.store.session_store import SessionStore
-from alcove.upkeep.wipe_ledger import Ledger
+from alcove.store.wipe_ledger import Ledger
 from alcove.vault import KeyProvider, Vault, default_keys
 
 

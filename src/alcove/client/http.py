@@ -15,11 +15,10 @@ from msgspec import Struct
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operation import IDEMPOTENCY_KEY, Operation
 from alcove.api.wire import decoder
-from alcove.core import errors
+from alcove.core import errors, validation
 from alcove.core.errors import AlcoveError, InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.ready import make_ready
-from alcove.store import validation
 
 T = TypeVar("T")
 _PLAIN = {

@@ -14,13 +14,13 @@ from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
 from alcove.api.operation import Operation, Streaming
+from alcove.core import validation
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import Swept
 from alcove.core.settings import Settings
 from alcove.llm import LLM, resolved
 from alcove.search.embedders import load_numpy
-from alcove.store import validation
 from alcove.store.admin import Admin
 from alcove.store.common import Parts
 from alcove.store.memories import Memories

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from alcove.core.admin_records import ApiKey, Root
 from alcove.core.clock import Clock, checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
@@ -16,7 +17,6 @@ from alcove.engine.database import Connection, Database, Value
 from alcove.engine.meanings import Meanings
 from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
 from alcove.engine.version_log import Live, Transaction
-from alcove.store.admin_records import ApiKey, Root
 
 LONG_SECONDS, RESTS = 5.0, 10
 """A scrub that takes longer is followed by a rest of so many times as long, in this process."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alcove.core.clock import Clock, system_clock
+from alcove.core.filters import Params
 from alcove.core.records import Residue
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.statements import load
-from alcove.store.filters import Params
 
 Value = int | float | str | bytes | None
 Bound = Sequence[Value] | Mapping[str, Value]

@@ -15,6 +15,7 @@ from typing import Any
 from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import PIECE_BYTES
 from alcove.core.errors import AlcoveError, needed_by
+from alcove.core.filters import Params
 from alcove.core.records import KINDS, Kind
 from alcove.engine import file_copy, rows, version_log
 from alcove.engine.administration import Administration, Erasure
@@ -26,7 +27,6 @@ from alcove.engine.meanings import MakeMeanings
 from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
 from alcove.engine.sqlite import SqliteDatabase
 from alcove.engine.version_log import Live, Transaction
-from alcove.store.filters import Params
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""

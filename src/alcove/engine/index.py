@@ -9,6 +9,8 @@ from itertools import accumulate
 
 import msgspec
 
+from alcove.core.admin_records import ParkedItem
+from alcove.core.filters import Filter, Params
 from alcove.core.namespace import Namespace
 from alcove.engine import rows
 from alcove.engine.candidates import Candidates
@@ -16,8 +18,6 @@ from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.digests import Digests
 from alcove.engine.meanings import Meanings, Windows
 from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
-from alcove.store.admin_records import ParkedItem
-from alcove.store.filters import Filter, Params
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""

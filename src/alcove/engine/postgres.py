@@ -24,6 +24,7 @@ from psycopg.pq import TransactionStatus
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
+from alcove.core.filters import Params
 from alcove.core.records import Residue
 from alcove.engine.database import Database, Findings, RuledOut, Value
 from alcove.engine.locks import Locks, lock_number
@@ -35,7 +36,6 @@ from alcove.engine.postgres_scrub import PAUSE_SECONDS, WAL, Scrub
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.schema_check import POSTGRES_LINES, created, postgres_manifest, refuse_differences
 from alcove.engine.statements import schema as schema_scripts
-from alcove.store.filters import Params
 
 log = logging.getLogger("alcove")
 WRITING = "alcove_writing()"

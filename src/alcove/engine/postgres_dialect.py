@@ -10,9 +10,9 @@ import json
 import re
 from functools import lru_cache
 
+from alcove.core.filters import Exists, FieldTest, Filter, Not, OneOf, Params, Range
 from alcove.engine.rows import Scope
 from alcove.engine.statements import dialect
-from alcove.store.filters import Exists, FieldTest, Filter, Not, OneOf, Params, Range
 
 _IN_OTHER_WORDS = [
     (re.compile(r" (NOT INDEXED|INDEXED BY \w+)"), ""),

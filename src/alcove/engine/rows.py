@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from alcove.core.cursor import MOST_BYTES, portion
+from alcove.core.filters import Filter, Params
 from alcove.core.records import Kind
-from alcove.store.filters import Filter, Params
 
 FOR_EVER = 2**63 - 1
 """Later than every moment."""

@@ -17,11 +17,11 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_instant
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
+from alcove.core.filters import Params
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.rows import Copied, Scope
 from alcove.engine.schema_check import refuse_differences, sqlite_lines, sqlite_manifest
 from alcove.engine.statements import SQL, schema
-from alcove.store.filters import Params
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()

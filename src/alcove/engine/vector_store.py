@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from alcove.core.background import Worker
+from alcove.core.filters import Params
 from alcove.core.namespace import Namespace
 from alcove.engine.candidates import MOST_MISSING
 from alcove.engine.database import Connection, Database, Findings
@@ -24,7 +25,6 @@ from alcove.engine.locks import Locks
 from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector, drop_windows
 from alcove.engine.qdrant import NoAnswer, Qdrant, Vectors
 from alcove.engine.rows import FOR_EVER, Scope
-from alcove.store.filters import Params
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from alcove.client import is_url
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, PermissionDenied, needed_by
+from alcove.core.index_texts import texts_of
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.records import Delete, Memory, Mode, Operation, Put, Touch
 from alcove.core.settings import Settings
 from alcove.core.waiting import at_once
 from alcove.integrations.langgraph_embeddings import LangChainEmbedder
 from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, given, searched, written
-from alcove.store.index_texts import texts_of
 
 with needed_by("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (

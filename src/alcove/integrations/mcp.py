@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from alcove import __version__
 from alcove.agents.tools import READING
 from alcove.api import wire
 from alcove.api.agent_operations import AgentOperations, SessionOperations
 from alcove.api.operation import AsyncHandle, Operation
 from alcove.api.operations import MemoryOperations
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest, NotFound, needed_by
+from alcove.core.version import __version__
 from alcove.integrations.mcp_changes import notices
 from alcove.integrations.mcp_resources import SCHEME, listed, memory_at, memory_uri
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
 from alcove.llm.model import (

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from alcove.agents.messages import Message
 from alcove.core import cancellation
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed, UpstreamTimeout
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from alcove.agents.messages import Message
 from alcove.core.errors import needed_by
+from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
 from alcove.llm.model import (

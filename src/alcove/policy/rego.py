@@ -18,11 +18,11 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 import msgspec
 import regorus
 
+from alcove.core import validation
 from alcove.core.errors import InvalidRequest, PermissionDenied, PolicyError, PolicyFailed
+from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.store import validation
-from alcove.store.filters import Filter
 
 log = logging.getLogger("alcove")
 _PLACE = re.compile(r"--> ((?:authz|attributes|filter)\.rego:\d+:\d+)\n")

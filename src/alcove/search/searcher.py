@@ -15,6 +15,7 @@ import numpy as np
 from alcove.core.clock import SECOND, Clock
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
+from alcove.core.filters import Filter
 from alcove.core.records import Mode, Signal
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
@@ -34,7 +35,6 @@ from alcove.search.ranking import Hit, rank
 from alcove.search.reranker import FIRST, Reranker, RerankerUnavailable, scored
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.terms import Item, Lexicon, Question
-from alcove.store.filters import Filter
 from alcove.store.row_decoding import index
 
 MOST_PAST = 20_000

@@ -16,6 +16,7 @@ from alcove.core import heap
 from alcove.core.cancellation import to_the_end
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
+from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
@@ -24,7 +25,6 @@ from alcove.search.digested_subtrees import of_size
 from alcove.search.indexer import kept
 from alcove.search.large_subtrees import LargeSubtree, Part, Wanted
 from alcove.search.terms import NO_TOKENS, NO_VECTORS, Item
-from alcove.store.filters import Filter
 
 MOST_FILTERS = 16
 """Filters whose rows are remembered for a subtree."""

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 
 import jwt
 
+from alcove.core.admin_records import ApiKey
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.server.config import ServeConfig
-from alcove.store.admin_records import ApiKey
 
 log = logging.getLogger("alcove.http")
 Headers = Mapping[bytes, bytes]

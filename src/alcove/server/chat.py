@@ -16,7 +16,6 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from alcove.agents.conversations import checked
-from alcove.agents.messages import Message
 from alcove.agents.replies import ChatEvent, Reply, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs import Agent
@@ -24,11 +23,12 @@ from alcove.agents.teamwork import Chats
 from alcove.api.agent_operations import ChatOperations, ChatStreaming
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operations import EVENTS
+from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
+from alcove.core.messages import Message
 from alcove.llm.model import TokenUse
 from alcove.server.routes import Page, Request, Resource
 from alcove.server.streams import Stream
-from alcove.store import validation
 
 SESSION = b"x-session-id"
 MOST_MESSAGES = 2000

@@ -18,11 +18,11 @@ from alcove.api.messages import ErrorAnswer, NoQuery
 from alcove.api.operation import Operation, operations
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.core.validation import refusal
 from alcove.server.auth import Authenticator
 from alcove.server.limits import Reservations, Shares, Step, ThreadPool
 from alcove.store.common import Work
 from alcove.store.reading import View
-from alcove.store.validation import refusal
 
 JSON = b"application/json"
 CONNECTION = "alcove.connection"

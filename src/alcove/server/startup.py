@@ -24,7 +24,6 @@ from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 import alcove.search.searcher  # noqa: F401  before the first request, not during it
-from alcove import __version__
 from alcove.agents.service import Agents
 from alcove.agents.spec_loading import Watched
 from alcove.agents.teamwork import Chats
@@ -41,6 +40,7 @@ from alcove.core import heap
 from alcove.core.addresses import is_database, placed, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
 from alcove.core.principal import Principal
+from alcove.core.version import __version__
 from alcove.core.waiting import Awaiting, Blocking
 from alcove.engine.commit import Observer
 from alcove.llm import provider_of

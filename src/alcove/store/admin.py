@@ -17,20 +17,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from alcove.core import admin_records, validation
+from alcove.core.admin_records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal, checked_user
 from alcove.core.settings import Settings
 from alcove.policy import Policy
 from alcove.search.indexer import reindex
-from alcove.store import admin_records, validation
-from alcove.store.admin_records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.store.audit import SETTINGS_PUT
 from alcove.store.effective_configuration import ADJUSTABLE
 from alcove.store.people import People
+from alcove.store.wipe_ledger import Note
 from alcove.upkeep.backup import BackedUp, Progress, backup
 from alcove.upkeep.doctor import Examination, examine
-from alcove.upkeep.wipe_ledger import Note
 from alcove.vault import Rotation
 
 _REINDEXED_AT_ONCE = 50

@@ -20,7 +20,7 @@ from alcove.store.effective_configuration import Configuration
 from alcove.store.field_values import FieldValues
 from alcove.store.row_decoding import Opener
 from alcove.store.session_store import SessionStore
-from alcove.upkeep.wipe_ledger import Ledger
+from alcove.store.wipe_ledger import Ledger
 from alcove.vault import Vault
 
 P = ParamSpec("P")

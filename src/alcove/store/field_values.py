@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from alcove.store.filters import Filter, Found
-from alcove.store.value_pattern import Pattern
+from alcove.core.filters import Filter, Found
+from alcove.core.value_pattern import Pattern
 
 MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 150

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, Unpack, get_
 
 from msgspec import Meta
 
-from alcove.core import cursor
+from alcove.core import cursor, validation
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest
+from alcove.core.filters import Filter, Found, field_of
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import (
@@ -30,9 +31,8 @@ from alcove.core.records import (
     Share,
 )
 from alcove.engine.rows import Row, Scope
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
-from alcove.store.filters import Filter, Found, field_of
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:

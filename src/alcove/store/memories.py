@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from alcove.core import validation
 from alcove.core.clock import DAY, to_datetime
 from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, Unavailable
@@ -44,7 +45,7 @@ from alcove.core.records import (
     Touch,
 )
 from alcove.engine.rows import FOR_EVER
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.admin import Admin
 from alcove.store.common import Parts, Steps, Work, stepwise
 from alcove.store.overview import Overview

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from alcove.core import cursor
+from alcove.core import cursor, validation
 from alcove.core.clock import DAY, to_datetime
 from alcove.core.cursor import Portion, portion
 from alcove.core.errors import KeyDestroyed
@@ -19,7 +19,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import Address, AfterCursor, Kind, Limit, Memory
 from alcove.engine.rows import FOR_EVER, Row, Scope
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
 from alcove.store.reading import Reading
 

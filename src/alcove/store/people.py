@@ -9,7 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from alcove.core import cursor
+from alcove.core import cursor, validation
+from alcove.core.admin_records import AgentUse, Held, ReviewPage
 from alcove.core.clock import to_datetime
 from alcove.core.cursor import portion
 from alcove.core.errors import InvalidRequest, NotFound
@@ -17,10 +18,9 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
 from alcove.core.records import HeldNamespace, HeldVersion, Limit, Receipt, Shared
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
-from alcove.store import row_decoding, validation
-from alcove.store.admin_records import AgentUse, Held, ReviewPage
+from alcove.store import row_decoding
 from alcove.store.common import Parts, Service
-from alcove.upkeep.wipe_ledger import Note
+from alcove.store.wipe_ledger import Note
 from alcove.vault import user_subject
 
 _AT_ONCE = 20

@@ -10,10 +10,11 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
-from alcove.core import cursor
+from alcove.core import cursor, validation
 from alcove.core.clock import checked_moment
 from alcove.core.cursor import Portion, portion
 from alcove.core.errors import AlcoveError, KeyDestroyed, PermissionDenied
+from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
@@ -28,9 +29,8 @@ from alcove.core.records import (
 from alcove.core.settings import Settings
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.policy.rego import Narrowed
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
-from alcove.store.filters import Filter
 from alcove.store.finding import MOST_OFFSET, Finding
 from alcove.store.session_store import Places, Reads, Recent
 

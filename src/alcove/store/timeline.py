@@ -8,17 +8,17 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from alcove.core import cancellation, cursor
+from alcove.core import cancellation, cursor, validation
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.cursor import MOST_BYTES
+from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Address, Event, EventPage, Kind, Moment
+from alcove.core.value_pattern import spelled
 from alcove.engine.rows import Scope
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.common import Service, Steps, Work, stepwise
-from alcove.store.filters import Filter
-from alcove.store.value_pattern import spelled
 
 _FOLLOWED = 100
 _POLL_SECONDS = 0.05

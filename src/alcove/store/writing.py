@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from alcove.core import cancellation, cursor, records
+from alcove.core import cancellation, cursor, records, validation
 from alcove.core.clock import checked_moment
 from alcove.core.cursor import Portion
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
@@ -20,7 +20,7 @@ from alcove.core.records import Operation, Put, Result
 from alcove.engine import rows
 from alcove.engine.rows import Row, Writer
 from alcove.engine.version_log import new_id
-from alcove.store import row_decoding, validation
+from alcove.store import row_decoding
 from alcove.store.common import Service, Steps, Work
 from alcove.store.effective_configuration import Denials, InForce
 from alcove.store.session_store import Places

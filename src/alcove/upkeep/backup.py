@@ -26,7 +26,7 @@ from alcove.engine.engine import Engine
 from alcove.engine.file_copy import Copy
 from alcove.engine.rows import AuditRow, Person, Row
 from alcove.store.row_decoding import Opener, place, uuid
-from alcove.upkeep.wipe_ledger import Ledger, Note, sync_folder
+from alcove.store.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from alcove.core.namespace import Namespace
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Row, Scope
 from alcove.store.row_decoding import Opener
-from alcove.upkeep.wipe_ledger import Ledger
+from alcove.store.wipe_ledger import Ledger
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"

@@ -23,8 +23,8 @@ from alcove.engine.database import Connection
 from alcove.engine.engine import Engine
 from alcove.engine.table_copy import Sum, differences, pour, size, sums, told
 from alcove.engine.tables import COPIED_AS, COPIED_FROM
+from alcove.store.wipe_ledger import Ledger
 from alcove.upkeep.backup import Progress
-from alcove.upkeep.wipe_ledger import Ledger
 from alcove.vault import KeyFile, Vault, default_keys
 
 ROUNDS = 3

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from alcove.core import validation
 from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal, checked_user
 from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
 from alcove.core.settings import KIB, MIB, Settings
-from alcove.store import validation
 from alcove.store.memories import Memories
 
 _MOST_LINES = 200

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Conflict, InvalidRequest, NotFound
-from alcove.agents.messages import Message
 from alcove.client.agent import AgentHandle
+from alcove.core.messages import Message
 from tests.support.command import Command
 from tests.support.conversing import Salon, at
 from tests.support.crowd import QUIET

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from alcove import Alcove, Settings
-from alcove.agents.messages import Message
 from alcove.client.store import AgentsHandle
+from alcove.core.messages import Message
 from tests.support.children import say, started
 from tests.support.patience import LONG
 

@@ -19,10 +19,10 @@ from langgraph.store.base import PutOp
 
 from alcove import Alcove
 from alcove.core.errors import InvalidRequest
+from alcove.core.value_pattern import MAX_NODES, Pattern
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.integrations.langgraph_threads import AlcoveSaver
 from alcove.search.embedders import EmbedderUnavailable
-from alcove.store.value_pattern import MAX_NODES, Pattern
 from alcove.vault import Vault
 from tests.acceptance.integrations.test_adapters_interrupted import at, disturbed, put
 from tests.support.crowd import QUIET

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from alcove import Alcove
-from alcove.upkeep.coming_from import Target, langgraph, letta
-from alcove.upkeep.coming_from.account import Account
+from alcove.importers import Target, langgraph, letta
+from alcove.importers.account import Account
 from tests.support.command import Command
 from tests.support.crowd import QUIET
 

@@ -18,9 +18,9 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 from alcove import Alcove
+from alcove.importers import langgraph
+from alcove.importers.account import Account, Target
 from alcove.integrations.langgraph import AlcoveStore
-from alcove.upkeep.coming_from import langgraph
-from alcove.upkeep.coming_from.account import Account, Target
 from tests.support.command import Command
 from tests.support.crowd import QUIET
 from tests.support.langgraph_stores import OWN

@@ -15,12 +15,13 @@ import httpx
 import pytest
 
 from alcove.agents import spec_loading
+from alcove.core import validation
 from alcove.engine.sqlite import SqliteDatabase
 from alcove.server import application, chat, logs
 from alcove.server.config import ServeConfig
 from alcove.server.routes import Resource
 from alcove.server.startup import build
-from alcove.store import audit, validation
+from alcove.store import audit
 from alcove.store.reading import SMALL_BYTES
 from alcove.store.row_decoding import Opener
 from tests.support.players import SPECS

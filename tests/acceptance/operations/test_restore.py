@@ -14,7 +14,7 @@ from alcove import (
     StoreError,
 )
 from alcove.engine import sqlite
-from alcove.upkeep.wipe_ledger import Ledger, Note
+from alcove.store.wipe_ledger import Ledger, Note
 from tests.support.aging import aged
 from tests.support.clock import ManualClock
 from tests.support.inspection import assert_sound, raw_bytes, timeline

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Settings, Unavailable
-from alcove.upkeep.wipe_ledger import Ledger, Note
+from alcove.store.wipe_ledger import Ledger, Note
 from tests.support.children import limit_files, say, started, unlimit_files
 
 QUIET = Settings(sweep_interval=0)
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 def test_a_new_ledger_is_found_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = list[Path]()
-    monkeypatch.setattr("alcove.upkeep.wipe_ledger.sync_folder", folders.append)
+    monkeypatch.setattr("alcove.store.wipe_ledger.sync_folder", folders.append)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "memory.db.wipes").symlink_to(tmp_path / "elsewhere" / "wipes")
     ledger = Ledger.beside(tmp_path / "memory.db")

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settings
+from alcove.core.admin_records import AuditEntry
 from alcove.core.records import HeldNamespace, Shared
-from alcove.store.admin_records import AuditEntry
 from tests.support.clock import ManualClock
 from tests.support.inspection import assert_sound, raw_bytes, timeline
 

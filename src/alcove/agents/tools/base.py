@@ -29,8 +29,8 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Author, Entry, FoundMemories, Memory
+from alcove.core.validation import refusal
 from alcove.store.memories import Memories
-from alcove.store.validation import refusal
 
 if TYPE_CHECKING:
     from alcove.search.terms import Question

@@ -30,7 +30,7 @@ from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant
 from alcove.core.records import Delete, Deletion, Memory, Result
-from alcove.store.validation import NOT_BLANK
+from alcove.core.validation import NOT_BLANK
 
 MOST = 100
 """Memories that a call gives at most, as a search of the service does."""

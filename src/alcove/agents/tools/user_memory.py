@@ -34,10 +34,10 @@ from alcove.agents.tools.base import (
     some,
 )
 from alcove.agents.tools.private_pool_team import MOST, Content, Key, Limit, MinRelevance, Query
+from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
 from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
 from alcove.core.text import normalize
-from alcove.store import validation
 
 _AT_ONCE = 10
 """Facts that make room for one at most, where another agent left too many."""

@@ -13,7 +13,7 @@ import apsw
 
 from alcove.core.errors import InvalidRequest
 from alcove.engine.sqlite import distrust_schema
-from alcove.upkeep.coming_from.account import Account
+from alcove.importers.account import Account
 
 _SQLITE = b"SQLite format 3\0"
 _READS = frozenset((apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_PRAGMA))

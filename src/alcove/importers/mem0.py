@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from alcove.core.errors import InvalidRequest
-from alcove.upkeep.coming_from import fields, files, lines
-from alcove.upkeep.coming_from.account import EXPIRED, NO_AGENT, NO_USER, Account, Target, numbered
+from alcove.importers import fields, files, lines
+from alcove.importers.account import EXPIRED, NO_AGENT, NO_USER, Account, Target, numbered
 from alcove.upkeep.transfer import Line
 
 _JSON = 'the JSON of mem0\'s get_all(), {"results": [...]} or a list of memories'

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from alcove.core.namespace import Namespace
-from alcove.upkeep.coming_from.account import Account, Broken, NotMapped, Target
+from alcove.importers.account import Account, Broken, NotMapped, Target
 from alcove.upkeep.transfer import Imports, Line
 
 __all__ = ["Brought", "Target", "bring"]

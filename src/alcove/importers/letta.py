@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from alcove.core.errors import InvalidRequest
-from alcove.upkeep.coming_from import fields, files, letta_messages, lines
-from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target, numbered
+from alcove.importers import fields, files, letta_messages, lines
+from alcove.importers.account import NO_AGENT, NO_USER, Account, Target, numbered
 from alcove.upkeep.transfer import Line
 
 _FILE = "an agent file of Letta (.af) with agents and blocks, or a list of passages"

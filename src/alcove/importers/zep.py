@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from alcove.core.errors import InvalidRequest
-from alcove.upkeep.coming_from import fields, files, lines, zep_messages
-from alcove.upkeep.coming_from.account import NO_USER, Account, Target, numbered
-from alcove.upkeep.coming_from.zep_owners import NAMES, Owners, id_of
+from alcove.importers import fields, files, lines, zep_messages
+from alcove.importers.account import NO_USER, Account, Target, numbered
+from alcove.importers.zep_owners import NAMES, Owners, id_of
 from alcove.upkeep.transfer import Line
 
 _DOCUMENT = "a JSON document with users, threads, messages, episodes, nodes or edges of Zep or Graphiti"

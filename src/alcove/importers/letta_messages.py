@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from alcove.upkeep.coming_from import fields, lines
-from alcove.upkeep.coming_from.account import Account, numbered
+from alcove.importers import fields, lines
+from alcove.importers.account import Account, numbered
 
 _SEND = "send_message"
 """The tool by which older agents of Letta talk; its argument is what they said."""

@@ -15,8 +15,8 @@ from alcove.core.errors import InvalidRequest, Unavailable, needed_by
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.principal import checked_user
 from alcove.core.settings import Settings
-from alcove.upkeep.coming_from import fields, files, lines
-from alcove.upkeep.coming_from.account import EXPIRED, Account, Target
+from alcove.importers import fields, files, lines
+from alcove.importers.account import EXPIRED, Account, Target
 from alcove.upkeep.transfer import Line
 
 if TYPE_CHECKING:

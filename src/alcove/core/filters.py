@@ -25,7 +25,7 @@ from typing import Final, TypeGuard
 from alcove.core.clock import parse_instant
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import JSON
-from alcove.store.value_pattern import INFINITIES, VALUE, Pattern, value_at
+from alcove.core.value_pattern import INFINITIES, VALUE, Pattern, value_at
 
 Scalar = None | bool | int | float | str
 Params = list[int | float | str | bytes | None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from alcove.upkeep.coming_from import fields
-from alcove.upkeep.coming_from.account import Target
+from alcove.importers import fields
+from alcove.importers.account import Target
 
 NAMES = (
     "uuid", "uuid_", "user_id", "user_uuid", "graph_uuid", "thread_uuid", "thread_id", "session_id",

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from alcove.agents.conversations import checked, turns_room
-from alcove.agents.messages import Message
 from alcove.agents.specs import NO_NAMES
 from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
+from alcove.core import validation
 from alcove.core.errors import InvalidRequest
+from alcove.core.messages import Message
 from alcove.core.principal import checked_user
 from alcove.core.records import Author
 from alcove.core.settings import Settings
-from alcove.store import validation
-from alcove.upkeep.coming_from import fields
-from alcove.upkeep.coming_from.account import Account, numbered
+from alcove.importers import fields
+from alcove.importers.account import Account, numbered
 from alcove.upkeep.transfer import Line
 
 _LAST = 10**12

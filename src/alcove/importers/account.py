@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from alcove.core import validation
 from alcove.core.errors import InvalidRequest
-from alcove.store import validation
 from alcove.upkeep.transfer import Line
 
 T = TypeVar("T")

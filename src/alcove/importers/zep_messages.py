@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from alcove.upkeep.coming_from import fields, lines
-from alcove.upkeep.coming_from.account import NO_AGENT, NO_USER, Account, Target, numbered
-from alcove.upkeep.coming_from.zep_owners import Owners, id_of
+from alcove.importers import fields, lines
+from alcove.importers.account import NO_AGENT, NO_USER, Account, Target, numbered
+from alcove.importers.zep_owners import Owners, id_of
 from alcove.upkeep.transfer import Line
 
 _ROLES = ("user", "assistant")

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
+from alcove.core.index_texts import texts_of
 from alcove.core.namespace import Namespace
 from alcove.core.records import (
     KINDS,
@@ -26,7 +27,6 @@ from alcove.core.records import (
     Touch,
 )
 from alcove.core.settings import Settings
-from alcove.store.index_texts import texts_of
 
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
