@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 from alcove.agents.conversations import decoded, undisturbed
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.core.admin_records import AgentUse
+from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import Bound, Deferred, Memory
@@ -53,9 +54,6 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     outcome: str
     """`ok`, or the code of the error."""
     ms: float
-
-
-msgspec.json.Decoder(ToolCall)  # two threads that are the first to convert to a record crash msgspec 0.22
 
 
 class Calls:
@@ -134,7 +132,7 @@ class Calls:
     def _within(self, room: Namespace) -> Iterator[ToolCall]:
         for memory in self._memories.export(OVERSEER, room):
             if memory.written_by.agent == ALCOVE:  # the room is the user's, who may write there, too
-                yield from msgspec.convert(memory.value["calls"], list[ToolCall])
+                yield from convert(memory.value["calls"], list[ToolCall])
 
     def close(self) -> None:
         with self._mutex:

@@ -19,6 +19,7 @@ from alcove.agents.rooms import Rooms
 from alcove.agents.specs import AgentMemory, Conversation
 from alcove.agents.summariser import Point, Prose, extended
 from alcove.core import validation
+from alcove.core.decoding import convert
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
@@ -281,7 +282,7 @@ def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
 def checked_message(given: Message | Mapping[str, Any], argument: str) -> Message:
     """A message that can be kept, as a record; an error names the field of the argument that is wrong."""
     try:
-        message = msgspec.convert(msgspec.to_builtins(given), Message)
+        message = convert(msgspec.to_builtins(given), Message)
         field, expected = _wrong(message) or ("", "")
     except msgspec.ValidationError as error:
         refused = validation.refusal(error, Message, "role")
@@ -362,7 +363,7 @@ def size(message: Message, count: Callable[[str], int]) -> int:
 def decoded(memory: Memory, kind: type[T]) -> T | None:
     """A memory's value as a record; None for what a user, whose room it is, wrote there otherwise."""
     try:
-        return msgspec.convert(memory.value, kind)
+        return convert(memory.value, kind)
     except (msgspec.ValidationError, OverflowError):
         return None
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from alcove.core.decoding import decoder
 from alcove.core.errors import AlcoveError, needed_by
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class Section(NamedTuple):
     text: str
     heading: str
     page: int | None = None
+
+
+_SectionsOrError: Any = list[Section] | str
 
 
 class Outline:
@@ -116,7 +120,7 @@ def read_apart(suffix: str, content: bytes, *, seconds: int = READ_SECONDS) -> l
     if done.returncode == -signal.SIGXCPU:
         raise late
     try:
-        answer = msgspec.json.decode(done.stdout, type=list[Section] | str)
+        answer: list[Section] | str = decoder(_SectionsOrError).decode(done.stdout)
     except msgspec.DecodeError:
         raise BadDocument("breaks its reader, or needs too much memory") from None
     if isinstance(answer, str):

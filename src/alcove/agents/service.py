@@ -40,7 +40,6 @@ from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.core.ready import make_ready
 from alcove.core.records import Event
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, at_once
@@ -96,7 +95,6 @@ class Agents(Runs):
         `llm`: the model that agents talk with, if any. `provider`: the way to it, where it is another one.
         """
         super().__init__(memories)
-        make_ready()
         self._watched = watched
         self._authentication = authentication
         self.talks = watched is not None or not authentication

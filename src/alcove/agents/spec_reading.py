@@ -21,6 +21,7 @@ from msgspec import Meta, Struct, structs
 
 from alcove.agents.spec_formats import LISTS, RESOURCES, At, Unused, agent_form, snake
 from alcove.agents.specs import Agent, Knowledge, Path, Team, Trouble, dotted
+from alcove.core.decoding import convert
 
 T = TypeVar("T", Agent, Team, Knowledge)
 MAX_BYTES = 1024 * 1024
@@ -110,7 +111,7 @@ class SpecFile:
             return
         if found.tree.get("auto_memory") and "conversation" not in found.tree.get("memory", {}):
             found.tree.setdefault("memory", {})["conversation"] = {}  # stored turns are loaded, too
-        spec = msgspec.convert(found.tree, KINDS[name])
+        spec = convert(found.tree, KINDS[name])
         if isinstance(spec, Knowledge):
             spec = structs.replace(spec, path=str((self._file.parent / spec.path).absolute()))
         located: Any = Located(spec, str(self._file), {**found.origins, (): path if root is None else root})
@@ -236,7 +237,7 @@ def expectation(kind: Any) -> str:
 
 def _fits(value: object, kind: Any) -> bool:
     try:
-        msgspec.convert(value, kind)
+        convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
         return False
     return True

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta, Struct
 
 from alcove.core.errors import AlcoveError, NotFound
@@ -149,10 +148,6 @@ class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     path: Annotated[str, Meta(min_length=1)]
     writers: tuple[Name, ...] = ()
-
-
-for _record in (Agent, Team, Knowledge):
-    msgspec.json.Decoder(_record)  # two threads that are the first to convert to a record crash msgspec 0.22
 
 
 def dotted(path: Path) -> str:

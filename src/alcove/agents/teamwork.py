@@ -7,7 +7,6 @@ from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from alcove.agents.context import as_data
@@ -17,6 +16,7 @@ from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
 from alcove.agents.specs import Agent
 from alcove.agents.tools.base import name, quoted
+from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
 from alcove.core.waiting import blocks
@@ -108,7 +108,7 @@ class Chats(Runner):
                     tools += [event.tool] if event.tool else []
                     reply = event.reply
         except AlcoveError as failure:
-            error, use = failure.told, msgspec.convert(failure.details.get("usage", {}), TokenUse)
+            error, use = failure.told, convert(failure.details.get("usage", {}), TokenUse)
         return Contribution(
             agent=asked.agent,
             text=reply.text if reply else None,

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from alcove.agents.tools import Answer
-from alcove.api.wire import converted, fields_of
+from alcove.api.wire import fields_of
 from alcove.core import cursor, validation
 from alcove.core.cursor import Portion
+from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
 from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Put, Result, Touch
 from alcove.core.settings import AdjustableSettings
@@ -111,8 +112,8 @@ def _result(write: Operation, answer: dict[str, Any] | None) -> Result:
     if answer is None:
         return None
     if isinstance(write, Delete):
-        return converted(answer, Deletion)
-    return converted(answer, Memory) if isinstance(write, Get) else converted(answer, Entry)
+        return convert(answer, Deletion)
+    return convert(answer, Memory) if isinstance(write, Get) else convert(answer, Entry)
 
 
 class RotationAnswer(Told):

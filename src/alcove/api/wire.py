@@ -1,12 +1,11 @@
-"""How values go over the wire: types that only Python knows, times that are spelled twice, and decoding."""
+"""How values go over the wire: types that only Python knows, and times that are spelled twice."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
@@ -15,7 +14,6 @@ from alcove.core.clock import checked_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Entry
 
-T = TypeVar("T")
 Segments = Annotated[list[str], Meta(description="A namespace, segment by segment.")]
 Instant = Annotated[str, Meta(description="A time in RFC 3339, with its zone.")]
 SPELLED_TWICE = {"created_at": "createdAt", "expires_at": "expiresAt"}
@@ -88,26 +86,3 @@ def encoded(answer: object) -> bytes:
 def _spelled_twice(entry: Entry) -> bytes:
     created, expires = _encode(entry.created_at), _encode(entry.expires_at)
     return b"".join((_encode(entry)[:-1], b',"createdAt":', created, b',"expiresAt":', expires, b"}"))
-
-
-def _namespace(kind: type, segments: object) -> object:
-    """The one type of ours that JSON does not know."""
-    return Namespace.checked(segments) if kind is Namespace else segments
-
-
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-_deciding = threading.Lock()
-
-
-def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a record, made by one thread: two that are the first to need one crash msgspec 0.22."""
-    with _deciding:
-        if kind not in _decoders:
-            _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=_namespace)
-        return _decoders[kind]
-
-
-def converted(plain: object, kind: type[T]) -> T:
-    """A record from plain data."""
-    decoder(kind)
-    return msgspec.convert(plain, kind, dec_hook=_namespace)

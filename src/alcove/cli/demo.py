@@ -25,6 +25,7 @@ from alcove.cli.chat import show_turn
 from alcove.cli.output import plain
 from alcove.cli.store import command
 from alcove.core.clock import DAY, system_clock
+from alcove.core.decoding import convert
 
 if TYPE_CHECKING:
     from alcove.client.embedded import Alcove
@@ -113,7 +114,7 @@ def demo(story: str) -> None:
     import yaml  # noqa: PLC0415  few commands need it
 
     found = yaml.safe_load((files("alcove.cli") / "demo.yaml").read_text(encoding="utf-8"))
-    stories = msgspec.convert(found["stories"], dict[str, Story])
+    stories = convert(found["stories"], dict[str, Story])
     with tempfile.TemporaryDirectory() as folder:
         specs = Path(folder) / "agents.yaml"
         specs.write_text(yaml.safe_dump(found["specs"]), encoding="utf-8")

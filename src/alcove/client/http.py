@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operation import IDEMPOTENCY_KEY, Operation
-from alcove.api.wire import decoder
 from alcove.core import errors, validation
+from alcove.core.decoding import decoder
 from alcove.core.errors import AlcoveError, InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.core.ready import make_ready
 
 T = TypeVar("T")
 _PLAIN = {
@@ -59,7 +58,6 @@ class Server:
             import httpx  # noqa: PLC0415
         if token and api_key:
             raise InvalidRequest("api_key", "a token or an API key, not both")
-        make_ready()
         self.url = url.rstrip("/")
         self.httpx = httpx
         """An extra, which is loaded for who needs it."""

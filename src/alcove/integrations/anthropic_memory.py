@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
+from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest, needed_by
 from alcove.core.waiting import at_once
 from alcove.integrations.calling import MENDABLE
@@ -113,7 +114,7 @@ _Command: Any = _View | _Create | _StrReplace | _Insert | _Delete | _Rename
 async def _done(files: MemoryFiles, given: object) -> str:
     """Does a command, and says what came of it."""
     try:
-        command = msgspec.convert(given, _Command)
+        command = convert(given, _Command)
         do = getattr(files, command.__struct_config__.tag)
         return str(await do(*msgspec.structs.astuple(command)))
     except msgspec.ValidationError as error:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from alcove.core import cancellation
+from alcove.core.decoding import decoder
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed, UpstreamTimeout
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
@@ -342,6 +343,6 @@ def parsed_arguments(text: str) -> dict[str, Any] | None:
 def decoded(raw: bytes | str, kind: type[Any]) -> Any:
     """A body, or a part of one, as a record; Trouble where it is something else."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder(kind).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Trouble(f"its answer is none: {error}", status=200) from None

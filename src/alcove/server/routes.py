@@ -16,6 +16,7 @@ from msgspec import Struct
 from alcove.api import wire
 from alcove.api.messages import ErrorAnswer, NoQuery
 from alcove.api.operation import Operation, operations
+from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.core.validation import refusal
@@ -147,7 +148,7 @@ class Resource:
         required = self.body is None or any(field.required for field in msgspec.structs.fields(self.body))
         self.body_optional = self.method == "POST" and not required
         """Whether nothing need be sent, because nothing in the body is required."""
-        self._decode = msgspec.json.Decoder(self.body or NoQuery).decode
+        self._decode = decoder(self.body or NoQuery).decode
         hints = get_type_hints(self.query)
         self._lists, self._numbers, self._flags = (
             {name for name, hint in hints.items() if _has(kind, hint)} for kind in (list, int, bool)
@@ -168,7 +169,7 @@ class Resource:
         except UnicodeDecodeError:
             raise InvalidRequest("query", "percent-encoded UTF-8") from None
         try:
-            return msgspec.convert(given, self.query)
+            return convert(given, self.query)
         except msgspec.ValidationError as error:
             raise _named(error, "query", self.query) from None
 

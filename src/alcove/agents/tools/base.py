@@ -25,6 +25,7 @@ from msgspec import Struct, defstruct, structs
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import Runs
 from alcove.core.cursor import portion
+from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
@@ -233,7 +234,7 @@ class Tool:
             names = ", ".join(dropped)[:200]
             log.info("%s: dropped arguments that it does not declare: %s", self.name, names)
         try:
-            arguments = structs.asdict(msgspec.convert({**given}, record))
+            arguments = structs.asdict(convert({**given}, record))
         except msgspec.ValidationError as error:
             raise refusal(error, record, "arguments") from None
         for name, allowed in self.choices.items():
@@ -254,9 +255,7 @@ def _arguments(
             told = (parameter.name, hints[parameter.name])
             default = decided.get(parameter.name, parameter.default)
             fields.append(told if default is parameter.empty else (*told, default))
-    record = defstruct("Arguments", fields)
-    msgspec.json.Decoder(record)  # two threads that are the first to convert to a record crash msgspec 0.22
-    return record
+    return defstruct("Arguments", fields)
 
 
 def rendered(tool: Tool, format: str) -> dict[str, Any]:
