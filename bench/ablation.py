@@ -30,13 +30,13 @@ from unittest.mock import patch
 import numpy as np
 
 from alcove.core.records import Mode
-from alcove.search import terms, words
-from alcove.search.corpus import Corpus
+from alcove.search.corpus.corpus import Corpus
+from alcove.search.corpus.late_interaction import opened
 from alcove.search.embedders import Matrix
-from alcove.search.late_interaction import opened
-from alcove.search.minilm import MiniLM
-from alcove.search.ranking import Ranking, rank
-from alcove.search.terms import Item, Lexicon, Question
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.ranking.ranker import Ranking, rank
+from alcove.search.text import terms, words
+from alcove.search.text.terms import Item, Lexicon, Question
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
 NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})

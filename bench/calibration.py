@@ -5,9 +5,9 @@
                                                   `tokenizer.json`, and one `*.onnx` there or below
 
 Each section of `bench/knowledge/*/*.md` is one chunk, its heading first. `main` has manuals and handbooks;
-half of its questions were used to fit the three numbers of `search/calibration.py`, and some were written
-after that. `second` has a list of questions, an insurer's conditions and a house's rules, and nothing was
-fitted to it.
+half of its questions were used to fit the three numbers of `search/ranking/calibration.py`, and some were
+written after that. `second` has a list of questions, an insurer's conditions and a house's rules, and nothing
+was fitted to it.
 
 Answerable questions are *plain* (in the terms of the section), *reworded* (a word or two exchanged) or
 *paraphrased* (terse, or telling a situation, in words of their own); one counts if a relevant section is
@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
-from alcove.search.calibration import Calibration
+from alcove.search.corpus.postings import Postings
 from alcove.search.embedders import Embedder, Matrix, character_windows, embed_query, unit
-from alcove.search.matching import coverage
-from alcove.search.minilm import MiniLM
-from alcove.search.postings import Postings
-from alcove.search.terms import Item, Lexicon, Question, documents
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.ranking.calibration import Calibration
+from alcove.search.ranking.matching import coverage
+from alcove.search.text.terms import Item, Lexicon, Question, documents
 
 KNOWLEDGE = Path(__file__).with_name("knowledge")
 LIMIT, THRESHOLD = 5, 0.7

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from alcove.search import sentence_encoder
-from alcove.search.minilm import MiniLM
+from alcove.search.embedders import onnx_encoder as sentence_encoder
+from alcove.search.embedders.minilm import MiniLM
 
 WORDS = [
     "river",

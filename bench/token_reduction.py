@@ -1,4 +1,4 @@
-"""Finds how the states of MiniLM's tokens are made small: `src/alcove/search/minilm_tokens.npy`.
+"""Finds how the states of MiniLM's tokens are made small: `src/alcove/search/embedders/minilm_tokens.npy`.
 
     python bench/token_reduction.py
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from alcove.search.corpus.late_interaction import MOST_TOKENS, NUMBERS
 from alcove.search.embedders import Matrix
-from alcove.search.late_interaction import MOST_TOKENS, NUMBERS
-from alcove.search.minilm import MiniLM
+from alcove.search.embedders.minilm import MiniLM
 
 ROOT = Path(__file__).parents[1]
 BESIDE = 8
@@ -60,7 +60,7 @@ def main() -> None:
     both = np.concatenate([known, running])
     middle = both.mean(axis=0)
     kept, directions = np.linalg.eigh(np.cov(both - middle, rowvar=False))
-    file = ROOT / "src/alcove/search/minilm_tokens.npy"
+    file = ROOT / "src/alcove/search/embedders/minilm_tokens.npy"
     np.save(file, np.concatenate([middle[None], directions[:, ::-1][:, :NUMBERS].T]).astype(np.float16))
     print(f"{len(both)} states; {kept[::-1][:NUMBERS].sum() / kept.sum():.0%} of what they differ in is kept")
 

@@ -14,9 +14,9 @@ from alcove import Alcove, Namespace, Settings
 from alcove.core.clock import SECOND
 from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
 from alcove.search.embedders import Matrix
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept
-from alcove.search.minilm import MiniLM
-from alcove.search.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from tests.contract.conftest import Open
 from tests.support.bag import WINDOW, Bag, Counted
 from tests.support.clock import ManualClock

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, Namespace, NotFound, Principal
 from alcove.core.records import Mode
-from alcove.search.corpus import Corpus, JoinedCorpus
+from alcove.search.corpus.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
-from alcove.search.ranking import rank
+from alcove.search.ranking.ranker import rank
 from alcove.search.searcher import MOST_WINDOWS
-from alcove.search.terms import Item, Question
-from alcove.search.words import term_counts
+from alcove.search.text.terms import Item, Question
+from alcove.search.text.words import term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock

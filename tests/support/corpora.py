@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from alcove.search.terms import Item, Question
+from alcove.search.text.terms import Item, Question
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6

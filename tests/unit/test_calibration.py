@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.search import calibration
-from alcove.search.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration
+from alcove.search.corpus.postings import Postings
 from alcove.search.embedders import EmbedderUnavailable, Matrix, embed_query, unit
-from alcove.search.matching import coverage
-from alcove.search.minilm import MiniLM
-from alcove.search.postings import Postings
-from alcove.search.terms import LABEL, Item, Question, documents, number
-from alcove.search.words import term_counts
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.ranking import calibration
+from alcove.search.ranking.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration
+from alcove.search.ranking.matching import coverage
+from alcove.search.text.terms import LABEL, Item, Question, documents, number
+from alcove.search.text.words import term_counts
 
 MINILM = SHIPPED["all-MiniLM-L6-v2"]
 ANY = st.builds(Calibration, unrelated=st.floats(-1, 1), answering=st.floats(-1, 1))

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from alcove.engine.rows import TextToIndex
-from alcove.search.corpus import SMALL, Corpus, JoinedCorpus
-from alcove.search.embedders import embed_query_with_tokens, embedder_for
-from alcove.search.indexer import embedded, kept
-from alcove.search.late_interaction import (
+from alcove.search.corpus.corpus import SMALL, Corpus, JoinedCorpus
+from alcove.search.corpus.late_interaction import (
     AT_ONCE,
     HELD,
     MOST_BLOCKS,
@@ -19,9 +17,11 @@ from alcove.search.late_interaction import (
     TokenTable,
     opened,
 )
-from alcove.search.minilm import MiniLM
-from alcove.search.ranking import DEFAULT, rank
-from alcove.search.terms import Item, Question
+from alcove.search.embedders import embed_query_with_tokens, embedder_for
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.indexer import embedded, kept
+from alcove.search.ranking.ranker import DEFAULT, rank
+from alcove.search.text.terms import Item, Question
 
 TEXTS = ["I sold my bicycle last spring", "My bicycle is red", "The spring is cold", "I sold lemonade"]
 

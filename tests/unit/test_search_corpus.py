@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus import LONG_TO_READ, SMALL, Corpus, JoinedCorpus
-from alcove.search.postings import K1
-from alcove.search.ranking import rank
-from alcove.search.terms import Item
-from alcove.search.vectors import MOST_BLOCKS
+from alcove.search.corpus.corpus import LONG_TO_READ, SMALL, Corpus, JoinedCorpus
+from alcove.search.corpus.postings import K1
+from alcove.search.corpus.vectors import MOST_BLOCKS
+from alcove.search.ranking.ranker import rank
+from alcove.search.text.terms import Item
 from tests.support.corpora import item, question
 
 changes = st.lists(

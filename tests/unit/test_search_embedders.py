@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alcove.core.errors import InvalidRequest
-from alcove.search import minilm
 from alcove.search.embedders import (
     Embedder,
     EmbedderUnavailable,
     character_windows,
     embed_query,
     embedder_for,
+    minilm,
 )
-from alcove.search.minilm import MiniLM
-from alcove.search.sentence_encoder import WINDOW
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.embedders.onnx_encoder import WINDOW
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from alcove.core.errors import InvalidRequest
-from alcove.search import minilm
-from alcove.search.calibration import Calibration
-from alcove.search.embedders import Embedder, EmbedderUnavailable, Matrix, embed_query, embedder_for
-from alcove.search.minilm import MiniLM
-from alcove.search.model_folder import FolderEncoder, ModelFolder
-from alcove.search.sentence_encoder import Pooling, TokenStates
+from alcove.search.embedders import Embedder, EmbedderUnavailable, Matrix, embed_query, embedder_for, minilm
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.embedders.onnx_encoder import Pooling, TokenStates
+from alcove.search.embedders.onnx_folder import FolderEncoder, ModelFolder
+from alcove.search.ranking.calibration import Calibration
 from tests.support.other_models import model_files
 
 CATS = ["The cat sat on the mat.", "A kitten rested on a rug.", "Interest rates rose again."]

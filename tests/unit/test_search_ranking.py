@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove.core.records import Mode, Signal
-from alcove.search.corpus import Corpus
-from alcove.search.ranking import DEFAULT, Hit, rank
-from alcove.search.terms import Item, Lexicon, Question
+from alcove.search.corpus.corpus import Corpus
+from alcove.search.ranking.ranker import DEFAULT, Hit, rank
+from alcove.search.text.terms import Item, Lexicon, Question
 from tests.support.corpora import DIMENSIONS, item, question
 
 MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")

@@ -13,7 +13,7 @@ import pytest
 
 from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import EmbedderUnavailable, embedder_for
-from alcove.search.remote_embedders import RemoteEmbedder, remote_embedder
+from alcove.search.embedders.openai import RemoteEmbedder, remote_embedder
 
 Answer = Callable[[dict[str, object]], tuple[int, bytes]]
 

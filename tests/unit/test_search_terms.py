@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.search import terms as search_terms
-from alcove.search import words as terms
-from alcove.search.corpus import Corpus
-from alcove.search.matching import matches
-from alcove.search.terms import Item, Question, number, term_numbers
-from alcove.search.words import (
+from alcove.search.corpus.corpus import Corpus
+from alcove.search.ranking.matching import matches
+from alcove.search.text import terms as search_terms
+from alcove.search.text import words as terms
+from alcove.search.text.terms import Item, Question, number, term_numbers
+from alcove.search.text.words import (
     _NUMBER,
     MAX_QUERY_TERMS,
     asks,

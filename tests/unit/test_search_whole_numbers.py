@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from alcove.search.corpus.int16_matrix import AT_ONCE, WholeNumbers
 from alcove.search.embedders import Matrix
-from alcove.search.whole_numbers import AT_ONCE, WholeNumbers
 
 COUNT, DIMENSIONS = 2 * AT_ONCE + 3, 384
 

@@ -28,7 +28,7 @@ from alcove.core.records import Query
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.search.terms import Question
+    from alcove.search.text.terms import Question
 
 log = logging.getLogger("alcove")
 LOOK_SECONDS = 30.0

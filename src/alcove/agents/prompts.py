@@ -42,7 +42,7 @@ from alcove.store.session_store import Reads
 if TYPE_CHECKING:
     from alcove.agents.knowledge import Knowledge
     from alcove.agents.service import Agents
-    from alcove.search.terms import Question
+    from alcove.search.text.terms import Question
 
 MOST_NOTES = 50
 """Notes that a preamble offers, the newest ones."""

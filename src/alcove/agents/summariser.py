@@ -24,8 +24,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from alcove.core.messages import Message
-from alcove.search.dates import MONTHS, WEEKDAYS
-from alcove.search.words import ENGLISH, STOP_WORDS, asks, stems, words
+from alcove.search.text.dates import MONTHS, WEEKDAYS
+from alcove.search.text.words import ENGLISH, STOP_WORDS, asks, stems, words
 
 LONGEST = 400
 """Characters of a sentence; of a longer one, its beginning is kept."""

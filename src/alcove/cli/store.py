@@ -26,7 +26,7 @@ from alcove.server.config import Option
 if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle, Store
     from alcove.search.embedders import Embedder
-    from alcove.search.reranker import Reranker
+    from alcove.search.rerankers import Reranker
 
 T = TypeVar("T")
 Function = Callable[..., Any]
@@ -127,7 +127,7 @@ def _agents(
 def _models() -> tuple[Embedder | None, Reranker | None]:
     """Those that `alcove serve` would use in the same environment."""
     from alcove.search.embedders import embedder_for  # noqa: PLC0415  --help does without
-    from alcove.search.reranker import reranker_for  # noqa: PLC0415
+    from alcove.search.rerankers import reranker_for  # noqa: PLC0415
 
     variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
     name, folder, key = map(variable, variables)

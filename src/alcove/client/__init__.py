@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from alcove.client.store import Store
     from alcove.core.settings import Settings
     from alcove.search.embedders import Embedder
-    from alcove.search.reranker import Reranker
+    from alcove.search.rerankers import Reranker
 
 
 def is_url(at: object) -> bool:

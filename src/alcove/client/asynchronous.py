@@ -27,7 +27,7 @@ from alcove.llm import LLM
 
 if TYPE_CHECKING:
     from alcove.search.embedders import Embedder
-    from alcove.search.reranker import Reranker
+    from alcove.search.rerankers import Reranker
 
 R = TypeVar("R")
 _END = object()

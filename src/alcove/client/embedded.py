@@ -27,7 +27,7 @@ from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer, meanings_for
-from alcove.search.reranker import Reranker, reranker_for
+from alcove.search.rerankers import Reranker, reranker_for
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
 from alcove.store.effective_configuration import Configuration

@@ -27,7 +27,7 @@ from alcove.store.memories import Memories
 from alcove.upkeep.transfer import File, Importer, Imports
 
 if TYPE_CHECKING:
-    from alcove.search.reranker import Reranker
+    from alcove.search.rerankers import Reranker
     from alcove.search.searcher import Searcher
 
 

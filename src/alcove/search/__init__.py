@@ -1,1 +1,1 @@
-"""Finding memories by meaning and by words: embedders, and ranking that knows no store."""
+"""Finds memories by meaning and by words: embedders, candidate sources and ranking."""

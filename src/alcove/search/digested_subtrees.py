@@ -16,9 +16,9 @@ from alcove.engine.candidates import Candidates, Take
 from alcove.engine.digests import BITS, Digest, Digests
 from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import Scope
+from alcove.search.corpus.postings import Postings, Rows
 from alcove.search.embedders import Matrix
 from alcove.search.large_subtrees import SAMPLE, LargeSubtree
-from alcove.search.postings import Postings, Rows
 
 WIDER = 8
 """How many times more texts are looked at where a filter leaves too few."""

@@ -23,14 +23,14 @@ from alcove.core.records import Mode
 from alcove.engine.candidates import Candidates, Made, Take
 from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import IndexState, Scope, Text
-from alcove.search.corpus import FARTHEST, Corpus, Mask
+from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
+from alcove.search.corpus.late_interaction import TokenTable
+from alcove.search.corpus.postings import rarity
 from alcove.search.indexer import windows
-from alcove.search.late_interaction import TokenTable
-from alcove.search.matching import RELATED
-from alcove.search.postings import rarity
-from alcove.search.ranking import DEFAULT, TURN, rank
-from alcove.search.terms import Item, Question, documents
-from alcove.search.words import STOP_WORDS, term_counts
+from alcove.search.ranking.matching import RELATED
+from alcove.search.ranking.ranker import DEFAULT, TURN, rank
+from alcove.search.text.terms import Item, Question, documents
+from alcove.search.text.words import STOP_WORDS, term_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from alcove.core.filters import Filter
 from alcove.core.records import Mode, Signal
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
-from alcove.search.calibration import Calibration, Relevance, most_relevant
-from alcove.search.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
+from alcove.search.corpus.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
+from alcove.search.corpus.late_interaction import opened
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
     Embedder,
@@ -30,11 +30,11 @@ from alcove.search.embedders import (
 )
 from alcove.search.indexer import KeptVectors, cut, embedded, kept
 from alcove.search.large_subtrees import Wanted
-from alcove.search.late_interaction import opened
-from alcove.search.ranking import Hit, rank
-from alcove.search.reranker import FIRST, Reranker, RerankerUnavailable, scored
+from alcove.search.ranking.calibration import Calibration, Relevance, most_relevant
+from alcove.search.ranking.ranker import Hit, rank
+from alcove.search.rerankers import FIRST, Reranker, RerankerUnavailable, scored
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
-from alcove.search.terms import Item, Lexicon, Question
+from alcove.search.text.terms import Item, Lexicon, Question
 from alcove.store.row_decoding import index
 
 MOST_PAST = 20_000

@@ -20,11 +20,11 @@ from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
-from alcove.search.corpus import Corpus, Mask
+from alcove.search.corpus.corpus import Corpus, Mask
 from alcove.search.digested_subtrees import of_size
 from alcove.search.indexer import kept
 from alcove.search.large_subtrees import LargeSubtree, Part, Wanted
-from alcove.search.terms import NO_TOKENS, NO_VECTORS, Item
+from alcove.search.text.terms import NO_TOKENS, NO_VECTORS, Item
 
 MOST_FILTERS = 16
 """Filters whose rows are remembered for a subtree."""

@@ -47,7 +47,7 @@ from alcove.llm import provider_of
 from alcove.llm.model import Model
 from alcove.search.embedders import embedder_for
 from alcove.search.indexer import meanings_for
-from alcove.search.reranker import reranker_for
+from alcove.search.rerankers import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
 from alcove.server.auth import LOOPBACK, SAFE_SECRET_BYTES, Headers, authenticator

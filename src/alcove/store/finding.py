@@ -37,7 +37,7 @@ from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
     from alcove.search.searcher import How, Searcher
-    from alcove.search.terms import Question
+    from alcove.search.text.terms import Question
 
 List: TypeAlias = list  # inside the class, `list` is the method
 

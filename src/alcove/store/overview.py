@@ -187,7 +187,7 @@ class Overview(Reading):
 
         `prefix`: where. `limit`: how many are looked at.
         """
-        from alcove.search import layout  # noqa: PLC0415  it brings numpy along
+        from alcove.search import map_layout  # noqa: PLC0415  it brings numpy along
 
         yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, MOST_POINTS)
@@ -196,7 +196,7 @@ class Overview(Reading):
         embedder = self._engine.index.serving() or ""
         found = [*self._engine.newest(scope, now=self._clock(), limit=limit + 1, embedder=embedder)]
         placed = [(row, body) for row, body in found[:limit] if body]
-        positions = layout.positions([body for _, body in placed])
+        positions = map_layout.positions([body for _, body in placed])
         points = [
             MapPoint(
                 namespace=Namespace.decode(row.ns),

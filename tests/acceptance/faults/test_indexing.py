@@ -14,7 +14,7 @@ import pytest
 from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.clock import SECOND, system_clock
 from alcove.search.embedders import EmbedderUnavailable, Matrix
-from alcove.search.remote_embedders import RemoteEmbedder
+from alcove.search.embedders.openai import RemoteEmbedder
 from tests.support.bag import Bag
 from tests.support.children import say, started
 from tests.support.clock import ManualClock

@@ -15,7 +15,7 @@ import pytest
 from alcove import Alcove, Namespace
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Grant, Principal
-from alcove.search.reranker import FIRST, RemoteReranker
+from alcove.search.rerankers import FIRST, RemoteReranker
 from tests.support.bag import Bag
 from tests.support.json_service import answering
 

@@ -34,7 +34,7 @@ from alcove.core.validation import refusal
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.search.terms import Question
+    from alcove.search.text.terms import Question
 
 log = logging.getLogger("alcove")
 Format = Literal["openai", "responses", "anthropic", "mcp"]

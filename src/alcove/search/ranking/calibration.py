@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alcove.search.corpus import AnyCorpus, Mask
+from alcove.search.corpus.corpus import AnyCorpus, Mask
+from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Embedder, Matrix, embed_query
-from alcove.search.matching import Match, coverage
-from alcove.search.minilm import NAME
-from alcove.search.postings import Rows
-from alcove.search.ranking import Hit, best_rows
-from alcove.search.terms import Question
+from alcove.search.embedders.minilm import NAME
+from alcove.search.ranking.matching import Match, coverage
+from alcove.search.ranking.ranker import Hit, best_rows
+from alcove.search.text.terms import Question
 
 Numbers = NDArray[np.float64]
 
@@ -70,7 +70,9 @@ class Calibration(NamedTuple):
     @classmethod
     def measured(cls, embedder: Embedder) -> Calibration:
         """From the probes: questions, each with one passage that answers it and others that do not."""
-        probes = tomllib.loads((files("alcove.search") / "probes.toml").read_text(encoding="utf-8"))["probe"]
+        probes = tomllib.loads((files("alcove.search.ranking") / "probes.toml").read_text(encoding="utf-8"))[
+            "probe"
+        ]
         asked, texts = ([probe[part] for probe in probes] for part in ("question", "answer"))
         if hasattr(embedder, "embed_query"):  # it reads questions otherwise than texts
             questions = np.stack([embed_query(embedder, each) for each in asked])

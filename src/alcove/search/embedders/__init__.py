@@ -73,19 +73,19 @@ def embedder_for(
         return None
     # Each is imported only for who names it: keyword search needs no onnxruntime, and most stores no HTTP.
     if spec in {"minilm", "minilm-lean"}:
-        from alcove.search.minilm import MiniLM  # noqa: PLC0415
+        from alcove.search.embedders.minilm import MiniLM  # noqa: PLC0415
 
         return MiniLM(folder, tokens=spec == "minilm")
     if kind == "onnx" and rest:
-        from alcove.search.model_folder import folder_encoder  # noqa: PLC0415
+        from alcove.search.embedders.onnx_folder import folder_encoder  # noqa: PLC0415
 
         return folder_encoder(Path(rest))
     if kind == "fastembed" and rest:
-        from alcove.search.remote_embedders import Fastembed  # noqa: PLC0415
+        from alcove.search.embedders.fastembed import Fastembed  # noqa: PLC0415
 
         return Fastembed(rest)
     if kind in {"http", "https", "openai", "ollama"} and rest:
-        from alcove.search.remote_embedders import remote_embedder  # noqa: PLC0415
+        from alcove.search.embedders.openai import remote_embedder  # noqa: PLC0415
 
         return remote_embedder(spec, key=key, timeout=timeout)
     raise InvalidRequest("embedder", NAMES)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from alcove.search.corpus.int16_matrix import WholeNumbers
+from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Matrix
-from alcove.search.postings import Rows
-from alcove.search.terms import Windows
-from alcove.search.whole_numbers import WholeNumbers
+from alcove.search.text.terms import Windows
 
 FEW = 50
 """Vectors of which the middle is still half a matter of chance, and counts half."""

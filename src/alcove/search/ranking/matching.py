@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.search.postings import PostingList, Postings, Rows
-from alcove.search.terms import LABEL, Question
+from alcove.search.corpus.postings import PostingList, Postings, Rows
+from alcove.search.text.terms import LABEL, Question
 
 RELATED = 5
 """Words like one of the question's that stand in for it."""

@@ -49,7 +49,7 @@ class Reduction:
     @cache
     def of_minilm(cls) -> Reduction:
         """That of the embedded default."""
-        with (files("alcove.search") / "minilm_tokens.npy").open("rb") as file:
+        with (files("alcove.search.embedders") / "minilm_tokens.npy").open("rb") as file:
             kept = np.load(file, allow_pickle=False).astype(np.float32)
         return cls(kept[0], kept[1:].T)
 

@@ -59,7 +59,7 @@ _BY_SCRIPT = (
 STOP_WORDS = {
     language: frozenset(common.split())
     for language, common in tomllib.loads(
-        (files("alcove.search") / "stop_words.toml").read_text(encoding="utf-8")
+        (files("alcove.search.text") / "stop_words.toml").read_text(encoding="utf-8")
     ).items()
 }
 """By language, words that are there for their grammar."""

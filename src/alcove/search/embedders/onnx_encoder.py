@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-    from alcove.search.late_interaction import Reduction
+    from alcove.search.corpus.late_interaction import Reduction
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Mask: TypeAlias = "NDArray[np.bool_]"

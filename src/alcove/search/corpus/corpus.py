@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from alcove.search.corpus.late_interaction import TokenTable
+from alcove.search.corpus.postings import Postings, Rows
+from alcove.search.corpus.vectors import Vectors
 from alcove.search.embedders import Matrix
-from alcove.search.late_interaction import TokenTable
-from alcove.search.postings import Postings, Rows
-from alcove.search.terms import Item, documents, moments
-from alcove.search.vectors import Vectors
-from alcove.search.words import asks, speaker
+from alcove.search.text.terms import Item, documents, moments
+from alcove.search.text.words import asks, speaker
 
 Mask = NDArray[np.bool_]
 Name = TypeVar("Name")

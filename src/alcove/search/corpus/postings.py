@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.terms import LANGUAGE, Term, number
-from alcove.search.words import STOP_WORDS
+from alcove.search.text.terms import LANGUAGE, Term, number
+from alcove.search.text.words import STOP_WORDS
 
 Rows = NDArray[np.int32]
 K1 = 0.9

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.core.records import Mode, Signal
-from alcove.search.corpus import AnyCorpus, Mask
-from alcove.search.dates import DAY, Span
+from alcove.search.corpus.corpus import AnyCorpus, Mask
+from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Matrix
-from alcove.search.matching import Match, matches
-from alcove.search.postings import Rows
-from alcove.search.terms import SPEAKER, Question
+from alcove.search.ranking.matching import Match, matches
+from alcove.search.text.dates import DAY, Span
+from alcove.search.text.terms import SPEAKER, Question
 
 WORDS_NEAR = {-1: 0.6, -2: 0.35, -3: 0.15, 1: 0.4, 2: 0.25, 3: 0.1}
 """What a word counts that stands one, two or three items before, or after."""

@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from alcove.search.dates import DAY, Span, recent, span
+from alcove.search.corpus.int16_matrix import WholeNumbers
 from alcove.search.embedders import Matrix
-from alcove.search.whole_numbers import WholeNumbers
-from alcove.search.words import (
+from alcove.search.text.dates import DAY, Span, recent, span
+from alcove.search.text.words import (
     ENGLISH,
     language,
     question_words,

@@ -1,0 +1,1 @@
+"""The order of search hits, and how relevant each is."""

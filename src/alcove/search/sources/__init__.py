@@ -1,0 +1,1 @@
+"""Where the candidates of a search come from."""

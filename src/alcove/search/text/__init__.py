@@ -1,0 +1,1 @@
+"""Texts as words, terms and dates."""
