@@ -29,7 +29,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.search.corpus.corpus import Corpus
 from alcove.search.corpus.late_interaction import opened
 from alcove.search.embedders import Matrix
@@ -150,7 +150,9 @@ def score(ranked: Sequence[str], evidence: Sequence[str]) -> Figures:
     return out
 
 
-def measured(talks: Sequence[Loaded], ranking: Ranking, mode: Mode = "hybrid") -> dict[str, list[Figures]]:
+def measured(
+    talks: Sequence[Loaded], ranking: Ranking, mode: SearchMode = "hybrid"
+) -> dict[str, list[Figures]]:
     """The figures of every question, by conversation."""
     rows: dict[str, list[Figures]] = {}
     for talk in talks:
@@ -268,11 +270,11 @@ def speed() -> None:
             text = "Which house did Ann " + " ".join(chance.choice(vocabulary[:400], 5))
             questions.append(Question.of(text, np.asarray(items[n].vectors["text"])[0], lexicon=lexicon))
 
-        def ask(mode: Mode, corpus: Corpus = corpus, questions: list[Question] = questions) -> None:
+        def ask(mode: SearchMode, corpus: Corpus = corpus, questions: list[Question] = questions) -> None:
             rank(corpus, questions[int(chance.integers(20))], limit=10, mode=mode)
 
         ask("hybrid")
-        modes: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
+        modes: tuple[SearchMode, ...] = ("hybrid", "semantic", "keyword")
         figures = [median(lambda mode=mode: ask(mode), 100) for mode in modes]  # type: ignore[misc]
         figures.append(median(lambda n=size, corpus=corpus: corpus.changed(add=[item(n)]), 20))  # type: ignore[misc]
         print(f"| {size:,} | " + " | ".join(figures) + f" | {built:.2f} |", flush=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.search.embedders import Matrix, embed_query, unit
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.text.terms import Lexicon
@@ -114,7 +114,7 @@ class Town:
             fill(self.memory.as_user(name), [("user", name, f"room-{n}") for n in range(10)], count)
         everybody(self.memory, others)
 
-    def ask(self, user: str, mode: Mode = "hybrid") -> Callable[[int], object]:
+    def ask(self, user: str, mode: SearchMode = "hybrid") -> Callable[[int], object]:
         memory = self.memory.as_user(user)
         return lambda n: memory.search(("user", user), query=QUESTIONS[n % len(QUESTIONS)], mode=mode)
 

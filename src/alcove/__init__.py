@@ -32,7 +32,7 @@ from alcove.core.records import (
     Put,
     Receipt,
     Residue,
-    Swept,
+    SweepResult,
     Touch,
     Version,
 )
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from alcove.client.asynchronous import AsyncAlcove
     from alcove.client.embedded import Alcove
     from alcove.client.store import Store
-    from alcove.core.cursor import Portion
+    from alcove.core.cursor import Page
     from alcove.upkeep.backup import BackedUp, Progress, Restored, restore
     from alcove.upkeep.doctor import Examination
     from alcove.vault import EnvironmentKey, KeyFile, KeyProvider, MemoryKey, Rotation
@@ -74,10 +74,10 @@ __all__ = [
     "MemoryKey",
     "Namespace",
     "NotFound",
+    "Page",
     "PayloadTooLarge",
     "PermissionDenied",
     "PolicyError",
-    "Portion",
     "Principal",
     "Progress",
     "Put",
@@ -88,7 +88,7 @@ __all__ = [
     "Settings",
     "Store",
     "StoreError",
-    "Swept",
+    "SweepResult",
     "Touch",
     "Unavailable",
     "Unreadable",
@@ -103,18 +103,23 @@ _LOADED_WHEN_USED = {
     "alcove.client.asynchronous": ["AsyncAlcove"],
     "alcove.client.embedded": ["Alcove"],
     "alcove.client.store": ["Store"],
-    "alcove.core.cursor": ["Portion"],
+    "alcove.core.cursor": ["Page"],
     "alcove.upkeep.backup": ["BackedUp", "Progress", "Restored", "restore"],
     "alcove.upkeep.doctor": ["Examination"],
     "alcove.vault": ["EnvironmentKey", "KeyFile", "KeyProvider", "MemoryKey", "Rotation"],
 }
 """They bring a database, a policy engine and ciphers along, which `import alcove` does not wait for."""
+_OLD_NAMES = {"Portion": "Page", "Swept": "SweepResult"}
+"""Public names of earlier versions, and what they are called today; they are still accepted."""
 
 
 if not TYPE_CHECKING:  # a type checker that saw it would let every misspelt name pass
 
     def __getattr__(name: str) -> object:
         """Loads a public name the first time somebody asks for it."""
+        if name in _OLD_NAMES:
+            name = _OLD_NAMES[name]
+            return globals().get(name) or __getattr__(name)
         for module, names in _LOADED_WHEN_USED.items():
             if name in names:
                 return globals().setdefault(name, getattr(import_module(module), name))

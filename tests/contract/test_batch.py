@@ -24,7 +24,7 @@ from alcove import (
     Touch,
 )
 from alcove.core import validation
-from alcove.core.records import Evict
+from alcove.core.records import EvictOldest
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 
@@ -69,7 +69,7 @@ def test_what_made_room_is_added_anew_by_a_put_that_comes_with_it(alice: Alcove)
     evicted, _, again = alice.memories.batch(
         Principal("alice"),
         [
-            Evict(namespace=NOTES, key="third", most=2),
+            EvictOldest(namespace=NOTES, key="third", most=2),
             Put(namespace=NOTES, key="third", value={}),
             Put(namespace=NOTES, key="first", value={"n": 2}),
         ],

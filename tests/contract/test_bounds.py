@@ -13,20 +13,20 @@ from alcove import (
     Get,
     InvalidRequest,
     Memory,
+    Page,
     PayloadTooLarge,
     PermissionDenied,
-    Portion,
     Put,
     Settings,
 )
-from alcove.core.cursor import MOST_BYTES
+from alcove.core.cursor import MAX_PAGE_BYTES
 from tests.contract.conftest import Open
 from tests.support.bag import Bag
 from tests.support.clock import ManualClock
 
 HOME = ("user", "alice")
 COUNT = 12
-FIT = MOST_BYTES // 900_000
+FIT = MAX_PAGE_BYTES // 900_000
 
 
 def value(n: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def gets(*numbers: int) -> list[Get]:
     return [Get(namespace=HOME, key=f"k{n:02}") for n in numbers]
 
 
-def pages(ask: Callable[[str | None], Portion[Any]]) -> list[list[Any]]:
+def pages(ask: Callable[[str | None], Page[Any]]) -> list[list[Any]]:
     """Every portion of an answer."""
     found = [ask(None)]
     while found[-1].after_cursor is not None:
@@ -192,8 +192,8 @@ def test_an_export_ends_when_the_policy_shows_its_reader_something_else(
 
 
 def test_what_is_larger_than_the_bound_comes_alone_and_whole(open_store: Open, clock: ManualClock) -> None:
-    memory = open_store(clock=clock, settings=Settings(sweep_interval=0, max_value_bytes=2 * MOST_BYTES))
-    memory, large = memory.as_user("alice"), {"text": "x" * (MOST_BYTES + 1)}
+    memory = open_store(clock=clock, settings=Settings(sweep_interval=0, max_value_bytes=2 * MAX_PAGE_BYTES))
+    memory, large = memory.as_user("alice"), {"text": "x" * (MAX_PAGE_BYTES + 1)}
     for _ in range(2):
         memory.put(HOME, "k00", large)
     assert [result.value for result in memory.batch(gets(0, 0))] == [large]  # type: ignore[union-attr]

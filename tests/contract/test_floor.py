@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alcove import Alcove, InvalidRequest
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from tests.contract.conftest import Open
 
 HOME = ("user", "noop")
@@ -15,7 +15,7 @@ TEXTS = {
     "rome": "We fly to Rome in May",
     "dog": "Our dog is afraid of thunder",
 }
-MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
+MODES: list[SearchMode] = ["hybrid", "semantic", "keyword"]
 
 
 def filled(memory: Alcove) -> Alcove:
@@ -90,7 +90,7 @@ def test_a_question_without_words_is_answered(open_store: Open) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_has_no_text_is_below_any_floor(open_store: Open, mode: Mode) -> None:
+def test_what_has_no_text_is_below_any_floor(open_store: Open, mode: SearchMode) -> None:
     memory = filled(open_store())
     memory.put(HOME, "bare", {"text": "tea"})
     found = memory.search(HOME, query="green tea", mode=mode, min_score=0.1, unranked=True)

@@ -8,7 +8,7 @@ import pytest
 
 from alcove import Grant, InvalidRequest, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.search.embedders import Matrix
 from alcove.store import finding
 from tests.contract.conftest import Open
@@ -94,7 +94,7 @@ def test_just_those_without_text_can_be_listed(open_store: Open) -> None:
     [("hybrid", "ranked by words alone"), ("keyword", "without a score"), ("semantic", "not ranked")],
 )
 def test_a_search_tells_how_many_memories_wait_for_their_vectors(
-    open_store: Open, mode: Mode, ranked: str
+    open_store: Open, mode: SearchMode, ranked: str
 ) -> None:
     memory = open_store(embedder=Bag(), settings=IDLE)
     memory.put(HOME, "first", {}, index={"text": "tea"})

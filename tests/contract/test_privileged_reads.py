@@ -16,7 +16,7 @@ from alcove.core import cursor
 from alcove.core.admin_records import AuditEntry
 from alcove.core.clock import to_datetime
 from alcove.core.namespace import Namespace
-from alcove.core.records import FoundMemories, Mode
+from alcove.core.records import SearchMode, SearchResults
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit
@@ -270,7 +270,7 @@ def test_a_filter_cannot_ask_for_what_is_in_a_memory_unseen(store: Alcove, root:
 @pytest.mark.parametrize("mode", ["semantic", "keyword", "hybrid"])
 @pytest.mark.parametrize("is_past", [False, True])
 def test_a_filter_cannot_ask_unseen_for_what_waits_for_its_vectors(
-    open_store: Open, clock: ManualClock, mode: Mode, is_past: bool
+    open_store: Open, clock: ManualClock, mode: SearchMode, is_past: bool
 ) -> None:
     idle = Settings(sweep_interval=0, indexing_interval=0)
     store = open_store(embedder=Bag(), settings=idle, clock=clock)
@@ -280,7 +280,7 @@ def test_a_filter_cannot_ask_unseen_for_what_waits_for_its_vectors(
     root = store.as_user("root", roles=["admin"])
     moment = to_datetime(clock()) if is_past else None
 
-    def search(pin: int) -> FoundMemories:
+    def search(pin: int) -> SearchResults:
         asked: dict[str, Any] = {"query": "milk", "mode": mode, "limit": 1, "as_of": moment}
         return root.search("user:alice:secret", filter={"pin": pin}, **asked)
 

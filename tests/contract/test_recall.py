@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, Namespace, NotFound, Principal
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.search.corpus.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking.ranker import rank
@@ -47,7 +47,7 @@ FILTERS: list[dict[str, object] | None] = [
     None, None, None, {"n": 1}, {"n": {"gte": 1}}, {"topic": "a"}, {"namespace": "user"},
     {"topic": {"$ne": "a"}, "n": 0},
 ]  # fmt: skip
-MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
+MODES: list[SearchMode] = ["hybrid", "semantic", "keyword"]
 BULK = 80
 OPERATIONS, EXAMPLES = (1000, 40) if LONG else (150, 3)
 
@@ -171,7 +171,7 @@ class Recalling:
             )  # fmt: skip
 
     def search_once(self, user: str, prefix: tuple[str, ...], filter: dict[str, object] | None, query: str,
-                    mode: Mode, at: int | None, offset: int, limit: int) -> None:  # fmt: skip
+                    mode: SearchMode, at: int | None, offset: int, limit: int) -> None:  # fmt: skip
         visible = [version for version in self.versions(user, prefix, at) if fits(version, filter)]
         items = {(v.ns, v.key): item(v, self.embedder) for v in visible}
         as_of = (
@@ -233,7 +233,7 @@ class Recalling:
         return [[v for v in self.model.log if (v.ns, v.key) == place and v.at <= at][-1] for place in found]
 
     def ranked(
-        self, corpus: Corpus | JoinedCorpus, visible: list[Version], query: str, mode: Mode
+        self, corpus: Corpus | JoinedCorpus, visible: list[Version], query: str, mode: SearchMode
     ) -> dict[Hashable, float]:
         """The order and the values of what is visible in a corpus, which has only what the caller may see."""
         shown = {(v.ns, v.key) for v in visible}

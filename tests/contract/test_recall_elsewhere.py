@@ -10,7 +10,7 @@ from pathlib import Path
 
 from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.filters import Filter
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.engine.rows import Scope
 from tests.contract.conftest import Open
 from tests.support.bag import Bag, Counted
@@ -18,7 +18,7 @@ from tests.support.children import say, started
 from tests.support.clock import ManualClock
 from tests.support.patience import until
 
-MODES: list[Mode] = ["hybrid", "semantic", "keyword"]
+MODES: list[SearchMode] = ["hybrid", "semantic", "keyword"]
 HOME = ("user", "noop")
 TEXTS = ["tea", "tea rain", "tea rain Rome", "tea rain Rome violin", "tea rain Rome violin garden"]
 

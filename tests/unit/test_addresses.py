@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alcove.core.addresses import state_of, without_password
+from alcove.core.addresses import state_path, without_password
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from alcove.core.addresses import state_of, without_password
     ],
 )
 def test_the_key_of_a_database_lies_apart_from_that_of_another(address: str, name: str) -> None:
-    assert state_of(address, Path("state")) == Path("state") / name
+    assert state_path(address, Path("state")) == Path("state") / name
 
 
 def test_no_part_of_a_password_is_shown() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alcove import InvalidRequest
 from alcove.core import validation
-from alcove.core.clock import parse_instant
+from alcove.core.clock import parse_rfc3339
 from alcove.core.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
 from alcove.core.principal import JSON
 from tests.support.patience import LONG
@@ -28,7 +28,7 @@ def _never() -> Mapping[str, JSON]:
 
 
 def _instant(*texts: apsw.SQLiteValue) -> int | None:
-    return parse_instant(str(texts[0]))
+    return parse_rfc3339(str(texts[0]))
 
 
 DB = apsw.Connection(":memory:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.core.index_texts import LONGEST_PATH, texts_of
+from alcove.core.index_texts import MAX_PATH_LENGTH, extract_texts
 
 VALUE = {
     "title": "Tea",
@@ -19,7 +19,7 @@ VALUE = {
 
 
 def test_every_text_of_a_value_is_found_by_its_path() -> None:
-    assert texts_of(VALUE) == {
+    assert extract_texts(VALUE) == {
         "title": "Tea",
         "tags": "sweet\nhot",
         "made.by.name": "Ann",
@@ -28,7 +28,7 @@ def test_every_text_of_a_value_is_found_by_its_path() -> None:
         "turns.said": "hello\nthere\nhi",
         "turns": "aside",
     }
-    assert texts_of({"n": 1, "l": [], "o": {}}) == {}
+    assert extract_texts({"n": 1, "l": [], "o": {}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_every_text_of_a_value_is_found_by_its_path() -> None:
     ],
 )
 def test_a_path_names_a_text_or_all_below_it(paths: list[str], found: list[str]) -> None:
-    every = texts_of(VALUE)
-    assert texts_of(VALUE, paths) == {path: every[path] for path in found}
+    every = extract_texts(VALUE)
+    assert extract_texts(VALUE, paths) == {path: every[path] for path in found}
 
 
 def test_names_with_dots_meet_what_lies_at_the_same_path() -> None:
-    assert texts_of({"a.b": "one", "a": {"b": "two"}}) == {"a.b": "one\ntwo"}
+    assert extract_texts({"a.b": "one", "a": {"b": "two"}}) == {"a.b": "one\ntwo"}
 
 
 def test_a_path_is_not_spelled_on_beyond_what_a_field_can_be_called() -> None:
     wide = {str(n): "text" for n in range(1000)}
-    (path,) = texts_of({"n" * 500_000: {"m": wide}})
-    assert len(path) == 500_000 > LONGEST_PATH
+    (path,) = extract_texts({"n" * 500_000: {"m": wide}})
+    assert len(path) == 500_000 > MAX_PATH_LENGTH

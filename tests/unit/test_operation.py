@@ -16,10 +16,10 @@ from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.embedded import LocalTransport
 from alcove.client.http import Server
 from alcove.client.remote import AsyncHttpTransport
-from alcove.core.cursor import Portion
+from alcove.core.cursor import Page
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Address, Moment
+from alcove.core.records import NamespaceLike, TimeLike
 from alcove.core.waiting import Awaiting
 from alcove.server.application import Application
 from alcove.server.auth import Headers
@@ -46,10 +46,10 @@ class Library:
         self,
         principal: Principal,
         book: str,
-        shelf: Address,
+        shelf: NamespaceLike,
         *,
         days: Annotated[int, Meta(ge=1, le=30)] = 7,
-        until: Moment | None = None,
+        until: TimeLike | None = None,
         notes: Mapping[str, object] | None = None,
     ) -> Loan:
         """Lends a book."""
@@ -58,9 +58,9 @@ class Library:
         when = datetime(2026, 1, days, tzinfo=UTC) if until is None else datetime.fromisoformat(str(until))
         return Loan(book=book, shelf=Namespace.checked(shelf), until=when)
 
-    def loans(self, principal: Principal, limit: int = 2) -> Portion[Loan]:
+    def loans(self, principal: Principal, limit: int = 2) -> Page[Loan]:
         """What is lent."""
-        found = Portion(self.borrow(principal, f"book {n}", "a:b") for n in range(limit))
+        found = Page(self.borrow(principal, f"book {n}", "a:b") for n in range(limit))
         found.after_cursor = "next"
         return found
 
@@ -113,7 +113,7 @@ def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None
             assert await there.borrow("Emma", ("a", "b"), **given) == here.borrow("Emma", "a:b", **given)
         found = await there.loans(limit=3)
         assert (found, found.after_cursor) == (here.loans(3), "next")
-        assert isinstance(found, Portion)
+        assert isinstance(found, Page)
         assert await there.look("a/ü .") == here.look("a/ü .")
         assert await there.look("lost") is here.look("lost") is None
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.core.records import Mode, Signal
+from alcove.core.records import RankingSignal, SearchMode
 from alcove.search.corpus.corpus import Corpus
 from alcove.search.ranking.ranker import DEFAULT, Hit, rank
 from alcove.search.text.terms import Item, Lexicon, Question
 from tests.support.corpora import DIMENSIONS, item, question
 
-MODES: tuple[Mode, ...] = ("hybrid", "semantic", "keyword")
+MODES: tuple[SearchMode, ...] = ("hybrid", "semantic", "keyword")
 
 
 def corpus_of(*texts: str) -> Corpus:
@@ -46,7 +46,7 @@ def test_semantic_search_equals_brute_force(count: int, seed: int, limit: int) -
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 120), st.integers(0, 1000), st.sampled_from(MODES), st.data())
 def test_nothing_beyond_the_mask_is_found_or_felt(
-    count: int, seed: int, mode: Mode, data: st.DataObject
+    count: int, seed: int, mode: SearchMode, data: st.DataObject
 ) -> None:
     """What does not pass may change statistics, which are the subtree's, but lends no neighbour its words."""
     items = [item(n, seed=n + seed) for n in range(count)]
@@ -118,7 +118,7 @@ def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -
 
 @pytest.mark.parametrize("text", ["", "😀🎉", '"*" NEAR -', "the of and"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_question_of_nothing_is_no_error(text: str, mode: Mode) -> None:
+def test_a_question_of_nothing_is_no_error(text: str, mode: SearchMode) -> None:
     corpus = Corpus.of([item(n) for n in range(20)])
     assert rank(corpus, Question.of(text), limit=5, mode="keyword") == []
     vector = question(1).vector
@@ -140,7 +140,7 @@ def test_a_hit_says_why() -> None:
 def test_a_hit_says_by_which_numbers_its_words_were_weighed() -> None:
     """How far long and short texts are levelled, and how far words are trusted: less, the less they match."""
 
-    def rules(corpus: Corpus, asked: str, mode: Mode = "hybrid") -> dict[str, float]:
+    def rules(corpus: Corpus, asked: str, mode: SearchMode = "hybrid") -> dict[str, float]:
         vector = np.eye(DIMENSIONS, dtype=np.float32)[0]
         return (
             rank(corpus, Question.of(asked, vector), limit=1, mode=mode, explain=True)[0]
@@ -201,7 +201,7 @@ def test_neighbours_count_in_a_talk_of_short_turns_and_not_among_long_texts() ->
     """A turn of a few words needs the one before to be understood; a page does not."""
     subjects = [f"{a}{b}" for a in "bcdfghkl" for b in ("anjo", "erit", "olum", "ufes")]
 
-    def windows(filler: str) -> Signal:
+    def windows(filler: str) -> RankingSignal:
         texts = [f"{s} {s} {filler}" if n % 2 else f"and {s} {filler}" for s in subjects for n in range(2)]
         corpus = corpus_of(*texts)
         assert corpus.order_matters

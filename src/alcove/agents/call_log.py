@@ -28,7 +28,7 @@ from alcove.core.admin_records import AgentUse
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import Bound, Deferred, Memory
+from alcove.core.records import DeferredPut, KeyBinding, Memory
 from alcove.llm.model import TokenUse
 from alcove.store.memories import Memories
 
@@ -62,20 +62,20 @@ class Calls:
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
         self.usage = Usage(memories)
-        self._gathered: list[tuple[Bound, ToolCall]] = []
-        self._used: dict[tuple[Bound, str, str], Count] = defaultdict(Count)
+        self._gathered: list[tuple[KeyBinding, ToolCall]] = []
+        self._used: dict[tuple[KeyBinding, str, str], Count] = defaultdict(Count)
         self._mutex = threading.Lock()
         self._writing = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, call: ToolCall, bound: Bound) -> None:
+    def note(self, call: ToolCall, bound: KeyBinding) -> None:
         """Takes a call down, to be written soon; beyond `MOST_GATHERED` that wait, it is dropped."""
         with self._mutex:
             if len(self._gathered) < MOST_GATHERED:
                 self._gathered.append((bound, call))
             self._flush_soon()
 
-    def note_use(self, agent: str, user: str, bound: Bound, use: TokenUse, turns: int = 1) -> None:
+    def note_use(self, agent: str, user: str, bound: KeyBinding, use: TokenUse, turns: int = 1) -> None:
         """Counts a turn, or a summary as none, and its tokens, to be written soon."""
         count = Count(turns=turns, prompt_tokens=use.prompt_tokens, completion_tokens=use.completion_tokens)
         with self._mutex:
@@ -96,7 +96,7 @@ class Calls:
             with self._mutex:
                 gathered, self._gathered, self._timer = self._gathered, [], None
                 used, self._used = self._used, defaultdict(Count)
-            rooms: dict[tuple[Bound, str, str], list[ToolCall]] = defaultdict(list)
+            rooms: dict[tuple[KeyBinding, str, str], list[ToolCall]] = defaultdict(list)
             for bound, call in gathered:
                 rooms[bound, call.agent, call.user].append(call)
             for (bound, agent, user), calls in rooms.items():
@@ -108,11 +108,11 @@ class Calls:
                 except AlcoveError as error:
                     log.warning("the tokens of %d turns were not counted: %s", count.turns, error.message)
 
-    def _write(self, room: Namespace, user: str, bound: Bound, calls: list[ToolCall]) -> None:
+    def _write(self, room: Namespace, user: str, bound: KeyBinding, calls: list[ToolCall]) -> None:
         value = {"calls": [msgspec.to_builtins(call) for call in reversed(calls)]}
         # The key sorts the newest first, so that a few of many are found at once.
         key = f"{10**17 - int(calls[-1].at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
-        put = Deferred(room, key, value, ttl_seconds=KEPT_SECONDS, bound=bound)
+        put = DeferredPut(room, key, value, ttl_seconds=KEPT_SECONDS, bound=bound)
         try:
             self._memories.put_record(acting_for(user, room), put)
         except KeyDestroyed:
@@ -170,19 +170,19 @@ class Usage:
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
 
-    def add(self, agent: str, user: str, count: Count, bound: Bound) -> None:
+    def add(self, agent: str, user: str, count: Count, bound: KeyBinding) -> None:
         """Counts turns of a user; nothing is kept of one who was wiped since `Memories.bound` gave this."""
         self._add(ALCOVE, Namespace((USAGE, agent)), count, None)
         self._add(user, Namespace((USAGE, agent, "u", user)), count, bound)
 
-    def _add(self, user: str, room: Namespace, count: Count, bound: Bound | None) -> None:
+    def _add(self, user: str, room: Namespace, count: Count, bound: KeyBinding | None) -> None:
         who, day = acting_for(user, room), f"{self._memories.now():%Y-%m-%d}"
 
         def counted() -> None:
             found = self._memories.get(who, room, day)
             value = msgspec.to_builtins((_count(found) or Count()) + count)
             revision = found.revision if found else 0
-            put = Deferred(
+            put = DeferredPut(
                 room, day, value, ttl_seconds=USE_KEPT_SECONDS, expected_revision=revision, bound=bound
             )
             with suppress(KeyDestroyed):

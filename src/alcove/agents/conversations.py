@@ -24,7 +24,7 @@ from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
 from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Bound, Deferred, Delete, Memory, Operation, Put, Touch
+from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Put, Touch
 from alcove.store.memories import Memories
 from alcove.store.session_store import Places, Reads
 
@@ -130,19 +130,19 @@ class Log:
         """What is known of it, and the revision of that."""
         return record_at(self.reads, self.who, self._summary, STATE, SessionState)
 
-    def put_state(self, state: SessionState, revision: int, bound: Bound) -> Deferred:
+    def put_state(self, state: SessionState, revision: int, bound: KeyBinding) -> DeferredPut:
         """The operation that changes what is known of it, unless somebody else has since that revision.
 
         `bound`: what `Memories.bound` gave before anything was read, so that no wipe lies in between.
         """
         value = msgspec.to_builtins(state)
-        return Deferred(self._summary, STATE, value, expected_revision=revision, bound=bound)
+        return DeferredPut(self._summary, STATE, value, expected_revision=revision, bound=bound)
 
     def add(
         self,
         messages: Sequence[Message],
-        beside: Callable[[], Sequence[Operation]],
-        since: Bound | None = None,
+        beside: Callable[[], Sequence[BatchOperation]],
+        since: KeyBinding | None = None,
     ) -> None:
         """Keeps messages after those that are there, with what else is to be written.
 
@@ -160,7 +160,7 @@ class Log:
             last = max(newest, self._beyond(state))  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
             new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]
-            operations: list[Operation] = [self._kept(said, since) for said in new]
+            operations: list[BatchOperation] = [self._kept(said, since) for said in new]
             if spec.enabled and spec.summarize:
                 changed = self._summarised(state, new)
                 operations += [] if changed is state else [self.put_state(changed, revision, bound)]
@@ -170,9 +170,9 @@ class Log:
 
         undisturbed(added)
 
-    def _kept(self, said: Said, since: Bound | None) -> Deferred:
+    def _kept(self, said: Said, since: KeyBinding | None) -> DeferredPut:
         value, index = _value(said.message), self._index(said.message)
-        return Deferred(self.turns, _key(said.number), value, index, create_only=True, bound=since)
+        return DeferredPut(self.turns, _key(said.number), value, index, create_only=True, bound=since)
 
     def _index(self, message: Message) -> dict[str, str] | None:
         """The text by which a message is found, if messages are to be."""
@@ -189,7 +189,7 @@ class Log:
         if newest is None or held is None or held.id != newest.id or newest.message != last:
             raise Conflict("the last message of this conversation is another one by now")
         place, following = (self.turns, _key(newest.number)), max(newest.number, self._beyond(state)) + 1
-        changed: Operation = Delete(*place, expected_revision=held.revision)
+        changed: BatchOperation = Delete(*place, expected_revision=held.revision)
         if message is not None:
             dated = structs.replace(message, at=message.at or last.at)
             changed = Put(*place, _value(dated), self._index(dated), expected_revision=held.revision)
@@ -204,7 +204,7 @@ class Log:
         """The last number that was given to a message, as far as the state knows: it may be there no more."""
         return max(state.ended, state.merged, state.covered)
 
-    def end(self, beside: Callable[[], Sequence[Operation]]) -> None:
+    def end(self, beside: Callable[[], Sequence[BatchOperation]]) -> None:
         """Notes that nothing more is to be said, with what else is to be written."""
 
         def ended() -> None:

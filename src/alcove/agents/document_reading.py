@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from alcove.core.decoding import decoder
-from alcove.core.errors import AlcoveError, needed_by
+from alcove.core.errors import AlcoveError, requires_extra
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
@@ -105,7 +105,7 @@ def read_apart(suffix: str, content: bytes, *, seconds: int = READ_SECONDS) -> l
 
     `suffix`: one of `PARSERS`. `content`: of HTML, as UTF-8. `seconds`: of processor time at most.
     """
-    with needed_by(f"reading {suffix} files", extra="knowledge"):
+    with requires_extra(f"reading {suffix} files", extra="knowledge"):
         import_module(PARSERS[suffix])
     command = [sys.executable, "-P", "-m", "alcove.agents.document_reading", suffix, str(seconds)]
     # Of the environment, only what it needs to start: the secrets of a service are not for a parser to find.

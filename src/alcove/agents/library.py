@@ -26,7 +26,7 @@ from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Bound, Delete, Operation, Put
+from alcove.core.records import BatchOperation, Delete, KeyBinding, Put
 from alcove.store.memories import Memories
 
 CUT = b"1"
@@ -109,7 +109,12 @@ class Library:
         return _told(about)
 
     def _write(
-        self, who: Principal, room: Namespace, about: _About, pieces: Mapping[str, Chunk], bound: Bound | None
+        self,
+        who: Principal,
+        room: Namespace,
+        about: _About,
+        pieces: Mapping[str, Chunk],
+        bound: KeyBinding | None,
     ) -> None:
         """What differs from what is there; that it is whole comes last, bound to nobody else having begun."""
         found = self._memories.get(who, room, _ABOUT)
@@ -117,7 +122,7 @@ class Library:
         there = {memory.key for memory in self._memories.everything(who, room, exact=True)} - {_ABOUT}
         if there == pieces.keys() and kept == about:
             return
-        operations: list[Operation] = [
+        operations: list[BatchOperation] = [
             Put(room, key, msgspec.to_builtins(chunk), {"text": f"{chunk.heading}\n{chunk.text}".lstrip()})
             for key, chunk in pieces.items()
             if key not in there

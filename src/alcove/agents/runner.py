@@ -33,7 +33,7 @@ from alcove.core.errors import (
 )
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import Bound
+from alcove.core.records import KeyBinding
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Waiting, blocks, blocks_in_turn
 from alcove.llm.model import (
@@ -144,7 +144,7 @@ class Runner:
             yield ChatEvent(reply=_reply(asked, context, work, stored=stored))
 
     async def _rounds(
-        self, turn: Turn, asked: TurnRequest, work: _Work, bound: Bound
+        self, turn: Turn, asked: TurnRequest, work: _Work, bound: KeyBinding
     ) -> AsyncGenerator[ChatEvent, None]:
         """Asks the model, and runs the tools it calls, until it answers or calls one of the caller's."""
         theirs = {each["function"]["name"] for each in asked.tools}
@@ -190,7 +190,7 @@ class Runner:
 
     def _begun(
         self, principal: Principal, spec: Agent, asked: TurnRequest
-    ) -> tuple[Turn, Bound, list[Message], Context, TurnBudget]:
+    ) -> tuple[Turn, KeyBinding, list[Message], Context, TurnBudget]:
         """What tools work with, what a wipe would end, what is new, what the model is sent and may take."""
         turn = self._agents.turn(principal, spec, asked.session_id, asked.team, asked.instances)
         _refuse_ambiguous(turn, asked.tools)
@@ -307,7 +307,12 @@ class Runner:
         raise UpstreamFailed("the LLM gave no answer")
 
     def _uses(
-        self, principal: Principal, asked: TurnRequest, calls: list[dict[str, Any]], bound: Bound, work: _Work
+        self,
+        principal: Principal,
+        asked: TurnRequest,
+        calls: list[dict[str, Any]],
+        bound: KeyBinding,
+        work: _Work,
     ) -> tuple[list[ToolUse], list[Message]]:
         """What the tools that a model calls give, one after the other: what one writes the next one reads.
 

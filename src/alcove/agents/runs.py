@@ -21,7 +21,7 @@ from alcove.agents.specs import short
 from alcove.core import validation
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Grant, Principal, checked_user
+from alcove.core.principal import Grant, Principal, check_user_id
 from alcove.core.records import Put
 from alcove.store.memories import Memories
 
@@ -231,5 +231,5 @@ def _users(run: Namespace, members: Iterable[str]) -> set[str]:
     if len(users) > MOST_MEMBERS:
         raise InvalidRequest("members", f"at most {MOST_MEMBERS} user ids")
     for user in users:
-        _membership(run, checked_user(user, "members"), "members")
+        _membership(run, check_user_id(user, "members"), "members")
     return {*users}

@@ -16,11 +16,11 @@ from alcove.agents.summariser import Point
 from alcove.agents.summary_writer import Rolling, Wanted
 from alcove.agents.tools.base import Turn
 from alcove.core import validation
-from alcove.core.cursor import portion
+from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import Bound
+from alcove.core.records import KeyBinding
 
 MOST_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
@@ -112,7 +112,7 @@ class Sessions(Prompts):
         log.replace_last(checked_message(last, "last"), other)
         return Added(added=0 if message is None else 1, messages=log.count())
 
-    def keep(self, turn: Turn, messages: Sequence[Message], since: Bound | None = None) -> None:
+    def keep(self, turn: Turn, messages: Sequence[Message], since: KeyBinding | None = None) -> None:
         """Keeps what was said in a turn; `since`: what `Memories.bound` gave when that began."""
         self._log(turn).add(messages, lambda: self._summaries.mark(turn.rooms, ended=False), since)
         self._summaries.expect(turn.rooms, ended=False)
@@ -142,7 +142,7 @@ class Sessions(Prompts):
         validation.whole(limit, "limit", 1, MOST_SESSIONS)
         if before is not None:
             validation.whole(before, "before", 1, MOST_NUMBER)
-        said, more = portion(log.newest_first(before, originals=True), limit, _shown_bytes)
+        said, more = take_page(log.newest_first(before, originals=True), limit, _shown_bytes)
         shown = said[::-1]
         return SessionLog(
             **structs.asdict(self._described(log)),

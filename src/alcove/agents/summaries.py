@@ -36,7 +36,7 @@ from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter,
 from alcove.core import cancellation
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
-from alcove.core.records import Bound, Deferred, Delete, Memory, Put
+from alcove.core.records import DeferredPut, Delete, KeyBinding, Memory, Put
 from alcove.store.memories import Memories
 from alcove.store.session_store import Reads
 
@@ -206,7 +206,7 @@ class Summaries:
         undisturbed(merged)
         return after
 
-    def _merged(self, log: Log, bound: Bound) -> Iterator[Deferred]:
+    def _merged(self, log: Log, bound: KeyBinding) -> Iterator[DeferredPut]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""
         state, revision = log.state()
         new = [*takewhile(lambda said: said.number > state.merged, log.newest_first())][::-1]
@@ -221,7 +221,7 @@ class Summaries:
             updated_at=self._memories.now(),
         )
         value = msgspec.to_builtins(rolling)
-        yield Deferred(*log.places.rolling, value, expected_revision=known, bound=bound)
+        yield DeferredPut(*log.places.rolling, value, expected_revision=known, bound=bound)
         yield log.put_state(structs.replace(state, merged=new[-1].number), revision, bound)
 
     def _merge_due(self) -> float:

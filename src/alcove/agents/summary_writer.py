@@ -28,13 +28,13 @@ from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import Bound, Deferred
+from alcove.core.records import DeferredPut, KeyBinding
 from alcove.core.waiting import Blocking, at_once
 from alcove.llm.model import Model, TokenUse
 from alcove.store.memories import Memories
 
 logger = logging.getLogger("alcove")
-NoteUse = Callable[[str, str, Bound, TokenUse], None]
+NoteUse = Callable[[str, str, KeyBinding, TokenUse], None]
 ROLLING_TOKENS = 600
 """What the summary of a user's conversations may have."""
 MOST_WAITING = 10_000
@@ -149,7 +149,7 @@ class SummaryWriter:
         before: Prose | None,
         given: Sequence[Point],
         changes: Mapping[str, object],
-        bound: Bound,
+        bound: KeyBinding,
     ) -> None:
         """Puts what was written beside the sentences, if these are still those it was made of."""
         now, revision = self._found(wanted, log)
@@ -166,7 +166,7 @@ class SummaryWriter:
         if changed == now:
             return
         place = log.places.rolling if wanted.rolling else log.places.state
-        put = Deferred(*place, msgspec.to_builtins(changed), expected_revision=revision, bound=bound)
+        put = DeferredPut(*place, msgspec.to_builtins(changed), expected_revision=revision, bound=bound)
         with suppress(KeyDestroyed):  # they were wiped meanwhile
             self._memories.put_record(log.who, put)
 

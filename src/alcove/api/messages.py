@@ -10,10 +10,20 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 from alcove.agents.tools import Answer
 from alcove.api.wire import fields_of
 from alcove.core import cursor, validation
-from alcove.core.cursor import Portion
+from alcove.core.cursor import Page
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
-from alcove.core.records import Delete, Deletion, Entry, Get, Memory, Operation, Put, Result, Touch
+from alcove.core.records import (
+    BatchOperation,
+    Delete,
+    Deletion,
+    Entry,
+    Get,
+    Memory,
+    OperationResult,
+    Put,
+    Touch,
+)
 from alcove.core.settings import AdjustableSettings
 from alcove.upkeep.doctor import Examination
 from alcove.vault import Rotation
@@ -96,18 +106,18 @@ class BatchAnswer(Told, omit_defaults=True):
     after_cursor: str | None = None
 
     @classmethod
-    def of(cls, result: Portion[Any]) -> BatchAnswer:
+    def of(cls, result: Page[Any]) -> BatchAnswer:
         return cls([*result], result.after_cursor)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Portion[Result]:
+    def meant(self, arguments: Mapping[str, Any]) -> Page[OperationResult]:
         after = arguments["after_cursor"]
         asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
-        found: Portion[Result] = Portion(map(_result, asked, self.results))
+        found: Page[OperationResult] = Page(map(_result, asked, self.results))
         found.after_cursor = self.after_cursor
         return found
 
 
-def _result(write: Operation, answer: dict[str, Any] | None) -> Result:
+def _result(write: BatchOperation, answer: dict[str, Any] | None) -> OperationResult:
     """What an operation of a batch answered, as the record that it gives."""
     if answer is None:
         return None

@@ -12,7 +12,7 @@ from alcove.api.operation import Operation, Streaming
 from alcove.core import validation
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
-from alcove.core.records import Operation as Write
+from alcove.core.records import BatchOperation as Write
 from alcove.core.value_pattern import spelled
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from alcove.core.clock import checked_moment, to_datetime
+from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Entry
 
@@ -51,7 +51,7 @@ def sent(value: Any, hint: Any, name: str) -> object:
     if value is None:
         return None
     if _is_moment(parts):
-        at = checked_moment(value, name)
+        at = parse_moment(value, name)
         return None if at is None else to_datetime(at).isoformat()
     if _is_address(parts):
         return [*Namespace.checked(value, name)]

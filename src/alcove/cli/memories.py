@@ -14,10 +14,19 @@ import click
 
 from alcove.cli.output import as_json, compact, plain, show, show_table, shown
 from alcove.cli.store import by_cursor, by_offset, command, given, namespace, object_of, pair
-from alcove.core.clock import checked_moment
+from alcove.core.clock import parse_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import KINDS, Entry, Event, Index, Memory, Result, Signal, Version
+from alcove.core.records import (
+    KINDS,
+    Entry,
+    Event,
+    IndexSpec,
+    Memory,
+    OperationResult,
+    RankingSignal,
+    Version,
+)
 
 if TYPE_CHECKING:
     from alcove.client.store import Store
@@ -62,7 +71,7 @@ def put(
         click.echo(f"alcove: no query finds it by meaning yet: {told}", err=True)
 
 
-def _indexed(words: Sequence[str], *, every: bool) -> Index | None:
+def _indexed(words: Sequence[str], *, every: bool) -> IndexSpec | None:
     """By what a memory is to be found: every text of its value, texts at some paths, or other texts."""
     paths = [word for word in words if "=" not in word]
     if every + bool(paths) + (len(paths) < len(words)) > 1:
@@ -143,7 +152,7 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
     """
     lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
     operations = [object_of(line, f"line {number}") for number, line in lines]
-    results: list[Result] = []
+    results: list[OperationResult] = []
     cursor: str | None = ""
     while cursor is not None:
         page = store.batch(operations, idempotency_key=idempotency_key, after_cursor=cursor or None)
@@ -195,7 +204,7 @@ def _why(memory: Memory) -> str:
     return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}{_rules(signal)}" for name, signal in signals)
 
 
-def _rules(signal: Signal) -> str:
+def _rules(signal: RankingSignal) -> str:
     numbers = ", ".join(f"{rule} {number:.2f}" for rule, number in signal.rules.items())
     return f" ({numbers})" if numbers else ""
 
@@ -337,9 +346,9 @@ def diff(store: Store, namespace: Namespace, key: str, before: str | None, after
 
 def _chosen(versions: Iterator[Version], word: str) -> Version:
     """The version with this revision, or the newest not later than this moment."""
-    moment = None if word.isdigit() else checked_moment(word, "a revision or a moment")
+    moment = None if word.isdigit() else parse_moment(word, "a revision or a moment")
     for each in versions:
-        if each.revision == int(word) if moment is None else checked_moment(each.created_at, "") <= moment:  # type: ignore[operator]
+        if each.revision == int(word) if moment is None else parse_moment(each.created_at, "") <= moment:  # type: ignore[operator]
             return each
     raise NotFound(f"no version {word} is kept; the oldest is {_title(each)}")
 

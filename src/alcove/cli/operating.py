@@ -17,8 +17,8 @@ from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, roles_option
 from alcove.client import is_url
-from alcove.core.addresses import is_database, placed, without_password
-from alcove.core.errors import needed_by
+from alcove.core.addresses import is_database, locate_store, without_password
+from alcove.core.errors import requires_extra
 from alcove.core.namespace import Namespace
 from alcove.core.version import __version__
 from alcove.server import config as configuration
@@ -202,7 +202,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
     if is_database(at) is (backup is not None):
         raise click.UsageError("give a BACKUP for a file, and none for a database, which pg_restore has made")
     if backup is None:
-        again = output.finished(forget_again(at, placed(at)[1], ledger=ledger))
+        again = output.finished(forget_again(at, locate_store(at)[1], ledger=ledger))
         show(again._asdict(), f"forgotten again: {_forgotten(again)}")
         return
     if not (ledger or Ledger.beside(Path(at)).path).exists():
@@ -230,7 +230,7 @@ def serve(**options: Any) -> None:
     """
     if is_url(str(options["at"])):
         raise click.BadParameter(f"{options['at']} is served already; give a file", param_hint="'--at'")
-    with needed_by("alcove serve", extra="server"):
+    with requires_extra("alcove serve", extra="server"):
         from alcove.server.startup import serve as run  # noqa: PLC0415
 
     run(configuration.ServeConfig(**options))
@@ -248,7 +248,7 @@ def worker(**options: Any) -> None:
     """
     if is_url(str(options["at"])):
         raise click.BadParameter(f"{options['at']} is a server; give its store", param_hint="'--at'")
-    with needed_by("alcove worker", extra="server"):
+    with requires_extra("alcove worker", extra="server"):
         from alcove.server.startup import work  # noqa: PLC0415
 
     work(configuration.ServeConfig(**options))
@@ -287,7 +287,7 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> N
     """
     if not user:
         raise click.UsageError("--user names nobody")
-    with needed_by("alcove token", extra="server"):
+    with requires_extra("alcove token", extra="server"):
         from alcove.server.auth import make_token  # noqa: PLC0415
 
     made = make_token(jwt_secret, user, list(roles), seconds=seconds)

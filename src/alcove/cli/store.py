@@ -20,7 +20,7 @@ from alcove.core.addresses import is_database
 from alcove.core.clock import parse_duration
 from alcove.core.errors import InvalidRequest, PermissionDenied, StoreError
 from alcove.core.namespace import Namespace
-from alcove.core.settings import LLMSettings, Settings, variable
+from alcove.core.settings import LLMSettings, Settings, read_variable
 from alcove.server.config import Option
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def _on_store(
         _check_file(at, make=make)
         embedder, reranker = _models()
     who: dict[str, Any] = {"user": as_user, "token": token, "api_key": api_key}
-    settings = replace(OPERATOR, session_store=variable("ALCOVE_SESSION_STORE") if local else None)
-    vectors = variable("ALCOVE_VECTORS") if is_database(at) else None
+    settings = replace(OPERATOR, session_store=read_variable("ALCOVE_SESSION_STORE") if local else None)
+    vectors = read_variable("ALCOVE_VECTORS") if is_database(at) else None
     with connect(
         at, **who, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors
     ) as store:
@@ -130,9 +130,9 @@ def _models() -> tuple[Embedder | None, Reranker | None]:
     from alcove.search.rerankers import reranker_for  # noqa: PLC0415
 
     variables = ("ALCOVE_EMBEDDER", "ALCOVE_MODEL_DIR", "ALCOVE_EMBEDDER_KEY")
-    name, folder, key = map(variable, variables)
+    name, folder, key = map(read_variable, variables)
     embedder = embedder_for(name or "minilm", folder=Path(folder) if folder else None, key=key)
-    return embedder, reranker_for(variable("ALCOVE_RERANKER"), key=variable("ALCOVE_RERANKER_KEY"))
+    return embedder, reranker_for(read_variable("ALCOVE_RERANKER"), key=read_variable("ALCOVE_RERANKER_KEY"))
 
 
 def _check_file(at: str, *, make: bool) -> None:

@@ -14,11 +14,11 @@ from alcove.api.operation import Operation
 from alcove.client import is_url
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
-from alcove.core.addresses import is_database, placed, without_password
+from alcove.core.addresses import is_database, locate_store, without_password
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
-from alcove.core.settings import Settings, variable
+from alcove.core.settings import Settings, read_variable
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
 from alcove.engine.meanings import MakeMeanings
@@ -105,7 +105,9 @@ class Alcove(Store):
         if vectors and isinstance(place, Path):
             raise InvalidRequest("vectors", "to be left out: they are where the store is, in its file")
         beside = (
-            meanings_for(vectors, key=variable("ALCOVE_QDRANT_KEY")) if isinstance(vectors, str) else vectors
+            meanings_for(vectors, key=read_variable("ALCOVE_QDRANT_KEY"))
+            if isinstance(vectors, str)
+            else vectors
         )
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
         again = reranker_for(reranker) if isinstance(reranker, str) else reranker
@@ -162,7 +164,7 @@ class Alcove(Store):
 def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
     """A file, or the address of a database; and the path beside which its key and its ledger lie."""
     if isinstance(at, str) and is_database(at):
-        return placed(at)
+        return locate_store(at)
     if not isinstance(at, str | os.PathLike) or not os.fspath(at) or os.fspath(at) == ":memory:":
         raise InvalidRequest("at", "the path of a file (in a temporary folder, if it is not to last)")
     path = Path(at)

@@ -54,7 +54,7 @@ class Server:
         self, url: str, token: str | None, api_key: str | None, timeout: float, retries: int
     ) -> None:
         """`retries`: how often a request that failed on its way is sent again, where that is safe."""
-        with errors.needed_by("a store at a URL", extra="client"):
+        with errors.requires_extra("a store at a URL", extra="client"):
             import httpx  # noqa: PLC0415
         if token and api_key:
             raise InvalidRequest("api_key", "a token or an API key, not both")

@@ -17,7 +17,7 @@ from alcove.api.operation import Operation, Streaming
 from alcove.core import validation
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
-from alcove.core.records import Swept
+from alcove.core.records import SweepResult
 from alcove.core.settings import Settings
 from alcove.llm import LLM, resolved
 from alcove.search.embedders import load_numpy
@@ -111,7 +111,7 @@ class OpenStore:
                 time.sleep(pause)
         return importer.report
 
-    def sweep(self, principal: Principal) -> Swept:
+    def sweep(self, principal: Principal) -> SweepResult:
         """Does now what the background sweep does at its interval; not over a URL."""
         return self.memories.sweep()
 

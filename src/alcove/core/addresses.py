@@ -22,25 +22,25 @@ def without_password(address: str) -> str:
     return re.sub(r"(?<=//)[^/]*@", "", address.partition("?")[0]) if "://" in address else address
 
 
-def placed(at: str | Path) -> tuple[Path | str, Path]:
+def locate_store(at: str | Path) -> tuple[Path | str, Path]:
     """Where a store is, and beside which path its key and its ledger lie: for a database, in a folder."""
     if isinstance(at, str) and is_database(at):
-        return at, state_of(at, Path(os.environ.get("ALCOVE_STATE", ".")))
+        return at, state_path(at, Path(os.environ.get("ALCOVE_STATE", ".")))
     return Path(at), Path(at)
 
 
-def state_of(address: str, folder: Path) -> Path:
+def state_path(address: str, folder: Path) -> Path:
     """Beside which path of a folder the key and the ledger of a database lie: SERVER-DATABASE[+SCHEMA]."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query))
     name = query.get("dbname") or unquote(parts.path.strip("/")) or "postgres"
     schema = _SCHEMA.search(query.get("options", ""))  # several stores in one database
     own = quote(schema["quoted"] or schema["plain"], safe="") if schema else "public"
-    server = quote(server_of(address).replace(":", "-"), safe=",")
+    server = quote(server_name(address).replace(":", "-"), safe=",")
     return folder / f"{server}-{quote(name, safe='')}{'' if own == 'public' else f'+{own}'}"
 
 
-def server_of(address: str) -> str:
+def server_name(address: str) -> str:
     """The host of a database, with its port where that is not the usual one; there may be several of them.
 
     Or the folder of its socket.

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from alcove.core.namespace import Namespace
-from alcove.core.records import HeldNamespace, Memory
+from alcove.core.records import Memory, NamespaceSize
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class PersonalData(Struct, frozen=True, kw_only=True):
     """What is held of a user; `shared` counts the versions they wrote into rooms of others.
 
     Those of them that a wipe left without a name are counted, too, until a wipe removes them.
@@ -27,8 +27,8 @@ class Held(Struct, frozen=True, kw_only=True):
     """Whether there is a data key that opens what is theirs."""
     first_written: datetime | None
     last_written: datetime | None
-    namespaces: list[HeldNamespace]
-    shared_rooms: list[HeldNamespace]
+    namespaces: list[NamespaceSize]
+    shared_rooms: list[NamespaceSize]
 
 
 class ReviewPage(Struct, frozen=True):
@@ -57,7 +57,7 @@ class ParkedItem(Struct, frozen=True):
     error: str
 
 
-class Index(Struct, frozen=True, kw_only=True):
+class IndexState(Struct, frozen=True, kw_only=True):
     """The state of search by meaning; `serving` is the model whose vectors are searched."""
 
     embedder: str | None
@@ -82,7 +82,7 @@ class Keys(Struct, frozen=True):
     keys: list[KeyInUse]
 
 
-class Root(Struct, frozen=True):
+class RootSize(Struct, frozen=True):
     root: str
     memories: int
     versions: int
@@ -104,7 +104,7 @@ class Stats(Struct, frozen=True):
     memories: int
     versions: int
     bytes: int
-    roots: list[Root]
+    roots: list[RootSize]
     llm: list[AgentUse] = []
     """What agents took of an LLM in the last 90 days."""
 

@@ -33,7 +33,7 @@ class Cancellation:
 _current: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
 
 
-def cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether what this thread does was cancelled."""
     current = _current.get()
     return current is not None and current.cancelled
@@ -41,10 +41,10 @@ def cancelled() -> bool:
 
 def check() -> None:
     """Raises `Cancelled` if what this thread does was cancelled; for loops whose length a caller chooses."""
-    if cancelled():
+    if is_cancelled():
         raise Cancelled
 
 
-def to_the_end(work: Callable[[], T]) -> T:
+def run_uncancelled(work: Callable[[], T]) -> T:
     """What the work gives, cancelled or not: for what others will use, too."""
     return Cancellation().run(work)

@@ -33,7 +33,7 @@ def to_datetime(moment: int) -> datetime:
     return _EPOCH + timedelta(0, 0, moment)  # by position: the names cost twice as much as the sum
 
 
-def parse_instant(text: str) -> int | None:
+def parse_rfc3339(text: str) -> int | None:
     """The moment an RFC 3339 text names, or None where it is not one."""
     if not _RFC3339.fullmatch(text):
         return None
@@ -53,14 +53,14 @@ def parse_duration(text: str, unit: str = "s") -> float | None:
     return float(found[1]) * _UNITS[found[2] or unit] / _UNITS[unit]
 
 
-def checked_moment(value: object, field: str) -> int | None:
+def parse_moment(value: object, field: str) -> int | None:
     """The moment a caller gave as an aware datetime or as RFC 3339 text; None stays None."""
     if value is None:
         return None
     if isinstance(value, datetime) and value.utcoffset() is not None:
         moment: int | None = (value - _EPOCH) // _MICROSECOND
     else:
-        moment = parse_instant(value) if isinstance(value, str) else None
+        moment = parse_rfc3339(value) if isinstance(value, str) else None
     if moment is None or not _CALENDAR[0] <= moment <= _CALENDAR[1]:
         raise InvalidRequest(field, "a time with its zone: RFC 3339 text or an aware datetime")
     return moment

@@ -13,20 +13,24 @@ from alcove.core.errors import InvalidRequest
 
 T = TypeVar("T")
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 """What the records of one answer hold in all; a larger one is given alone."""
-PIECE_BYTES = MOST_BYTES // 16
+STREAM_CHUNK_BYTES = MAX_PAGE_BYTES // 16
 """What is read at a time for somebody who takes an answer piece by piece, and may be slow."""
 
 
-class Portion(list[T]):
+class Page(list[T]):
     """Some of an answer; the same call goes on with `after_cursor`, which is None where nothing is left."""
 
     after_cursor: str | None = None
 
 
-def portion(
-    found: Iterable[T], limit: int, size: Callable[[T], int] = attrgetter("size"), *, most: int = MOST_BYTES
+def take_page(
+    found: Iterable[T],
+    limit: int,
+    size: Callable[[T], int] = attrgetter("size"),
+    *,
+    most: int = MAX_PAGE_BYTES,
 ) -> tuple[list[T], bool]:
     """The first records, at most `limit` and as many as fit, but one at least; whether there are more."""
     taken: list[T] = []

@@ -169,14 +169,14 @@ class MissingExtra(AlcoveError):
     """Packages that only some installations need are not there; the message says what to install."""
 
 
-def of_a_store(error: E, place: object, told: str | None = None) -> E:
+def hide_address(error: E, place: object, told: str | None = None) -> E:
     """An error whose message names the place of a store, which is not for everybody who calls."""
     error.told = told or error.message.replace(str(place), "the store")
     return error
 
 
 @contextmanager
-def needed_by(what: str, *, extra: str) -> Iterator[None]:
+def requires_extra(what: str, *, extra: str) -> Iterator[None]:
     """Goes around the imports of an optional part: where one fails, raises `MissingExtra`."""
     try:
         yield

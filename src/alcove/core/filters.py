@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Final, TypeGuard
 
-from alcove.core.clock import parse_instant
+from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import JSON
 from alcove.core.value_pattern import INFINITIES, VALUE, Pattern, value_at
@@ -111,7 +111,7 @@ class Range:
 
     def holds(self, found: Found) -> bool:
         if self.instant:
-            moment = parse_instant(found) if isinstance(found, str) else None
+            moment = parse_rfc3339(found) if isinstance(found, str) else None
             return moment is not None and _COMPARE[self.sign](moment, self.bound)
         return _is_number(found) and _COMPARE[self.sign](found, self.bound)
 
@@ -290,7 +290,7 @@ def _parse_range(sign: str, bound: object, field: str) -> Range:
         bound = INFINITIES[bound]
     if _is_number(bound) and (isinstance(bound, int) or not math.isnan(bound)):
         return Range(sign, bound, instant=False)
-    moment = parse_instant(bound) if isinstance(bound, str) else None
+    moment = parse_rfc3339(bound) if isinstance(bound, str) else None
     if moment is None:
         raise InvalidRequest(field, "a number, Infinity, -Infinity or an RFC 3339 time")
     return Range(sign, moment, instant=True)

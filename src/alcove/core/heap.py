@@ -12,7 +12,7 @@ LARGE = 8 * 1024 * 1024
 ARENAS = 2
 
 
-def keep_little() -> None:
+def configure_malloc() -> None:
     """For a process that is ours alone, before its threads begin: large blocks go back as soon as they are
     free, and threads share two heaps. By default glibc keeps much of what was freed, and each thread has a
     heap of its own: what one freed no other can use.
@@ -22,7 +22,7 @@ def keep_little() -> None:
             option(name, value)
 
 
-def freeze() -> None:
+def freeze_gc() -> None:
     """Keeps all objects that there are now out of garbage collections.
 
     For a process that has started: else a request that makes many objects has all of them looked through.
@@ -31,7 +31,7 @@ def freeze() -> None:
     gc.freeze()
 
 
-def give_back() -> None:
+def trim() -> None:
     """To the system, everything that is free now."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

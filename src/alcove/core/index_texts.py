@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LONGEST_PATH = 1024
+MAX_PATH_LENGTH = 1024
 """Characters after which a path is not spelled on, whatever lies below: no field has such a name."""
 _Wanted = dict[str, Any]
 """Names, each with what is wanted below it; an empty one stands for everything."""
 
 
-def texts_of(value: Mapping[str, object], paths: Sequence[str] | None = None) -> dict[str, str]:
+def extract_texts(value: Mapping[str, object], paths: Sequence[str] | None = None) -> dict[str, str]:
     """The texts of a value by their paths; only those at `paths`, or below them, where these are given.
 
     A path that leads nowhere gives nothing: not every memory of a kind has every field.
@@ -49,4 +49,4 @@ def _gather(node: object, wanted: _Wanted, path: str, found: dict[str, list[str]
     elif isinstance(node, dict):
         for name in filter(node.__contains__, wanted) if wanted else node:
             below = f"{path}.{name}" if path else name
-            _gather(node[name], wanted.get(name, {}), path if len(path) > LONGEST_PATH else below, found)
+            _gather(node[name], wanted.get(name, {}), path if len(path) > MAX_PATH_LENGTH else below, found)

@@ -41,7 +41,7 @@ class Principal:
     """Whether this is the service itself, which reads for its own upkeep and shows nobody what it reads."""
 
     def __post_init__(self) -> None:
-        checked_user(self.user_id, "user_id")
+        check_user_id(self.user_id, "user_id")
         for name in ("client_id", "agent"):
             given = getattr(self, name)
             if given is None:
@@ -107,7 +107,7 @@ class Principal:
         return msgspec.json.encode({**caller, "agent": self.agent, "grants": grants})
 
 
-def checked_user(user: object, field: str) -> str:
+def check_user_id(user: object, field: str) -> str:
     """A user id that namespaces can have as a segment; otherwise an error names the field it came from."""
     if type(user) is not str or not user:
         raise InvalidRequest(field, "a non-empty string")

@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
 
-Kind = Literal["add", "update", "delete", "expired"]
-Mode = Literal["hybrid", "semantic", "keyword"]
-Shared = Literal["keep", "anonymise", "remove"]
-Address = Sequence[str] | str
+EventKind = Literal["add", "update", "delete", "expired"]
+SearchMode = Literal["hybrid", "semantic", "keyword"]
+SharedHandling = Literal["keep", "anonymise", "remove"]
+NamespaceLike = Sequence[str] | str
 """A namespace as a caller may give it: its segments, or their spelling."""
-Moment = datetime | str
+TimeLike = datetime | str
 """A time as a caller may give it: an aware datetime, or RFC 3339 text."""
-Index = Mapping[str, str] | Sequence[str] | bool
+IndexSpec = Mapping[str, str] | Sequence[str] | bool
 """By what a memory is to be found: texts by field, true for every text of its value, or paths to some."""
 MAX_KEY_BYTES = 1024
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
@@ -28,11 +28,11 @@ Seconds = Annotated[
 ]
 Revision = Annotated[int, Meta(ge=0, description="The revision that must be there; 0 is nothing.")]
 Query = Annotated[str, Meta(min_length=1, description="What to look for, in words.")]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Offset = Annotated[int, Meta(ge=0, description="How many of the first to leave out.")]
 AfterCursor = Annotated[str, Meta(description="Where an earlier answer to the same request ended.")]
-KINDS: tuple[Kind, ...] = ("add", "update", "delete", "expired")
+KINDS: tuple[EventKind, ...] = ("add", "update", "delete", "expired")
 
 
 class Author(Struct, frozen=True, gc=False):
@@ -70,7 +70,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Whether it can be found by meaning, of a write that waited for that; None for all others."""
 
 
-class Signal(Struct, frozen=True, gc=False, omit_defaults=True):
+class RankingSignal(Struct, frozen=True, gc=False, omit_defaults=True):
     """What one mechanism of ranking made of an item: its place by that alone, and what it added.
 
     `rules` has the numbers that its weight follows from, which are the same for all that a search finds.
@@ -91,12 +91,12 @@ class Memory(Entry, frozen=True, kw_only=True, gc=False):
     """How near it is to the query: max(0, cosine); None without a query or while it is not embedded."""
     relevance: float | None = None
     """How likely it is to answer the query, from 0 to 1; None without a query."""
-    explain: dict[str, Signal] | None = None
+    explain: dict[str, RankingSignal] | None = None
     similarity: float | None = None
     """The cosine itself, which may be negative; None where that was not asked for, or as `score` is."""
 
 
-class FoundMemories(list[Memory]):
+class SearchResults(list[Memory]):
     """What a search found, best first; `degraded` says why it is less than it could be, if it is.
 
     `unindexed` is how many memories no query finds, because they have no index text: told where a query found
@@ -127,7 +127,7 @@ class Version(Struct, frozen=True, kw_only=True):
     id: str
     namespace: Namespace
     key: str
-    kind: Kind
+    kind: EventKind
     revision: int
     created_at: datetime
     expires_at: datetime | None
@@ -143,7 +143,7 @@ class Event(Struct, frozen=True, kw_only=True):
     id: str
     namespace: Namespace
     key: str
-    kind: Kind
+    kind: EventKind
     revision: int
     occurred_at: datetime
     expires_at: datetime | None
@@ -166,14 +166,14 @@ class EventPage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     more: bool = False
 
 
-class HeldVersion(Version, frozen=True, kw_only=True):
+class ExportedVersion(Version, frozen=True, kw_only=True):
     """A version as a person's export has it."""
 
     current: bool
     """Whether it is what its key holds now; otherwise it is history."""
 
 
-class HeldNamespace(Struct, frozen=True, kw_only=True):
+class NamespaceSize(Struct, frozen=True, kw_only=True):
     """How much of somebody a namespace holds."""
 
     namespace: Namespace
@@ -202,7 +202,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     key_destroyed: bool
     shared: dict[str, int]
     """How many versions in rooms of others, by what became of them."""
-    shared_left: list[HeldNamespace] = []
+    shared_left: list[NamespaceSize] = []
     """The rooms of others in which something stays, with or without its author's name."""
     wiped_at: datetime | None = None
     """None where nothing was erased, because it was a dry run."""
@@ -212,7 +212,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """Where bytes of it stay all the same, until when, and what ends that; empty for a store in a file."""
 
 
-class Swept(Struct, frozen=True, kw_only=True):
+class SweepResult(Struct, frozen=True, kw_only=True):
     """What a sweep did: expiries recorded, memories past their maximum age, old versions removed."""
 
     expired: int
@@ -220,22 +220,22 @@ class Swept(Struct, frozen=True, kw_only=True):
     purged: int
 
 
-class Operation(Struct, frozen=True, tag_field="op"):
+class BatchOperation(Struct, frozen=True, tag_field="op"):
     """One operation of a batch."""
 
-    namespace: Address
+    namespace: NamespaceLike
     key: Key
 
 
-class Put(Operation, frozen=True, tag="put"):
+class Put(BatchOperation, frozen=True, tag="put"):
     value: Mapping[str, object]
-    index: Index | None = None
+    index: IndexSpec | None = None
     ttl_seconds: Seconds | None = None
     expected_revision: Revision | None = None
     create_only: bool = False
 
 
-class Imported(Put, frozen=True, kw_only=True, tag="import"):
+class ImportedPut(Put, frozen=True, kw_only=True, tag="import"):
     """A put of what was exported: it keeps when it was written, its expiry and, for an admin, its author."""
 
     created_at: datetime | None = None
@@ -244,32 +244,32 @@ class Imported(Put, frozen=True, kw_only=True, tag="import"):
     written_by: Author | None = None
 
 
-Bound = tuple[int | None, int]
+KeyBinding = tuple[int | None, int]
 """The id of a user's data key; None if they have none, and how many wipes there were of anybody counts."""
 
 
-class Deferred(Put, frozen=True, kw_only=True, tag="deferred"):
+class DeferredPut(Put, frozen=True, kw_only=True, tag="deferred"):
     """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
 
-    bound: Bound | None
+    bound: KeyBinding | None
     """What `Memories.bound` gave then; None for what did not wait."""
 
 
-class Get(Operation, frozen=True, tag="get"):
+class Get(BatchOperation, frozen=True, tag="get"):
     pass
 
 
-class Evict(Get, frozen=True, kw_only=True, tag="evict"):
+class EvictOldest(Get, frozen=True, kw_only=True, tag="evict"):
     """Deletes the oldest memory of a namespace that holds `most` when its key is new, and answers it."""
 
     most: int
 
 
-class Delete(Operation, frozen=True, tag="delete"):
+class Delete(BatchOperation, frozen=True, tag="delete"):
     expected_revision: Revision | None = None
 
 
-class Touch(Operation, frozen=True, tag="touch"):
+class Touch(BatchOperation, frozen=True, tag="touch"):
     """Changes when a memory expires, without a version or an event."""
 
     ttl_seconds: Seconds | None = None
@@ -277,7 +277,7 @@ class Touch(Operation, frozen=True, tag="touch"):
     """Whether it is to live from now on for as long as it was when it was written; nothing there is fine."""
 
 
-Result = Entry | Memory | Deletion | None
+OperationResult = Entry | Memory | Deletion | None
 """What an operation answers: put and touch an Entry, get a Memory or None, delete a Deletion.
 
 A touch that refreshes answers None where nothing is there."""

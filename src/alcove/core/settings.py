@@ -34,7 +34,7 @@ def setting(default: T, about: str, *, least: float | None = None, most: float |
     return field(default=default, metadata={"about": about, "least": least, "most": most})
 
 
-def variable(name: str) -> str | None:
+def read_variable(name: str) -> str | None:
     """What an environment variable says, or else the file that `NAME_FILE` names; None where neither is set.
 
     So secrets come as files, which neither a list of processes nor a container's description shows. Blanks
@@ -162,7 +162,7 @@ class LLMSettings:
         """What the variables `ALCOVE_LLM_URL` and so on say; an error names the one that is wrong."""
         given: dict[str, Any] = {}
         for each in fields(cls):
-            if text := variable(f"ALCOVE_{each.name.upper()}"):
+            if text := read_variable(f"ALCOVE_{each.name.upper()}"):
                 kind: type[Any] = str if each.default is None else type(each.default)
                 try:
                     given[each.name] = kind(text)

@@ -13,16 +13,16 @@ from msgspec import Struct
 
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
-from alcove.core.index_texts import texts_of
+from alcove.core.index_texts import extract_texts
 from alcove.core.namespace import Namespace
 from alcove.core.records import (
     KINDS,
     MAX_KEY_BYTES,
     MAX_TTL_SECONDS,
+    BatchOperation,
     Delete,
+    EventKind,
     Get,
-    Kind,
-    Operation,
     Put,
     Touch,
 )
@@ -36,7 +36,7 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 _COMPLAINT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _CARRIED = frozenset((str, bool, type(None)))
-_OPERATIONS: dict[str, type[Operation]] = {"put": Put, "get": Get, "delete": Delete, "touch": Touch}
+_OPERATIONS: dict[str, type[BatchOperation]] = {"put": Put, "get": Get, "delete": Delete, "touch": Touch}
 
 
 class Location(NamedTuple):
@@ -78,7 +78,7 @@ def query(given: object) -> None:
         raise InvalidRequest("query", "something to look for")
 
 
-def kinds(given: object) -> list[Kind] | None:
+def kinds(given: object) -> list[EventKind] | None:
     """Some kinds of events; None where all are meant."""
     if given is None:
         return None
@@ -160,9 +160,9 @@ def index(given: object, settings: Settings, value: Mapping[str, object] = NOTHI
         return None
     most = settings.max_index_fields
     if given is True:
-        given = texts_of(value)
+        given = extract_texts(value)
     elif isinstance(given, (list, tuple)):
-        given = texts_of(value, _paths(given, most))
+        given = extract_texts(value, _paths(given, most))
     if type(given) is not dict and not isinstance(given, Mapping):
         raise InvalidRequest("index", f"texts by field, a list of paths, or true, not {_type(given)}")
     if len(given) > most:
@@ -258,15 +258,15 @@ def _choices(record: type[Struct], field: str) -> str | None:
     return f"one of {', '.join(map(str, names))}" if names else None
 
 
-def operations(given: Sequence[Operation | Mapping[str, object]]) -> list[Operation]:
+def operations(given: Sequence[BatchOperation | Mapping[str, object]]) -> list[BatchOperation]:
     """Operations of a batch as records; as mappings with an `op`, an error names a wrong field."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise InvalidRequest("operations", "a list of operations")
     return [_parsed(each, position) for position, each in enumerate(given)]
 
 
-def _parsed(given: Operation | Mapping[str, object], position: int) -> Operation:
-    if isinstance(given, Operation):
+def _parsed(given: BatchOperation | Mapping[str, object], position: int) -> BatchOperation:
+    if isinstance(given, BatchOperation):
         return given
     try:
         return _record(given)
@@ -275,7 +275,7 @@ def _parsed(given: Operation | Mapping[str, object], position: int) -> Operation
         raise
 
 
-def _record(given: Mapping[str, object]) -> Operation:
+def _record(given: Mapping[str, object]) -> BatchOperation:
     op = given.get("op") if isinstance(given, Mapping) else None
     kind = _OPERATIONS.get(op) if isinstance(op, str) else None
     if kind is None:

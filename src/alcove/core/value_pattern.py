@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from alcove.core.clock import parse_instant
+from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import InvalidRequest
 
 VALUE = "$value"
@@ -176,5 +176,5 @@ def _comparable(part: object) -> tuple[str, int | float] | None:
     try:
         return ("number", float(part))
     except ValueError:
-        moment = parse_instant(part)
+        moment = parse_rfc3339(part)
         return None if moment is None else ("moment", moment)

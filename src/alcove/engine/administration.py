@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from alcove.core.admin_records import ApiKey, Root
-from alcove.core.clock import Clock, checked_moment, to_datetime
+from alcove.core.admin_records import ApiKey, RootSize
+from alcove.core.clock import Clock, parse_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
 from alcove.engine.database import Connection, Database, Value
@@ -86,7 +86,7 @@ class Administration:
     # API keys
 
     def add_api_key(self, key: ApiKey, digest: bytes) -> None:
-        at = checked_moment(key.created_at, "created_at")
+        at = parse_moment(key.created_at, "created_at")
         self._db.change(
             "add_api_key", key.id, key.client, key.user, " ".join(key.roles), key.trusted, digest, at
         )
@@ -124,9 +124,9 @@ class Administration:
         with self._db.write() as db:
             db.run_each("add_private_room", [(template,) for template in templates])
 
-    def stats(self) -> list[Root]:
+    def stats(self) -> list[RootSize]:
         found = self._db.fetch("stats", self._clock())
-        return [Root(Namespace.decode(ns)[0], *figures) for ns, *figures in found]
+        return [RootSize(Namespace.decode(ns)[0], *figures) for ns, *figures in found]
 
     def keys_by_wrapper(self) -> list[tuple[str, int]]:
         return self._db.fetch("keys_by_wrapper")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from alcove.core.clock import Clock, system_clock
-from alcove.core.cursor import PIECE_BYTES
-from alcove.core.errors import AlcoveError, needed_by
+from alcove.core.cursor import STREAM_CHUNK_BYTES
+from alcove.core.errors import AlcoveError, requires_extra
 from alcove.core.filters import Params
-from alcove.core.records import KINDS, Kind
+from alcove.core.records import KINDS, EventKind
 from alcove.engine import file_copy, rows, version_log
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
@@ -146,7 +146,7 @@ class Engine(file_copy.DataKeys):
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
         where = self._db.where(scope, params)
         found = self._db.stream("scan_page", [*params, limit], where=where)
-        return some_rows(found, limit, most=PIECE_BYTES)[0]
+        return some_rows(found, limit, most=STREAM_CHUNK_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         """In order; with an owner, only theirs, and at the cost of those."""
@@ -185,7 +185,7 @@ class Engine(file_copy.DataKeys):
         scope: Scope,
         *,
         position: int,
-        kinds: Sequence[Kind],
+        kinds: Sequence[EventKind],
         between: tuple[int | None, int | None],
         limit: int,
         most: int,
@@ -231,7 +231,7 @@ class Engine(file_copy.DataKeys):
 
     def activity(
         self, scope: Scope, *, since: int, rooms: int
-    ) -> tuple[list[tuple[int, Kind, int]], list[tuple[bytes, int, int]]]:
+    ) -> tuple[list[tuple[int, EventKind, int]], list[tuple[bytes, int, int]]]:
         """How often what happened on each day; and by how much the rooms grew in which most did."""
         params: Params = [scope.low, scope.high, since]
         where = self._db.where(scope, params)
@@ -334,7 +334,7 @@ def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) 
     """A database, and the locks that all who have it open share."""
     if isinstance(at, Path):
         return SqliteDatabase(at, busy_timeout=busy_timeout, on_create=on_create), FileLocks.beside(at)
-    with needed_by("postgresql://", extra="postgres"):
+    with requires_extra("postgresql://", extra="postgres"):
         from alcove.engine.postgres import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
 
     database = PostgresDatabase(at, busy_timeout=busy_timeout, on_create=on_create)

@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
-from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
+from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
 from alcove.core.filters import Params
 from alcove.core.records import Residue
 from alcove.engine.database import Database, Findings, RuledOut, Value
@@ -278,7 +278,7 @@ class PostgresDatabase(Database):
         self.locks.close()
 
     def _no_longer_open(self) -> Unavailable:
-        return of_a_store(Unavailable(f"{self._place} has been closed"), self._place)
+        return hide_address(Unavailable(f"{self._place} has been closed"), self._place)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -291,7 +291,7 @@ class PostgresDatabase(Database):
     def _in_doubt(self) -> Unavailable:
         """Of a commit, of which nobody knows whether it was done where the server goes away at it."""
         doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
-        return of_a_store(Unavailable(f"{self._place} went away during the commit: {doubt}"), self._place)
+        return hide_address(Unavailable(f"{self._place} went away during the commit: {doubt}"), self._place)
 
 
 class AdvisoryLocks(Locks):
@@ -472,10 +472,10 @@ def _explain(error: psycopg.Error, place: str) -> Exception:
             why = "others were in the way; nothing of this was kept, try again"
         case psycopg.OperationalError() | psycopg.InterfaceError():
             said = " ".join(str(error).split())
-            return of_a_store(
+            return hide_address(
                 Unavailable(f"{place} cannot be reached: {said}"), place, "the store cannot be reached"
             )
         case _:
             said = error.diag.message_primary or str(error)  # its details may show a row
-            return of_a_store(AlcoveError(f"{place}: {said}"), place, "the store has failed")
-    return of_a_store(Unavailable(f"{place}: {why}"), place)
+            return hide_address(AlcoveError(f"{place}: {said}"), place, "the store has failed")
+    return hide_address(Unavailable(f"{place}: {why}"), place)

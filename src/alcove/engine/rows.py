@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from alcove.core.cursor import MOST_BYTES, portion
+from alcove.core.cursor import MAX_PAGE_BYTES, take_page
 from alcove.core.filters import Filter, Params
-from alcove.core.records import Kind
+from alcove.core.records import EventKind
 
 FOR_EVER = 2**63 - 1
 """Later than every moment."""
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     id: bytes
     ns: bytes
     key: bytes
-    kind: Kind
+    kind: EventKind
     revision: int
     created_at: int
     expires_at: int | None
@@ -57,10 +57,10 @@ class Row(NamedTuple):
 
 
 def some_rows(
-    found: Iterable[tuple[Any, ...]], limit: int, *, most: int = MOST_BYTES
+    found: Iterable[tuple[Any, ...]], limit: int, *, most: int = MAX_PAGE_BYTES
 ) -> tuple[list[Row], bool]:
     """The first rows, as many as one answer may have; whether there are more."""
-    return portion(map(Row._make, found), limit, most=most)
+    return take_page(map(Row._make, found), limit, most=most)
 
 
 class Writer(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any
 import apsw
 
 from alcove.core import cancellation
-from alcove.core.clock import parse_instant
-from alcove.core.errors import AlcoveError, StoreError, Unavailable, of_a_store
+from alcove.core.clock import parse_rfc3339
+from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
 from alcove.core.filters import Params
 from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
 from alcove.engine.rows import Copied, Scope
@@ -193,7 +193,7 @@ class SqliteDatabase(Database):
         with explained(self.path):
             reader = self._connect(cache_kb=READER_CACHE_KB)
             reader.create_scalar_function(RULED_OUT, reader.asked, 1)
-            reader.set_progress_handler(cancellation.cancelled, STEPS_BETWEEN_CHECKS)
+            reader.set_progress_handler(cancellation.is_cancelled, STEPS_BETWEEN_CHECKS)
             return reader
 
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
@@ -220,7 +220,7 @@ class SqliteDatabase(Database):
             self._writer.close()
 
     def _no_longer_open(self) -> Unavailable:
-        return of_a_store(Unavailable(f"{self.path} has been closed"), self.path)
+        return hide_address(Unavailable(f"{self.path} has been closed"), self.path)
 
     def _connect(self, *, cache_kb: int) -> Connection:
         """A connection to the file, once it is known to be ours; refusing it leaves it as it was.
@@ -233,7 +233,7 @@ class SqliteDatabase(Database):
             # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
             db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             db.create_scalar_function(
-                "alcove_instant", lambda *texts: parse_instant(str(texts[0])), 1, deterministic=True
+                "alcove_instant", lambda *texts: parse_rfc3339(str(texts[0])), 1, deterministic=True
             )
             self._switch_to_wal(db)
             db.execute(f"PRAGMA synchronous = FULL; PRAGMA cache_size = -{cache_kb}")
@@ -259,7 +259,7 @@ class SqliteDatabase(Database):
         db.set_busy_handler(_Patience(self._busy_timeout))
         if db.readonly("main"):
             error = Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
-            raise of_a_store(error, self.path)
+            raise hide_address(error, self.path)
         db.execute("BEGIN")  # one look: another process may be making it at this moment
         mark, version = pragma(db, "application_id"), pragma(db, "user_version")
         empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
@@ -353,7 +353,7 @@ def pragma(db: apsw.Connection, name: str) -> int:
 def _explain(error: apsw.Error, path: Path) -> Exception:
     if isinstance(error, apsw.InterruptError):
         return cancellation.Cancelled()
-    return of_a_store(_in_our_words(error, path), path)
+    return hide_address(_in_our_words(error, path), path)
 
 
 def _in_our_words(error: apsw.Error, path: Path) -> AlcoveError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from alcove.core.addresses import without_password
-from alcove.core.errors import InvalidRequest, needed_by
+from alcove.core.errors import InvalidRequest, requires_extra
 
 if TYPE_CHECKING:
     import redis
@@ -27,7 +27,7 @@ class Valkey:
 
     def __init__(self, address: str) -> None:
         """`address`: `redis://`, `rediss://` (TLS) or `valkey://`, with `?cluster=true` for a cluster."""
-        with needed_by("a session store", extra="valkey"):
+        with requires_extra("a session store", extra="valkey"):
             import redis.backoff  # noqa: PLC0415  for who has one
             import redis.retry  # noqa: PLC0415
         self._errors = (redis.RedisError, OSError)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from alcove.core.clock import DAY, Clock
-from alcove.core.cursor import MOST_BYTES
+from alcove.core.cursor import MAX_PAGE_BYTES
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
-from alcove.core.records import Kind
+from alcove.core.records import EventKind
 from alcove.engine import rows
 from alcove.engine.database import Connection, Found, Value
 from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
@@ -112,18 +112,18 @@ class Transaction:
             row = self._do(operation, position)
             if row and isinstance(operation, GetRow):
                 held += row.size
-                if held > max(MOST_BYTES, row.size):
+                if held > max(MAX_PAGE_BYTES, row.size):
                     if all(isinstance(each, GetRow) for each in operations[position:]):
                         return done
                     error = PayloadTooLarge(
-                        "operations", f"gets of {MOST_BYTES} bytes at most before a write"
+                        "operations", f"gets of {MAX_PAGE_BYTES} bytes at most before a write"
                     )
                     error.details["operation"] = position
                     raise error
             done.append(row)
         return done
 
-    def end(self, live: Live, kind: Kind, writer: Writer = NOBODY) -> Row:
+    def end(self, live: Live, kind: EventKind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
         self._db.run("end", (self.at, live.seq))
         tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
@@ -252,7 +252,7 @@ def _version(put: rows.PutRow, revision: int, at: int, since: int | None) -> tup
     added_at = _past(put.added_at, at)
     if since is not None:  # 0 is a moment, too: the first of 1970
         added_at = since if original_at is None else min(since, original_at)
-    kind: Kind = "add" if since is None else "update"
+    kind: EventKind = "add" if since is None else "update"
     return (put.id, put.ns, put.key, kind, revision, at, expires_at, *put.writer, put.data_key, put.sealed,
             put.attributes, put.index_text, original_at, put.ttl, added_at)  # fmt: skip
 

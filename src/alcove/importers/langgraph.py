@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from alcove.core.addresses import is_database
-from alcove.core.errors import InvalidRequest, Unavailable, needed_by
+from alcove.core.errors import InvalidRequest, Unavailable, requires_extra
 from alcove.core.namespace import TREE, Namespace
-from alcove.core.principal import checked_user
+from alcove.core.principal import check_user_id
 from alcove.core.settings import Settings
 from alcove.importers import fields, files, lines
 from alcove.importers.account import EXPIRED, Account, Target
@@ -75,7 +75,7 @@ def _namespace(labels: list[str], target: Target) -> list[str] | None:
     """Where an item with these labels goes; None if nobody could read it there."""
     if target.by_user or target.user is not None:
         user, labels = (labels[0], labels[1:]) if target.by_user else (target.user, labels)
-        return ["user", checked_user(user, "user"), TREE, *labels]
+        return ["user", check_user_id(user, "user"), TREE, *labels]
     if target.root is not None:
         return [*target.root, *labels]
     return labels if Namespace(labels).owner is not None else None
@@ -148,7 +148,7 @@ def _of_file(path: Path, account: Account) -> Iterator[dict[str, Any]]:
 
 
 def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
-    with needed_by("reading a PostgresStore", extra="postgres"):
+    with requires_extra("reading a PostgresStore", extra="postgres"):
         import psycopg  # noqa: PLC0415  only where one is read
         from psycopg.rows import dict_row  # noqa: PLC0415
 

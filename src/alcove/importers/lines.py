@@ -15,7 +15,7 @@ from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.messages import Message
-from alcove.core.principal import checked_user
+from alcove.core.principal import check_user_id
 from alcove.core.records import Author
 from alcove.core.settings import Settings
 from alcove.importers import fields
@@ -58,7 +58,7 @@ def long_term(
     return Line(
         namespace=[
             "user",
-            checked_user(user, "user"),
+            check_user_id(user, "user"),
             "long-term",
             *(("agent", agent) if agent else ("all",)),
         ],
@@ -88,7 +88,7 @@ def turns(
     agent, user, session = room
     if agent in NO_NAMES:
         raise InvalidRequest("agent", f"another name: {agent!r} has a meaning in namespaces")
-    namespace = [*turns_room(agent, checked_user(user, "user"), session)]
+    namespace = [*turns_room(agent, check_user_id(user, "user"), session)]
     messages = [*_checked(account, place, said)]
     if all(each.at for each in messages):
         messages.sort(key=_time)

@@ -10,12 +10,12 @@ from msgspec import Struct
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
 from alcove.core.decoding import convert
-from alcove.core.errors import InvalidRequest, needed_by
+from alcove.core.errors import InvalidRequest, requires_extra
 from alcove.core.waiting import at_once
 from alcove.integrations.calling import MENDABLE
 from alcove.integrations.memory_files import MemoryFiles
 
-with needed_by("alcove.integrations.anthropic_memory", extra="anthropic"):
+with requires_extra("alcove.integrations.anthropic_memory", extra="anthropic"):
     from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool, ToolError
     from anthropic.types.beta import BetaCacheControlEphemeralParam, BetaMemoryTool20250818Command
 

@@ -19,16 +19,16 @@ from typing import Any, TypeVar
 
 from alcove.client import is_url
 from alcove.client.store import Store
-from alcove.core.errors import InvalidRequest, PermissionDenied, needed_by
-from alcove.core.index_texts import texts_of
+from alcove.core.errors import InvalidRequest, PermissionDenied, requires_extra
+from alcove.core.index_texts import extract_texts
 from alcove.core.namespace import TREE, Namespace
-from alcove.core.records import Delete, Memory, Mode, Operation, Put, Touch
+from alcove.core.records import BatchOperation, Delete, Memory, Put, SearchMode, Touch
 from alcove.core.settings import Settings
 from alcove.core.waiting import at_once
 from alcove.integrations.langgraph_embeddings import LangChainEmbedder
 from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, given, searched, written
 
-with needed_by("alcove.integrations.langgraph", extra="langgraph"):
+with requires_extra("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
         BaseStore,
         GetOp,
@@ -65,7 +65,7 @@ class AlcoveStore(Opened, BaseStore):
         root: str | Sequence[str] | None = None,
         index: Sequence[str] | Mapping[str, Any] | bool | None = None,
         ttl: TTLConfig | None = None,
-        mode: Mode = "semantic",
+        mode: SearchMode = "semantic",
         by_user: bool = False,
         **opening: Any,
     ) -> None:
@@ -146,7 +146,7 @@ class AlcoveStore(Opened, BaseStore):
                     results.append(None)
                 case _:
                     raise InvalidRequest("ops", f"operations of LangGraph's, not {type(op).__name__}")
-        users: dict[str | None, list[Operation]] = {}
+        users: dict[str | None, list[BatchOperation]] = {}
         for op in writes.values():
             users.setdefault(self._owner(op.namespace), []).append(self._write(op))
         for user, operations in users.items():
@@ -192,7 +192,7 @@ class AlcoveStore(Opened, BaseStore):
 
     async def _refresh(self, alcove: Any, found: Sequence[Memory]) -> None:
         """Lets those that expire live on for as long as they were to when they were written."""
-        expiring: dict[Labels, list[Operation]] = {}
+        expiring: dict[Labels, list[BatchOperation]] = {}
         for each in found:
             if each.ttl_seconds:
                 touches = expiring.setdefault(each.namespace, [])
@@ -214,7 +214,7 @@ class AlcoveStore(Opened, BaseStore):
         kept = {ns[: op.max_depth] for ns in every if ns and all(_matches(each, ns) for each in conditions)}
         return sorted(kept)[op.offset : op.offset + op.limit]
 
-    def _write(self, op: PutOp) -> Operation:
+    def _write(self, op: PutOp) -> BatchOperation:
         room = self._room(op.namespace)
         if op.value is None:
             return Delete(room, op.key)
@@ -280,7 +280,7 @@ class AlcoveStore(Opened, BaseStore):
         )
 
 
-def _refused(operations: Sequence[Operation], error: PermissionDenied) -> Labels:
+def _refused(operations: Sequence[BatchOperation], error: PermissionDenied) -> Labels:
     """The namespace of the write that the policy refused, or of the first where it does not say which."""
     number = error.details.get("operation")
     if not isinstance(number, int) or len(operations) > MOST_OPERATIONS:
@@ -291,7 +291,7 @@ def _refused(operations: Sequence[Operation], error: PermissionDenied) -> Labels
 def _all_texts(value: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every text of a value as one, a line each, below the name that LangGraph has for the whole of it."""
     try:
-        texts = texts_of(value).values()
+        texts = extract_texts(value).values()
     except TypeError:  # names that are no strings: the store refuses the value, and says which
         return []
     return [("$", "\n".join(texts))] if texts else []

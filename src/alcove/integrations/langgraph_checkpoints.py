@@ -13,9 +13,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from alcove.core.errors import InvalidRequest, NotFound, Unreadable, needed_by
+from alcove.core.errors import InvalidRequest, NotFound, Unreadable, requires_extra
 from alcove.core.namespace import THREADS
-from alcove.core.records import Delete, Get, Memory, Operation, Put, Touch
+from alcove.core.records import BatchOperation, Delete, Get, Memory, Put, Touch
 from alcove.integrations.opened import given, got, searched, written
 from alcove.integrations.things import (
     Codec,
@@ -29,7 +29,7 @@ from alcove.integrations.things import (
     things,
 )
 
-with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
+with requires_extra("alcove.integrations.langgraph_threads", extra="langgraph"):
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import (
         WRITES_IDX_MAP,
@@ -137,7 +137,7 @@ class Checkpoints:
         place, id = self._place(config), checkpoint["id"]
         versions, values = {**checkpoint["channel_versions"], **new_versions}, checkpoint["channel_values"]
         channels = {channel: f"{versions.get(channel)}:{channel}" for channel in values}
-        operations: list[Operation] = []
+        operations: list[BatchOperation] = []
         for channel in values:
             if channel in new_versions or channel not in versions:
                 operations += puts(self._codec, (*place, "values"), channels[channel], values[channel])
@@ -163,7 +163,7 @@ class Checkpoints:
         ]
         keys = [f"{task_id}:{n}" for n, _, _ in numbered]
         there = await got(self._alcove, [Get(room, key) for key in keys])
-        operations: list[Operation] = []
+        operations: list[BatchOperation] = []
         for key, known, (n, channel, value) in zip(keys, there, numbered, strict=True):
             if known is None or n < 0 or not is_signed(self._codec.signer, known):
                 operations += puts(
@@ -237,7 +237,7 @@ class Checkpoints:
         return count
 
     async def _sign(self, memories: Sequence[Memory]) -> int:
-        headers: list[Operation] = []
+        headers: list[BatchOperation] = []
         for memory in memories:
             with suppress(NotFound, Unreadable):  # what is torn, or no header at all, stays as it is
                 (data,) = await contents(self._alcove, [memory])

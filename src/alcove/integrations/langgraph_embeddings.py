@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alcove.core.errors import needed_by
+from alcove.core.errors import requires_extra
 from alcove.search.embedders import Matrix, unit
 
-with needed_by("alcove.integrations.langgraph", extra="langgraph"):
+with requires_extra("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import ensure_embeddings
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from alcove.core.errors import InvalidRequest, Unreadable, needed_by
+from alcove.core.errors import InvalidRequest, Unreadable, requires_extra
 
-with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
+with requires_extra("alcove.integrations.langgraph_threads", extra="langgraph"):
     from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 

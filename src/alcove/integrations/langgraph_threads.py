@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from alcove.core.errors import InvalidRequest, needed_by
+from alcove.core.errors import InvalidRequest, requires_extra
 from alcove.core.waiting import at_once, in_turn
 from alcove.integrations.langgraph_checkpoints import Checkpoints
 from alcove.integrations.langgraph_serde import AllowedType, StrictSerializer
@@ -21,7 +21,7 @@ from alcove.integrations.opened import At, Opened
 from alcove.integrations.signing import make_signer, secret_key
 from alcove.integrations.things import Codec
 
-with needed_by("alcove.integrations.langgraph_threads", extra="langgraph"):
+with requires_extra("alcove.integrations.langgraph_threads", extra="langgraph"):
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.checkpoint.serde.base import SerializerProtocol

@@ -16,7 +16,7 @@ from alcove.api import wire
 from alcove.api.agent_operations import AgentOperations, SessionOperations
 from alcove.api.operation import AsyncHandle, Operation
 from alcove.api.operations import MemoryOperations
-from alcove.core.errors import STATUS, AlcoveError, InvalidRequest, NotFound, needed_by
+from alcove.core.errors import STATUS, AlcoveError, InvalidRequest, NotFound, requires_extra
 from alcove.core.version import __version__
 from alcove.integrations.mcp_changes import notices
 from alcove.integrations.mcp_resources import SCHEME, listed, memory_at, memory_uri
@@ -141,7 +141,7 @@ async def _prompt(at: Connected, asked: types.GetPromptRequestParams) -> Told:
 
 def make_server() -> Server[Connected]:
     """The SDK's server, for any number of clients; raises `MissingExtra` where the SDK is not installed."""
-    with needed_by("alcove mcp", extra="mcp"):
+    with requires_extra("alcove mcp", extra="mcp"):
         from mcp import MCPError, types  # noqa: PLC0415  loaded by who serves
         from mcp.server.lowlevel import Server  # noqa: PLC0415
 

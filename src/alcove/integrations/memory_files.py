@@ -12,7 +12,7 @@ from collections.abc import Callable
 from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
-from alcove.core.records import Delete, Entry, Get, Memory, Operation, Put
+from alcove.core.records import BatchOperation, Delete, Entry, Get, Memory, Put
 from alcove.integrations import memory_paths as paths
 from alcove.integrations.memory_paths import ROOT, checked_path
 from alcove.integrations.opened import given, got, searched
@@ -114,7 +114,7 @@ class MemoryFiles:
             paths.refuse_taken(new, keys)
             found = await got(self._store, [Get(at, key) for key in moved])
             files = [each for each in found if each]
-            steps: list[Operation] = [Delete(at, each.key, each.revision) for each in files]
+            steps: list[BatchOperation] = [Delete(at, each.key, each.revision) for each in files]
             for each in files:
                 place = new + each.key[len(old) :]
                 steps.append(Put(at, place, each.value, index=each.index, create_only=True))
@@ -160,7 +160,7 @@ class MemoryFiles:
                 return text
         raise _busy()
 
-    async def _written(self, steps: list[Operation]) -> bool:
+    async def _written(self, steps: list[BatchOperation]) -> bool:
         """Does all of it or nothing; whether it was as expected."""
         try:
             await given(self._store.batch(steps))

@@ -19,11 +19,11 @@ from msgspec import structs
 from alcove.agents.conversations import MOST_MESSAGES
 from alcove.agents.sessions import MOST_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
-from alcove.core.errors import Conflict, NotFound, needed_by
+from alcove.core.errors import Conflict, NotFound, requires_extra
 from alcove.core.messages import Message
 from alcove.integrations.calling import MENDABLE, awaited, checked_handle
 
-with needed_by("alcove.integrations.openai_agents", extra="openai-agents"):
+with requires_extra("alcove.integrations.openai_agents", extra="openai-agents"):
     from agents import FunctionTool, SessionSettings, Tool
 
 if TYPE_CHECKING:

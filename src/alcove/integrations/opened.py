@@ -14,7 +14,7 @@ from alcove.client.asynchronous import AsyncAlcove
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, PermissionDenied
 from alcove.core.namespace import Namespace
-from alcove.core.records import FoundMemories, Get, Memory, Operation, Put
+from alcove.core.records import BatchOperation, Get, Memory, Put, SearchResults
 
 T = TypeVar("T")
 At = Store | str | os.PathLike[str]
@@ -74,7 +74,9 @@ class Opened:
         await self.aclose()
 
 
-async def written(alcove: Any, operations: Sequence[Operation], *, beside: Sequence[Operation] = ()) -> None:
+async def written(
+    alcove: Any, operations: Sequence[BatchOperation], *, beside: Sequence[BatchOperation] = ()
+) -> None:
     """Writes in one transaction, or in several where they are too many or too large for one.
 
     `beside`: what goes into each of them.
@@ -125,7 +127,7 @@ async def searched(
     while count < limit:
         place = {"offset": offset + count} if last is None else {"after_cursor": last}
         asked = int(min(PAGE, limit - count))
-        page: FoundMemories = await given(alcove.search(prefix, limit=asked, **place, **how))
+        page: SearchResults = await given(alcove.search(prefix, limit=asked, **place, **how))
         if page.namespace_prefix is not None and page.namespace_prefix[: len(prefix)] != prefix:
             raise PermissionDenied(f"the policy does not let you look below {str(Namespace(prefix))!r}")
         for memory in page:

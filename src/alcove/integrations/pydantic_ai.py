@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
-from alcove.core.errors import InvalidRequest, needed_by
+from alcove.core.errors import InvalidRequest, requires_extra
 from alcove.integrations.calling import MENDABLE, awaited, checked_handle
 
-with needed_by("alcove.integrations.pydantic_ai", extra="pydantic-ai"):
+with requires_extra("alcove.integrations.pydantic_ai", extra="pydantic-ai"):
     from pydantic_ai import ModelRetry, RunContext, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
     from pydantic_ai.toolsets.external import TOOL_SCHEMA_VALIDATOR as ANYTHING

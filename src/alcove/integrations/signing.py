@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from alcove.client import is_url
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest
-from alcove.core.settings import variable
+from alcove.core.settings import read_variable
 
 KEY_VARIABLE = "ALCOVE_CHECKPOINT_KEY"
 _MIN_KEY_BYTES = 32
@@ -43,7 +43,7 @@ def _signature(key: bytes, fields: Sequence[object]) -> str:
 
 def secret_key(signing_key: str | bytes | None, at: object) -> bytes | None:
     """The key that an app gives, or that the environment has; at a URL there must be one."""
-    key = signing_key if signing_key is not None else variable(KEY_VARIABLE)
+    key = signing_key if signing_key is not None else read_variable(KEY_VARIABLE)
     if key is None:
         if is_url(at):
             raise InvalidRequest("signing_key", _expected("for a store at a URL"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from alcove.core.errors import needed_by
+from alcove.core.errors import requires_extra
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
@@ -34,7 +34,7 @@ class Anthropic:
     """A provider of models by Anthropic's messages."""
 
     def __init__(self, settings: LLMSettings, waiting: Waiting) -> None:
-        with needed_by("--llm-provider anthropic", extra="anthropic"):
+        with requires_extra("--llm-provider anthropic", extra="anthropic"):
             import anthropic  # noqa: PLC0415
         self._library, self._waiting = anthropic, waiting
         kind = anthropic.AsyncAnthropic if isinstance(waiting, Awaiting) else anthropic.Anthropic

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from alcove.core.errors import needed_by
+from alcove.core.errors import requires_extra
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Awaiting, Waiting
@@ -74,7 +74,7 @@ class OpenAI:
     """A provider of models by OpenAI's chat completions."""
 
     def __init__(self, settings: LLMSettings, waiting: Waiting) -> None:
-        with needed_by("an LLM at a URL", extra="llm"):
+        with requires_extra("an LLM at a URL", extra="llm"):
             import httpx  # noqa: PLC0415
         self._httpx, self._waiting = httpx, waiting
         kind = httpx.AsyncClient if isinstance(waiting, Awaiting) else httpx.Client

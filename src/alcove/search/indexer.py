@@ -15,7 +15,7 @@ import msgspec
 from alcove.core import heap
 from alcove.core.background import Worker
 from alcove.core.clock import SECOND, Clock
-from alcove.core.errors import AlcoveError, needed_by
+from alcove.core.errors import AlcoveError, requires_extra
 from alcove.engine.index import SearchIndex
 from alcove.engine.meanings import MakeMeanings, Windows
 from alcove.engine.rows import Embedded, TextToIndex
@@ -126,7 +126,7 @@ class Indexer(Worker):
         self._since_tidied += taken
         if done and self._since_tidied >= MANY:
             self._since_tidied = 0
-            heap.give_back()
+            heap.trim()
 
     def step(self) -> int:
         """Indexes one batch; how many texts it took."""
@@ -238,7 +238,7 @@ def meanings_for(spec: str | None, *, key: str | None = None) -> MakeMeanings | 
         return None
     if spec == "pgvector":
         return lambda db, _: Windows(db, chosen=True)
-    with needed_by("qdrant://", extra="qdrant"):
+    with requires_extra("qdrant://", extra="qdrant"):
         from alcove.engine.qdrant import Qdrant  # noqa: PLC0415  for who has one
         from alcove.engine.vector_store import VectorStore  # noqa: PLC0415
     points = Qdrant(spec, key)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from alcove.core.records import Mode
+from alcove.core.records import SearchMode
 from alcove.engine.candidates import Candidates, Made, Take
 from alcove.engine.meanings import Asked, Nearest
 from alcove.engine.rows import IndexState, Scope, Text
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
     """What a subtree is asked for: what answers a question best, or some versions."""
 
     question: Question | None = None
-    mode: Mode = "hybrid"
+    mode: SearchMode = "hybrid"
     most: int = 0
     """How many of the best."""
     seqs: Sequence[int] | None = None
@@ -195,7 +195,7 @@ class LargeSubtree:
         """The likeliest texts of a scope; `take` is given those that are read as they are found."""
         return self._candidates.find(scope, asked, take, now=now)
 
-    def _asked(self, question: Question, mode: Mode, most: int) -> Asked:
+    def _asked(self, question: Question, mode: SearchMode, most: int) -> Asked:
         """A question as the database is asked it."""
         vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
         most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide

@@ -13,10 +13,10 @@ from typing import NamedTuple, NotRequired, TypedDict, Unpack
 import numpy as np
 
 from alcove.core.clock import SECOND, Clock
-from alcove.core.cursor import portion
+from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
-from alcove.core.records import Mode, Signal
+from alcove.core.records import RankingSignal, SearchMode
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
@@ -71,7 +71,7 @@ class SearchResult(NamedTuple):
 class How(TypedDict):
     """How a search is to be answered."""
 
-    mode: Mode
+    mode: SearchMode
     limit: int
     offset: int
     """How many of the best hits to leave out."""
@@ -224,7 +224,7 @@ class Searcher:
             best = best[:limit]
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
-        found, more = portion(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
+        found, more = take_page(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
         next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
         texts = int(np.count_nonzero(corpus.columns.live))
@@ -253,7 +253,7 @@ class Searcher:
         hits = [first[id] for id in order]
         if explain:
             hits = [
-                hit._replace(signals={**hit.signals, "reranker": Signal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
+                hit._replace(signals={**hit.signals, "reranker": RankingSignal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
                 for n, hit in enumerate(hits, 1)
             ]
         return [*hits, *best[FIRST:]], None
@@ -274,7 +274,7 @@ class Searcher:
         except EmbedderUnavailable:  # it could embed the question, so it is tried again with the next
             return None
 
-    def _behind(self, unembedded: Sequence[int], mode: Mode) -> str | None:
+    def _behind(self, unembedded: Sequence[int], mode: SearchMode) -> str | None:
         """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""
         if not unembedded:
             return None
@@ -292,7 +292,7 @@ class Searcher:
     def _name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def question(self, query: str, mode: Mode) -> Question:
+    def question(self, query: str, mode: SearchMode) -> Question:
         """The question with its vector, or why it has none; by meaning alone that is an error."""
         now = self._clock() / SECOND
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.core import heap
-from alcove.core.cancellation import to_the_end
+from alcove.core.cancellation import run_uncancelled
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
@@ -100,12 +100,12 @@ class Subtree:
         key = repr(filter) if filter.conditions else ""
         with self._lock:
             if self._state is None or not self._caught_up(embedder, self._state):
-                state, texts = to_the_end(lambda: self._index.texts(self.scope, embedder, most))
+                state, texts = run_uncancelled(lambda: self._index.texts(self.scope, embedder, most))
                 expiries = {text.seq: text.expires_at for text in texts}
                 self._take(Corpus.of(map(item, _let_go_of(texts))), state, expiries)
                 self._filters = OrderedDict()
                 if self._corpus.bytes > LARGE:
-                    heap.give_back()  # reading takes twice what is held
+                    heap.trim()  # reading takes twice what is held
             assert self._state is not None
             corpus, upto, filters = self._corpus, self._state.seq, self._filters
             seqs, moments = self._expiries

@@ -22,7 +22,7 @@ import jwt
 
 from alcove.core.admin_records import ApiKey
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated, Unavailable
-from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
 from alcove.server.config import ServeConfig
 
 log = logging.getLogger("alcove.http")
@@ -149,7 +149,7 @@ class Tokens:
         user = claims.get(config.jwt_user_claim)
         if not isinstance(user, str) or not user:
             raise Unauthenticated(f"the token names no user in {config.jwt_user_claim!r}")
-        checked_user(user, config.jwt_user_claim)
+        check_user_id(user, config.jwt_user_claim)
         if config.jwt_roles_claim != "roles":
             claims["roles"] = _claim(claims, config.jwt_roles_claim)
         client = claims.get("azp") or claims.get("client_id")
@@ -266,7 +266,7 @@ async def _key_holder(
         raise Unauthenticated("X-User-ID: expected UTF-8") from None
     if not user:
         raise Unauthenticated("this key acts for the user that X-User-ID names, and none is named")
-    checked_user(user, "X-User-ID")
+    check_user_id(user, "X-User-ID")
     return Principal(user, key.client, {"roles": list(key.roles)})
 
 

@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from alcove.core.clock import parse_duration
-from alcove.core.settings import MIB, LLMSettings, Settings, setting, variable
+from alcove.core.settings import MIB, LLMSettings, Settings, read_variable, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class Option(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or ()
-        return next(filter(None, map(variable, names)), None)
+        return next(filter(None, map(read_variable, names)), None)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from alcove.agents.service import Agents
 from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
 from alcove.client.embedded import LocalTransport
-from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, needed_by
+from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, requires_extra
 from alcove.core.principal import Principal
 from alcove.core.waiting import at_once
 from alcove.integrations.mcp import Connected, Memory
@@ -194,7 +194,7 @@ class McpEdge:
 
 
 def _exchanges() -> Exchanges:
-    with needed_by("/mcp", extra="mcp"):
+    with requires_extra("/mcp", extra="mcp"):
         from alcove.server.mcp_exchanges import Exchanges  # noqa: PLC0415  loads the SDK
 
     return Exchanges()

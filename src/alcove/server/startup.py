@@ -37,8 +37,8 @@ from alcove.api.agent_operations import (
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core import heap
-from alcove.core.addresses import is_database, placed, without_password
-from alcove.core.errors import AlcoveError, InvalidRequest, needed_by
+from alcove.core.addresses import is_database, locate_store, without_password
+from alcove.core.errors import AlcoveError, InvalidRequest, requires_extra
 from alcove.core.principal import Principal
 from alcove.core.version import __version__
 from alcove.core.waiting import Awaiting, Blocking
@@ -103,7 +103,7 @@ def serve(config: ServeConfig) -> None:
 def _welcome(config: ServeConfig) -> str:
     """Where everything is, for who looks at a terminal."""
     base = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}"
-    file = os.environ.get("ALCOVE_KEY_FILE") or f"{placed(config.at)[1]}.key"
+    file = os.environ.get("ALCOVE_KEY_FILE") or f"{locate_store(config.at)[1]}.key"
     key = "ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else file
     return f"panel  {base}/\ndocs   {base}/docs\nstore  {without_password(config.at)}, its key in {key}\n"
 
@@ -111,7 +111,7 @@ def _welcome(config: ServeConfig) -> str:
 def work(config: ServeConfig) -> None:
     """Does what goes on beside the calls, and takes none, until it is told to stop."""
     logs.configure(config.log_level, config.log_file)
-    heap.keep_little()
+    heap.configure_malloc()
     stopping = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: stopping.set())
@@ -131,7 +131,7 @@ def work(config: ServeConfig) -> None:
 
 def worker() -> ASGIApp:
     """One worker process's application, configured as its parent was."""
-    heap.keep_little()
+    heap.configure_malloc()
     sys.setswitchinterval(_TURN_SECONDS)
     config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
     try:
@@ -141,7 +141,7 @@ def worker() -> ASGIApp:
             raise
         log.error("a worker cannot start: %s", error, exc_info=not isinstance(error, AlcoveError))
         sys.exit(STARTUP_FAILURE)
-    heap.freeze()
+    heap.freeze_gc()
     return application
 
 
@@ -339,5 +339,5 @@ def check(config: ServeConfig) -> None:
         expected = f"at least {SAFE_SECRET_BYTES} bytes to serve on {config.host}, where others may guess it"
         raise InvalidRequest("jwt-secret", expected)
     if config.tracing:
-        with needed_by("--tracing", extra="tracing"):
+        with requires_extra("--tracing", extra="tracing"):
             import_module("alcove.server.tracing")

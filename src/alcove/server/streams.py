@@ -21,7 +21,7 @@ from alcove.core import cursor
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Event, EventPage, Kind
+from alcove.core.records import Event, EventKind, EventPage
 from alcove.server.limits import Step, ThreadPool, TimeLimit
 from alcove.server.routes import Request, Resource
 from alcove.store.common import Work
@@ -149,7 +149,7 @@ class Streams:
         request: Request,
         who: Callable[[], Principal],
         namespace: Namespace,
-        kinds: Sequence[Kind] | None,
+        kinds: Sequence[EventKind] | None,
     ) -> Struct:
         """The events of a namespace from where the caller left off; `who` says each time who may see them."""
         resumed = request.headers.get(b"last-event-id")
@@ -164,7 +164,7 @@ class Streams:
                 kinds=kinds,
                 after_cursor=position,
                 limit=_PAGE,
-                most_bytes=cursor.PIECE_BYTES,
+                most_bytes=cursor.STREAM_CHUNK_BYTES,
             )
             yield msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
 

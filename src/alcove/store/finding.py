@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, Unpack, get_
 from msgspec import Meta
 
 from alcove.core import cursor, validation
-from alcove.core.clock import checked_moment, to_datetime
-from alcove.core.cursor import portion
+from alcove.core.clock import parse_moment, to_datetime
+from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter, Found, field_of
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import (
-    Address,
     AfterCursor,
     Entry,
-    FoundMemories,
+    Fraction,
     Memory,
-    Mode,
-    Moment,
+    NamespaceLike,
     Offset,
     Query,
-    Share,
+    SearchMode,
+    SearchResults,
+    TimeLike,
 )
 from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
-MODES = get_args(Mode)
+MODES = get_args(SearchMode)
 MOST_OFFSET = 10**9
 MOST_COUNTED, LOOKED_AT = 1_000, 10_000
 """Memories without index text that a search counts, and those among which it looks for them."""
@@ -73,16 +73,16 @@ class Finding(Timeline):
     def search(
         self,
         principal: Principal,
-        namespace_prefix: Address = (),
+        namespace_prefix: NamespaceLike = (),
         *,
         query: Query | None = None,
-        mode: Mode = "hybrid",
-        min_relevance: Share | None = None,
-        min_score: Share | None = None,
+        mode: SearchMode = "hybrid",
+        min_relevance: Fraction | None = None,
+        min_score: Fraction | None = None,
         filter: Mapping[str, object] | None = None,
         limit: Annotated[int, Meta(ge=1, le=100)] = 10,
         offset: Offset = 0,
-        as_of: Moment | None = None,
+        as_of: TimeLike | None = None,
         explain: bool = False,
         exact: bool = False,
         similarity: bool = False,
@@ -90,7 +90,7 @@ class Finding(Timeline):
         unindexed: bool = False,
         wait_for_index: bool = False,
         after_cursor: AfterCursor | None = None,
-    ) -> Steps[FoundMemories]:
+    ) -> Steps[SearchResults]:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
@@ -146,9 +146,9 @@ class Finding(Timeline):
             yield from self._record_read(principal, "search", below, shown)
             return best
 
-        def find() -> FoundMemories:
-            matching, more = portion(islice(self._scanned(scope, at, after), offset, None), limit)
-            found = FoundMemories(map(self._opener.memory, matching))
+        def find() -> SearchResults:
+            matching, more = take_page(islice(self._scanned(scope, at, after), offset, None), limit)
+            found = SearchResults(map(self._opener.memory, matching))
             if more:
                 found.next_offset = offset + len(found) if len(found) < limit and not after else None
                 found.after_cursor = cursor.encode_place(matching[-1].ns, matching[-1].key)
@@ -168,14 +168,14 @@ class Finding(Timeline):
     def answers(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         question: Question,
         *,
         limit: int,
         filter: Mapping[str, object] | None = None,
         exact: bool = False,
         calibrated: bool = False,
-    ) -> FoundMemories:
+    ) -> SearchResults:
         """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
         below = Namespace.checked(prefix, "namespace_prefix")
         scope = self._scope(principal, below, filter, exact=exact)
@@ -185,7 +185,12 @@ class Finding(Timeline):
         return memories
 
     def entries_of_user(
-        self, principal: Principal, prefix: Address, *, authors: tuple[str | None, ...], besides: Namespace
+        self,
+        principal: Principal,
+        prefix: NamespaceLike,
+        *,
+        authors: tuple[str | None, ...],
+        besides: Namespace,
     ) -> List[LiveEntry]:
         """A user's own memories below a prefix, without values, in no order.
 
@@ -208,7 +213,7 @@ class Finding(Timeline):
         ]
 
     def open_entries(
-        self, principal: Principal, prefix: Address, entries: Iterable[LiveEntry]
+        self, principal: Principal, prefix: NamespaceLike, entries: Iterable[LiveEntry]
     ) -> Iterator[Memory]:
         """The memories of some entries, in their order; without those that are gone by now."""
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
@@ -218,14 +223,14 @@ class Finding(Timeline):
     def search_entries(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         entries: Sequence[LiveEntry],
         *,
         query: str,
         limit: int,
         min_relevance: float | None = None,
         unranked: bool = False,
-    ) -> FoundMemories:
+    ) -> SearchResults:
         """What `search` finds among some entries; where these are too large, among the first of them.
 
         `unranked`: whether entries without index text come after all others, in their own order.
@@ -241,13 +246,13 @@ class Finding(Timeline):
             "least": min_relevance or 0.0,
         }
 
-        def find() -> FoundMemories:
+        def find() -> SearchResults:
             best = self._searcher.search_some(scope, seqs, question, **how)
-            found = FoundMemories(self._opener.hit(row, hit, similarity=False) for row, hit in best.hits)
+            found = SearchResults(self._opener.hit(row, hit, similarity=False) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
             if unranked and not min_relevance and best.next_offset is None and len(found) < limit:
                 rest = self._engine.index.found(replace(scope, unindexed=True), seqs, now=self._clock())
-                more, is_cut = portion(rest, limit - len(found))
+                more, is_cut = take_page(rest, limit - len(found))
                 found += map(self._opener.memory, more)
                 found.next_offset = len(found) if is_cut and len(found) < limit else None
             return found
@@ -271,24 +276,24 @@ class Finding(Timeline):
         *,
         similarity: bool = False,
         **how: Unpack[How],
-    ) -> tuple[FoundMemories, List[Namespace]]:
+    ) -> tuple[SearchResults, List[Namespace]]:
         """The memories of a scope that answer a question best, now or at a moment.
 
         And the namespaces of all memories of which the answer tells something, one for each.
         """
 
-        def find() -> tuple[FoundMemories, List[Namespace]]:
+        def find() -> tuple[SearchResults, List[Namespace]]:
             without_text: List[Namespace] = []
             if at is None:
                 best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
             else:
                 best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
-            found = FoundMemories(self._opener.hit(row, hit, similarity=similarity) for row, hit in best.hits)
+            found = SearchResults(self._opener.hit(row, hit, similarity=similarity) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
             if how.get("unranked") and best.next_offset is None and len(found) < how["limit"]:
                 rest = self._scanned(replace(scope, unindexed=True), at)
                 first = max(0, how["offset"] - best.ranked)
-                more, left = portion(islice(rest, first, None), how["limit"] - len(found))
+                more, left = take_page(islice(rest, first, None), how["limit"] - len(found))
                 found += map(self._opener.memory, more)
                 if left and len(found) < how["limit"]:
                     found.next_offset = how["offset"] + len(found)
@@ -322,12 +327,12 @@ class Finding(Timeline):
     def list(
         self,
         principal: Principal,
-        namespace_prefix: Address = (),
+        namespace_prefix: NamespaceLike = (),
         *,
         filter: Mapping[str, object] | None = None,
         limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
         offset: Offset = 0,
-        as_of: Moment | None = None,
+        as_of: TimeLike | None = None,
         exact: bool = False,
         unindexed: bool = False,
     ) -> Steps[List[Entry]]:
@@ -358,16 +363,16 @@ class Finding(Timeline):
     def _asked(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         filter: Mapping[str, object] | None,
         offset: int,
-        as_of: Moment | None,
+        as_of: TimeLike | None,
         *,
         exact: bool,
     ) -> tuple[Scope, int, int | None]:
         """Where a search or a list looks, after how many it begins, and of which moment."""
         offset = validation.whole(offset, "offset", 0, MOST_OFFSET)
-        at = checked_moment(as_of, "as_of")
+        at = parse_moment(as_of, "as_of")
         below = Namespace.checked(prefix, "namespace_prefix")
         return self._scope(principal, below, filter, exact=exact), offset, at
 

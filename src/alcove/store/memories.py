@@ -20,28 +20,28 @@ from msgspec import structs
 
 from alcove.core import validation
 from alcove.core.clock import DAY, to_datetime
-from alcove.core.cursor import Portion
+from alcove.core.cursor import Page
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
-    Address,
     AfterCursor,
-    Bound,
+    BatchOperation,
     Caller,
     Delete,
     Deletion,
     Entry,
-    Imported,
-    Index,
+    ImportedPut,
+    IndexSpec,
     Key,
+    KeyBinding,
     Memory,
-    Operation,
+    NamespaceLike,
+    OperationResult,
     Put,
-    Result,
     Revision,
     Seconds,
-    Swept,
+    SweepResult,
     Touch,
 )
 from alcove.engine.rows import FOR_EVER
@@ -80,11 +80,11 @@ class Memories(Writing, Overview):
     def put(
         self,
         principal: Principal,
-        namespace: Address,
+        namespace: NamespaceLike,
         key: Key,
         value: Mapping[str, object],
         *,
-        index: Index | None = None,
+        index: IndexSpec | None = None,
         ttl_seconds: Seconds | None = None,
         expected_revision: Revision | None = None,
         create_only: bool = False,
@@ -138,7 +138,7 @@ class Memories(Writing, Overview):
     def delete(
         self,
         principal: Principal,
-        namespace: Address,
+        namespace: NamespaceLike,
         key: Key,
         *,
         expected_revision: Revision | None = None,
@@ -155,7 +155,7 @@ class Memories(Writing, Overview):
 
     @stepwise
     def touch(
-        self, principal: Principal, namespace: Address, key: Key, *, ttl_seconds: Seconds | None = None
+        self, principal: Principal, namespace: NamespaceLike, key: Key, *, ttl_seconds: Seconds | None = None
     ) -> Steps[Entry]:
         """Changes when a memory expires; no version, no event. NotFound where there is none.
 
@@ -168,12 +168,12 @@ class Memories(Writing, Overview):
     def batch(
         self,
         principal: Principal,
-        operations: Sequence[Operation | Mapping[str, object]],
+        operations: Sequence[BatchOperation | Mapping[str, object]],
         *,
         idempotency_key: str | None = None,
         after_cursor: AfterCursor | None = None,
         wait_for_index: bool = False,
-    ) -> Steps[Portion[Result]]:
+    ) -> Steps[Page[OperationResult]]:
         """Puts, gets, deletes and touches in one transaction, which reads its own writes: all or none.
 
         `operations`: records (`Put`, `Get`, `Delete`, `Touch`) or mappings with an `op`.
@@ -195,13 +195,13 @@ class Memories(Writing, Overview):
 
     @stepwise
     def batch_in_session(
-        self, principal: Principal, operations: Sequence[Operation], places: Places
-    ) -> Steps[Portion[Result]]:
+        self, principal: Principal, operations: Sequence[BatchOperation], places: Places
+    ) -> Steps[Page[OperationResult]]:
         """The same, and what it puts at a session's places goes into the session store, if there is one."""
         yield Work.LARGE
         return (yield from self._write(principal, operations, places=places))
 
-    def present(self, principal: Principal, put: Imported) -> Memory | None:
+    def present(self, principal: Principal, put: ImportedPut) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
         place = validation.location(put.namespace, put.key, settings)
@@ -214,7 +214,7 @@ class Memories(Writing, Overview):
         """Records what an import found as it was: whoever imports a guess learns that it is right."""
         self._record_read_now(principal, "import", Namespace(), namespaces)
 
-    def bound(self, user: str) -> Bound:
+    def bound(self, user: str) -> KeyBinding:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
@@ -235,11 +235,11 @@ class Memories(Writing, Overview):
         """Lets the next take its turn."""
         self._engine.locks.give(namespace.encode("namespace"))
 
-    def bound_for_long(self, user: str) -> Bound:
+    def bound_for_long(self, user: str) -> KeyBinding:
         """The same for what takes long: makes the user's data key, so that a wipe of anybody else is none."""
         return self._vault.key(user_subject(user)).id, 0
 
-    def refuse_wiped(self, user: str, since: Bound) -> None:
+    def refuse_wiped(self, user: str, since: KeyBinding) -> None:
         """Raises where a user was wiped since `bound` gave this: what was begun then is not gone on with."""
         self._vault.forget(user_subject(user))  # another process may have wiped them
         if self.bound(user)[0] != since[0]:
@@ -247,7 +247,7 @@ class Memories(Writing, Overview):
 
     # Living and dying
 
-    def clear(self, principal: Principal, namespace: Address) -> int:
+    def clear(self, principal: Principal, namespace: NamespaceLike) -> int:
         """Takes everything out of one namespace and leaves no trace of it: no history, no tombstones."""
         policy, settings = self._configuration.current()
         place = validation.location(namespace, "*", settings)
@@ -256,7 +256,7 @@ class Memories(Writing, Overview):
         self._erased(place.namespace.owner)
         return removed
 
-    def erase(self, principal: Principal, namespace: Address, key: str) -> bool:
+    def erase(self, principal: Principal, namespace: NamespaceLike, key: str) -> bool:
         """Takes what is at a key away with every version, in restored backups too; whether it was there."""
         policy, settings = self._configuration.current()
         place = validation.location(namespace, key, settings)
@@ -266,7 +266,7 @@ class Memories(Writing, Overview):
             erased += self.admin.cleaned(principal, row)
         return erased > 0
 
-    def sweep(self) -> Swept:
+    def sweep(self) -> SweepResult:
         """Records what has expired, drops what retention no longer keeps, finishes scrubs."""
         now, engine, batch = self._clock(), self._engine, _SWEEP_BATCH
         settings = self._configuration.current().settings
@@ -286,7 +286,7 @@ class Memories(Writing, Overview):
         self.admin.scrub()
         if expired or aged or purged:
             log.info("sweep: %d expired, %d past their age, %d old versions removed", expired, aged, purged)
-        return Swept(expired=expired, aged=aged, purged=purged)
+        return SweepResult(expired=expired, aged=aged, purged=purged)
 
     def readiness(self) -> dict[str, Callable[[], object]]:
         """What must work for any call to work, by name; each raises if it does not."""

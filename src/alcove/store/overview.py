@@ -13,11 +13,11 @@ from msgspec import Meta, Struct
 
 from alcove.core import cursor, validation
 from alcove.core.clock import DAY, to_datetime
-from alcove.core.cursor import Portion, portion
+from alcove.core.cursor import Page, take_page
 from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
-from alcove.core.records import Address, AfterCursor, Kind, Limit, Memory
+from alcove.core.records import AfterCursor, EventKind, Limit, Memory, NamespaceLike
 from alcove.engine.rows import FOR_EVER, Row, Scope
 from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
@@ -46,7 +46,7 @@ class DayOfEvents(Struct, frozen=True, kw_only=True):
     """How often something of a kind happened on a day."""
 
     day: date
-    kind: Kind
+    kind: EventKind
     count: int
 
 
@@ -92,7 +92,7 @@ class Overview(Reading):
     def tree(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
         limit: Limit = 100,
         after: str | None = None,
@@ -114,12 +114,12 @@ class Overview(Reading):
     def newest(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
         exact: bool = False,
         limit: Annotated[int, Meta(ge=1, le=100)] = 20,
         after_cursor: AfterCursor | None = None,
-    ) -> Steps[Portion[Memory]]:
+    ) -> Steps[Page[Memory]]:
         """Memories below a prefix, those first that were written last.
 
         `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: how many.
@@ -131,10 +131,10 @@ class Overview(Reading):
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None, exact=exact)
 
-        def read() -> Portion[Memory]:
+        def read() -> Page[Memory]:
             found = self._engine.newest(scope, now=self._clock(), limit=limit + 1, before=before)
-            rows, more = portion((row for row, _ in found), limit)
-            memories = Portion(self._opener.still_there(rows, self._opener.memory))
+            rows, more = take_page((row for row, _ in found), limit)
+            memories = Page(self._opener.still_there(rows, self._opener.memory))
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
 
@@ -146,7 +146,7 @@ class Overview(Reading):
     def activity(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
         days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30,
     ) -> Steps[Activity]:
@@ -179,7 +179,7 @@ class Overview(Reading):
     def map(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
         limit: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = MOST_POINTS,
     ) -> Steps[Map]:

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from alcove.core import cursor, validation
-from alcove.core.admin_records import AgentUse, Held, ReviewPage
+from alcove.core.admin_records import AgentUse, PersonalData, ReviewPage
 from alcove.core.clock import to_datetime
-from alcove.core.cursor import portion
+from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, checked_user
-from alcove.core.records import HeldNamespace, HeldVersion, Limit, Receipt, Shared
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
+from alcove.core.records import ExportedVersion, Limit, NamespaceSize, Receipt, SharedHandling
 from alcove.engine.rows import HeldRow, Person, Row, Wiped
 from alcove.store import row_decoding
 from alcove.store.common import Parts, Service
@@ -51,14 +51,14 @@ class People(Service):
         if new := {*templates}.difference(self._rows.private_rooms()):
             self._rows.add_private_rooms(sorted(new))
 
-    def held(self, principal: Principal, user: str) -> Held:
+    def held(self, principal: Principal, user: str) -> PersonalData:
         """What is held of a user; they may ask for themselves."""
         self._may_read(principal, user)
         rooms = self._rows.held(self._person(user))
         own, others = [room for room in rooms if room.own], [room for room in rooms if not room.own]
         written = [moment for room in own for moment in (room.first, room.last)]
         figures = ("memories", "versions", "bytes")
-        return Held(
+        return PersonalData(
             user=user,
             **{name: sum(getattr(room, name) for room in own) for name in figures},
             shared=sum(room.versions for room in others),
@@ -78,20 +78,20 @@ class People(Service):
         limit = validation.whole(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         found = self._rows.of_person(self._person(user), live=True, after=position)
-        page, _ = portion(self._read(seq for seq, _ in found), limit)
+        page, _ = take_page(self._read(seq for seq, _ in found), limit)
         items = [*self._opener.still_there(page, self._opener.memory)]
         self._audit.record(principal, "user.review", user=user, count=len(items))
         return ReviewPage(items, cursor.encode(page[-1].seq if page else position))
 
-    def export(self, principal: Principal, user: str) -> Iterator[HeldVersion]:
+    def export(self, principal: Principal, user: str) -> Iterator[ExportedVersion]:
         """Every version that is held of a user, what they wrote into shared rooms included; audited."""
         self._may_read(principal, user)
         current = dict(self._rows.of_person(self._person(user), live=False))
         self._audit.record(principal, "user.export", user=user, count=len(current))
 
-        def held(row: Row) -> HeldVersion:
+        def held(row: Row) -> ExportedVersion:
             version = msgspec.structs.asdict(self._opener.version(row))
-            return HeldVersion(**version, current=current[row.seq])
+            return ExportedVersion(**version, current=current[row.seq])
 
         return self._opener.still_there(self._read(current), held)
 
@@ -129,7 +129,7 @@ class People(Service):
         principal: Principal,
         user: str,
         *,
-        shared: Shared = "anonymise",
+        shared: SharedHandling = "anonymise",
         wait: bool = True,
         dry_run: bool = False,
     ) -> Receipt:
@@ -167,7 +167,7 @@ class People(Service):
         scrubbed = is_rebuilt and not any(residue.in_data_files for residue in remains)
         return msgspec.structs.replace(receipt, scrubbed=scrubbed, remains=remains)
 
-    def _note(self, person: Person, shared: Shared, wiped: Wiped) -> None:
+    def _note(self, person: Person, shared: SharedHandling, wiped: Wiped) -> None:
         """Puts a wipe down in the ledger, with what its receipt is recognised by."""
         receipt = _receipt(person.user, shared, wiped)
         note = Note(
@@ -205,7 +205,7 @@ class People(Service):
 
     def _person(self, user: str) -> Person:
         return Person(
-            checked_user(user, "user"),
+            check_user_id(user, "user"),
             user_subject(user),
             self._vault.pseudonym(user),
             [room.subtree() for room in self.older_rooms(user)],
@@ -231,13 +231,13 @@ def _id(spelled: str) -> bytes:
         return b""
 
 
-def _room(row: HeldRow) -> HeldNamespace:
-    return HeldNamespace(
+def _room(row: HeldRow) -> NamespaceSize:
+    return NamespaceSize(
         namespace=Namespace.decode(row.ns), memories=row.memories, versions=row.versions, bytes=row.bytes
     )
 
 
-def _receipt(user: str, shared: Shared, wiped: Wiped) -> Receipt:
+def _receipt(user: str, shared: SharedHandling, wiped: Wiped) -> Receipt:
     return Receipt(
         user=user,
         removed=wiped.removed,

@@ -11,19 +11,19 @@ from typing import Annotated, TypeAlias, TypeVar
 from msgspec import Meta
 
 from alcove.core import cursor, validation
-from alcove.core.clock import checked_moment
-from alcove.core.cursor import Portion, portion
+from alcove.core.clock import parse_moment
+from alcove.core.cursor import Page, take_page
 from alcove.core.errors import AlcoveError, KeyDestroyed, PermissionDenied
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import (
-    Address,
     AfterCursor,
     Key,
     Memory,
-    Moment,
+    NamespaceLike,
     Offset,
+    TimeLike,
     Version,
 )
 from alcove.core.settings import Settings
@@ -58,7 +58,7 @@ class Reading(Finding):
         return self._configuration.current().settings
 
     def get(
-        self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
+        self, principal: Principal, namespace: NamespaceLike, key: Key, *, as_of: TimeLike | None = None
     ) -> Memory | None:
         """The memory at a key, or None.
 
@@ -75,7 +75,7 @@ class Reading(Finding):
         return memory
 
     def _get_steps(
-        self, principal: Principal, namespace: Address, key: Key, *, as_of: Moment | None = None
+        self, principal: Principal, namespace: NamespaceLike, key: Key, *, as_of: TimeLike | None = None
     ) -> Steps[Memory | None]:
         if self._engine.far:
             yield Work.LARGE  # a journey to a server, for which no event loop waits
@@ -93,7 +93,9 @@ class Reading(Finding):
 
     get.steps = _get_steps  # type: ignore[attr-defined]  # not `stepwise`: a generator would be a tenth of a get
 
-    def _row(self, principal: Principal, namespace: Address, key: str, as_of: Moment | None) -> Row | None:
+    def _row(
+        self, principal: Principal, namespace: NamespaceLike, key: str, as_of: TimeLike | None
+    ) -> Row | None:
         """What is or was at a key, if the policy of that moment lets it be read.
 
         One statement asks for what is there and for the version of the configuration; where that has moved,
@@ -115,9 +117,9 @@ class Reading(Finding):
                 return row
             self._configuration.current()
 
-    def _past(self, principal: Principal, namespace: Address, key: str, as_of: Moment) -> Row | None:
+    def _past(self, principal: Principal, namespace: NamespaceLike, key: str, as_of: TimeLike) -> Row | None:
         policy, settings = self._configuration.current()
-        place, at = validation.location(namespace, key, settings), checked_moment(as_of, "as_of")
+        place, at = validation.location(namespace, key, settings), parse_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         self._refuse_forgotten(at)
@@ -125,8 +127,13 @@ class Reading(Finding):
 
     @stepwise
     def history(
-        self, principal: Principal, namespace: Address, key: Key, *, after_cursor: AfterCursor | None = None
-    ) -> Steps[Portion[Version]]:
+        self,
+        principal: Principal,
+        namespace: NamespaceLike,
+        key: Key,
+        *,
+        after_cursor: AfterCursor | None = None,
+    ) -> Steps[Page[Version]]:
         """Every retained version of one key, newest first; at most 4 MiB at once.
 
         `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
@@ -137,9 +144,9 @@ class Reading(Finding):
         below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
 
-        def read() -> Portion[Version]:
-            found, more = portion(self._engine.history(place.ns, place.key, below=below), FOR_EVER)
-            versions = Portion(map(self._opener.version, found))
+        def read() -> Page[Version]:
+            found, more = take_page(self._engine.history(place.ns, place.key, below=below), FOR_EVER)
+            versions = Page(map(self._opener.version, found))
             versions.after_cursor = cursor.encode(found[-1].revision) if more else None
             return versions
 
@@ -151,9 +158,9 @@ class Reading(Finding):
     def namespaces(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
-        suffix: Address = (),
+        suffix: NamespaceLike = (),
         max_depth: Annotated[int, Meta(ge=1)] | None = None,
         limit: Annotated[int, Meta(ge=1)] | None = None,
         offset: Offset = 0,
@@ -170,10 +177,10 @@ class Reading(Finding):
     def namespaces_of(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         owner: str | None,
         *,
-        suffix: Address = (),
+        suffix: NamespaceLike = (),
         max_depth: int | None = None,
         limit: int | None = None,
         offset: int = 0,
@@ -198,7 +205,7 @@ class Reading(Finding):
                 scope = replace(scope, low=Namespace(last).subtree()[1])
                 found = self._engine.namespaces(scope, now=self._clock(), owner=owner)
 
-    def export(self, principal: Principal, prefix: Address = ()) -> Iterator[Memory]:
+    def export(self, principal: Principal, prefix: NamespaceLike = ()) -> Iterator[Memory]:
         """Every memory below a prefix that the caller may see, page by page, so that nothing is held up.
 
         What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
@@ -209,7 +216,7 @@ class Reading(Finding):
     def everything(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         *,
         exact: bool = False,
         after: str | None = None,
@@ -223,7 +230,7 @@ class Reading(Finding):
         start = None if after is None else (below.encode(), validation.text(after, "after"))
         return self.seen(principal, below, view, start)
 
-    def view(self, who: Callable[[], Principal], prefix: Address, *, exact: bool = False) -> View:
+    def view(self, who: Callable[[], Principal], prefix: NamespaceLike, *, exact: bool = False) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
         below = Namespace.checked(prefix, "prefix")
 
@@ -269,7 +276,7 @@ class Reading(Finding):
         copies = self._sessions.look(places, version)
         return self if copies is None else Recent(self, self._opener, policy, places, copies)
 
-    def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:
+    def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int:
         """How many memories below a prefix the caller may see."""
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None, exact=exact)
         return self._engine.count(scope, now=self._clock())

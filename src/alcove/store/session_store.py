@@ -21,7 +21,7 @@ import msgspec
 from alcove.core.errors import KeyDestroyed, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Address, Key, Memory
+from alcove.core.records import Key, Memory, NamespaceLike
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Fingerprint, Row, Scope
@@ -79,10 +79,10 @@ class Places(NamedTuple):
 class Reads(Protocol):
     """What a context is read with: `Memories`, or `Recent` where there is a session store."""
 
-    def get(self, principal: Principal, namespace: Address, key: Key) -> Memory | None: ...
-    def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int: ...
+    def get(self, principal: Principal, namespace: NamespaceLike, key: Key) -> Memory | None: ...
+    def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int: ...
     def everything(
-        self, principal: Principal, prefix: Address, *, exact: bool = False, after: str | None = None
+        self, principal: Principal, prefix: NamespaceLike, *, exact: bool = False, after: str | None = None
     ) -> Iterator[Memory]: ...
 
 
@@ -256,7 +256,7 @@ class Recent:
         self._memories, self._opener, self._policy, self._places = memories, opener, policy, places
         self._window, *self._others = copies
 
-    def get(self, principal: Principal, namespace: Address, key: Key) -> Memory | None:
+    def get(self, principal: Principal, namespace: NamespaceLike, key: Key) -> Memory | None:
         """What is at a key, as `Memories.get` tells it."""
         for place, copy in zip(self._places[1:], self._others, strict=True):
             if place == (namespace, key):
@@ -264,14 +264,14 @@ class Recent:
                 return next(self._opener.still_there(copy.rows, self._opener.memory), None)
         return self._memories.get(principal, namespace, key)
 
-    def count(self, principal: Principal, prefix: Address = (), *, exact: bool = False) -> int:
+    def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int:
         """How many memories there are, as `Memories.count` tells it."""
         if prefix == self._places.messages and exact:
             return self._window.of[0] if isinstance(self._window.of, tuple) else 0
         return self._memories.count(principal, prefix, exact=exact)
 
     def everything(
-        self, principal: Principal, prefix: Address, *, exact: bool = False, after: str | None = None
+        self, principal: Principal, prefix: NamespaceLike, *, exact: bool = False, after: str | None = None
     ) -> Iterator[Memory]:
         """All memories, as `Memories.everything` tells them; those of which there is no copy from there."""
         if prefix == self._places.messages and exact and after is None:

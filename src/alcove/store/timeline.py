@@ -9,12 +9,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from alcove.core import cancellation, cursor, validation
-from alcove.core.clock import checked_moment, to_datetime
-from alcove.core.cursor import MOST_BYTES
+from alcove.core.clock import parse_moment, to_datetime
+from alcove.core.cursor import MAX_PAGE_BYTES
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import KINDS, Address, Event, EventPage, Kind, Moment
+from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLike, TimeLike
 from alcove.core.value_pattern import spelled
 from alcove.engine.rows import Scope
 from alcove.store import row_decoding
@@ -43,11 +43,11 @@ class Timeline(Service):
     def events(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
-        kinds: Sequence[Kind] | None = None,
-        after: Moment | None = None,
-        before: Moment | None = None,
+        kinds: Sequence[EventKind] | None = None,
+        after: TimeLike | None = None,
+        before: TimeLike | None = None,
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     ) -> Steps[EventPage]:
@@ -73,15 +73,15 @@ class Timeline(Service):
     def event_page(
         self,
         principal: Principal,
-        prefix: Address,
+        prefix: NamespaceLike,
         *,
         operation: str = "follow",
-        kinds: Sequence[Kind] | None,
-        after: Moment | None = None,
-        before: Moment | None = None,
+        kinds: Sequence[EventKind] | None,
+        after: TimeLike | None = None,
+        before: TimeLike | None = None,
         after_cursor: str | None,
         limit: int,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_PAGE_BYTES,
     ) -> Steps[EventPage]:
         """The steps of the same, bounded in bytes as the caller says; the audit log says `operation`."""
         yield Work.LARGE
@@ -89,7 +89,7 @@ class Timeline(Service):
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
-        since, until = checked_moment(after, "after"), checked_moment(before, "before")
+        since, until = parse_moment(after, "after"), parse_moment(before, "before")
         limit = validation.whole(limit, "limit", 1, 200)
 
         def read() -> EventPage:
@@ -111,9 +111,9 @@ class Timeline(Service):
     def follow(
         self,
         principal: Principal,
-        prefix: Address = (),
+        prefix: NamespaceLike = (),
         *,
-        kinds: Sequence[Kind] | None = None,
+        kinds: Sequence[EventKind] | None = None,
         after_cursor: str | None = None,
     ) -> Iterator[Event]:
         """Each event below a prefix as it happens, for ever; at a URL, a lost connection is made again.
@@ -127,7 +127,11 @@ class Timeline(Service):
 
     @stepwise
     def _page_to_follow(
-        self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, after_cursor: str
+        self,
+        principal: Principal,
+        prefix: NamespaceLike,
+        kinds: Sequence[EventKind] | None,
+        after_cursor: str,
     ) -> Steps[EventPage]:
         return (
             yield from self.event_page(
@@ -136,7 +140,7 @@ class Timeline(Service):
         )
 
     def _followed(
-        self, principal: Principal, prefix: Address, kinds: Sequence[Kind] | None, page: EventPage
+        self, principal: Principal, prefix: NamespaceLike, kinds: Sequence[EventKind] | None, page: EventPage
     ) -> Iterator[Event]:
         seen = 0
         while True:

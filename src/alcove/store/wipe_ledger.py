@@ -16,9 +16,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from alcove.core.clock import checked_moment
+from alcove.core.clock import parse_moment
 from alcove.core.errors import StoreError, Unavailable
-from alcove.core.records import Shared
+from alcove.core.records import SharedHandling
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +28,7 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     position: int | None = None
     """How far the log was: what was taken away is not later. Older lines do not say, and go by their time."""
     user: str | None = None
-    shared: Shared | None = None
+    shared: SharedHandling | None = None
     """What became of the user's part in shared rooms; lines of older versions do not say: anonymised."""
     rooms: tuple[str, ...] = ()
     """Pseudonyms of the rooms without an owner out of which the user's part was taken all the same."""
@@ -50,7 +50,7 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def moment(self) -> int:
         """When, as engines count."""
-        moment = checked_moment(self.wiped_at, "wiped_at")
+        moment = parse_moment(self.wiped_at, "wiped_at")
         assert moment is not None
         return moment
 

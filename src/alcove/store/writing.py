@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 
 from alcove.core import cancellation, cursor, records, validation
-from alcove.core.clock import checked_moment
-from alcove.core.cursor import Portion
+from alcove.core.clock import parse_moment
+from alcove.core.cursor import Page
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Operation, Put, Result
+from alcove.core.records import BatchOperation, OperationResult, Put
 from alcove.engine import rows
 from alcove.engine.rows import Row, Writer
 from alcove.engine.version_log import new_id
@@ -77,12 +77,16 @@ class _Allowed(NamedTuple):
 class Writing(Service):
     """The writing half of the one road."""
 
-    def check(self, principal: Principal, operation: Operation) -> None:
+    def check(self, principal: Principal, operation: BatchOperation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
         self._allow(_Write(self._configuration.current(), principal), operation)
 
     def _write_one(
-        self, principal: Principal, operation: Operation, answer: type[R], idempotency_key: str | None = None
+        self,
+        principal: Principal,
+        operation: BatchOperation,
+        answer: type[R],
+        idempotency_key: str | None = None,
     ) -> Steps[R]:
         try:
             (result,) = yield from self._write(principal, [operation], idempotency_key)
@@ -95,11 +99,11 @@ class Writing(Service):
     def _write(
         self,
         principal: Principal,
-        operations: Sequence[Operation],
+        operations: Sequence[BatchOperation],
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
         places: Places | None = None,
-    ) -> Steps[Portion[Result]]:
+    ) -> Steps[Page[OperationResult]]:
         """A write; no part of it waits for the write lock but in what it yields, or after `Work.WAITS`."""
         done = 0 if after_cursor is None else _position(after_cursor, operations)
         if done:  # nothing is written, so nothing can be written twice
@@ -139,7 +143,7 @@ class Writing(Service):
                 assert token is not None
                 outcome = self._earlier(operations, token, outcome)
             self._tell_others(principal, operations, outcome, places)
-            results = Portion(map(self._result, operations, outcome))
+            results = Page(map(self._result, operations, outcome))
             gets = [each.namespace for each in results if isinstance(each, records.Memory)]
             if gets:
                 yield from self._record_read(principal, "batch", _common_scope(gets), gets)
@@ -159,7 +163,7 @@ class Writing(Service):
     def _tell_others(
         self,
         principal: Principal,
-        operations: Sequence[Operation],
+        operations: Sequence[BatchOperation],
         outcome: Sequence[Row | None],
         places: Places | None,
     ) -> None:
@@ -173,14 +177,16 @@ class Writing(Service):
             self._sessions.wrote(places, [row for each, row in done if row and isinstance(each, Put)])
         for operation in operations:
             texts = texts or (isinstance(operation, Put) and bool(operation.index))
-            if isinstance(operation, records.Imported):
+            if isinstance(operation, records.ImportedPut):
                 owners.append(Namespace.checked(operation.namespace).owner)
         if self._indexer and texts:
             self._indexer.wake()
         if owners:
             self._audit.imported(principal, owners)
 
-    def _allowed(self, write: _Write, operations: Sequence[Operation]) -> list[rows.RowOperation | _Allowed]:
+    def _allowed(
+        self, write: _Write, operations: Sequence[BatchOperation]
+    ) -> list[rows.RowOperation | _Allowed]:
         """Every operation, checked and allowed; an error says which of a batch it is."""
         if len(operations) > (most := write.settings.max_batch):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
@@ -195,7 +201,7 @@ class Writing(Service):
                 raise
         return allowed
 
-    def _allow(self, write: _Write, operation: Operation) -> rows.RowOperation | _Allowed:
+    def _allow(self, write: _Write, operation: BatchOperation) -> rows.RowOperation | _Allowed:
         """Validates and authorises one operation; a put is still to be sealed.
 
         With what is noted among the write's data keys.
@@ -205,7 +211,7 @@ class Writing(Service):
         match operation:
             case Put():
                 return self._allow_put(write, operation, place)
-            case records.Evict():
+            case records.EvictOldest():
                 policy.authorise(principal, "delete", place.namespace, "*")
                 return rows.EvictRow(place.ns, place.key, write.writer, operation.most)
             case records.Get():
@@ -233,7 +239,7 @@ class Writing(Service):
         room = write.rooms.get(ns)
         if room is None:
             room = write.rooms[ns] = _Room(namespace)
-        imported = put if isinstance(put, records.Imported) else None
+        imported = put if isinstance(put, records.ImportedPut) else None
         attributes = None if imported else room.attributes
         if attributes is None:
             asked: Literal["write", "import"] = "import" if imported else "write"
@@ -241,7 +247,7 @@ class Writing(Service):
             attributes = write.policy.attributes(write.principal, namespace, put.key, value, index).decode()
             if not imported and not write.policy.judges_content:
                 room.attributes = attributes
-        bound = put.bound if isinstance(put, records.Deferred) else None
+        bound = put.bound if isinstance(put, records.DeferredPut) else None
         data_key = self._deferred_key(bound, room.subject) if bound else None
         if data_key is None and room.subject not in write.data_keys:
             write.data_keys[room.subject] = self._vault.held(room.subject)
@@ -249,7 +255,7 @@ class Writing(Service):
         brought = _brought(imported, write) if imported else {}
         return _Allowed(place, value, text, ttl, expected, room, attributes, data_key, brought)
 
-    def _deferred_key(self, bound: records.Bound, subject: str) -> SubjectKey:
+    def _deferred_key(self, bound: records.KeyBinding, subject: str) -> SubjectKey:
         """What seals a put that waited, unless its room's owner was wiped meanwhile; then KeyDestroyed."""
         self._vault.forget(subject)  # another process may have wiped them: the next call is to see that
         known, wipes = bound
@@ -260,7 +266,7 @@ class Writing(Service):
             raise KeyDestroyed("somebody was wiped since")
         return data_key
 
-    def _result(self, operation: Operation, row: Row | None) -> Result:
+    def _result(self, operation: BatchOperation, row: Row | None) -> OperationResult:
         match operation:
             case records.Delete():
                 return row_decoding.deletion(Namespace.checked(operation.namespace), operation.key, row)
@@ -272,7 +278,7 @@ class Writing(Service):
                 return row_decoding.entry(row) if row else None
 
     def _earlier(
-        self, operations: Sequence[Operation], token: bytes, kept: rows.KeptAnswer
+        self, operations: Sequence[BatchOperation], token: bytes, kept: rows.KeptAnswer
     ) -> list[Row | None]:
         """The rows of the request that this one repeats, as far as they are still there."""
         earlier = _answer(self._vault.open(kept.data_key, kept.sealed, token))
@@ -294,16 +300,16 @@ def _sealed(allowed: _Allowed, write: _Write) -> rows.PutRow:
     return row._replace(**brought) if brought else row  # type: ignore[arg-type]
 
 
-def _brought(put: records.Imported, write: _Write) -> dict[str, Writer | int | None]:
+def _brought(put: records.ImportedPut, write: _Write) -> dict[str, Writer | int | None]:
     """The times that a memory brings along and, if an admin brings it, its author."""
     writer = write.writer
     if put.written_by and write.principal.is_admin:
         writer = Writer(put.written_by.user, put.written_by.client, put.written_by.agent)
     return {
         "writer": writer,
-        "until": checked_moment(put.expires_at, "expires_at"),
-        "original_at": checked_moment(put.created_at, "created_at"),
-        "added_at": checked_moment(put.added_at, "added_at"),
+        "until": parse_moment(put.expires_at, "expires_at"),
+        "original_at": parse_moment(put.created_at, "created_at"),
+        "added_at": parse_moment(put.added_at, "added_at"),
     }
 
 
@@ -312,7 +318,7 @@ def _common_scope(namespaces: Sequence[Namespace]) -> Namespace:
     return namespaces[0] if namespaces.count(namespaces[0]) == len(namespaces) else Namespace()
 
 
-def _position(after_cursor: str, operations: Sequence[Operation]) -> int:
+def _position(after_cursor: str, operations: Sequence[BatchOperation]) -> int:
     """How many operations of a batch were answered before, which can only be followed by gets."""
     done = cursor.decode(after_cursor)
     if done >= len(operations) or not all(isinstance(each, records.Get) for each in operations[done:]):
@@ -334,7 +340,7 @@ class _Answer(NamedTuple):
 _answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-def _request(write: _Write, operations: Sequence[Operation], token: bytes) -> rows.IdempotentRequest:
+def _request(write: _Write, operations: Sequence[BatchOperation], token: bytes) -> rows.IdempotentRequest:
     """What the engine needs to do a request once."""
     user, digest = write.principal.user_id, _digest(operations)
     data_key = write.data_keys[user_subject(user)]
@@ -353,7 +359,7 @@ def _bare(row: Row | None) -> Row | None:
     )
 
 
-def _again(operation: Operation, earlier: Row | None, found: Mapping[int, Row]) -> Row | None:
+def _again(operation: BatchOperation, earlier: Row | None, found: Mapping[int, Row]) -> Row | None:
     """What an operation answered with, as far as it is still there: a get's memory may be gone."""
     if earlier is None or (isinstance(operation, records.Get) and earlier.seq not in found):
         return None
@@ -368,5 +374,5 @@ def _token(principal: Principal, key: str) -> bytes:
     return hashlib.sha256(msgspec.json.encode(who)).digest()
 
 
-def _digest(operations: Sequence[Operation]) -> bytes:
+def _digest(operations: Sequence[BatchOperation]) -> bytes:
     return hashlib.sha256(msgspec.json.encode(operations, order="sorted")).digest()

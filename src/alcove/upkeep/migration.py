@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from alcove.core.addresses import placed, server_of, without_password
+from alcove.core.addresses import locate_store, server_name, without_password
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.database import Connection
@@ -73,7 +73,7 @@ def migrate(source: str | Path, target: str | Path) -> Iterator[Progress[Migrate
 
     Whatever goes wrong, the store is as it was, and starting again goes on where it ended.
     """
-    (at, beside), (to, beside_target) = placed(source), placed(target)
+    (at, beside), (to, beside_target) = locate_store(source), locate_store(target)
     shown = without_password(str(target))
     with ExitStack() as stack:
         ours = stack.enter_context(closing(_opened(at)))
@@ -197,7 +197,7 @@ def _identity(at: Path | str) -> str:
     if isinstance(at, Path):
         return str(at.resolve())
     parts = urlsplit(at)
-    return f"{server_of(at)}{parts.path}?{parts.query}"
+    return f"{server_name(at)}{parts.path}?{parts.query}"
 
 
 def _number(*parts: object) -> int:

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from alcove.core import validation
-from alcove.core.clock import checked_moment, to_datetime
+from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.errors import AlcoveError, Unavailable
 from alcove.core.namespace import Namespace
-from alcove.core.principal import Principal, checked_user
-from alcove.core.records import MAX_KEY_BYTES, Author, Entry, Imported, Memory
+from alcove.core.principal import Principal, check_user_id
+from alcove.core.records import MAX_KEY_BYTES, Author, Entry, ImportedPut, Memory
 from alcove.core.settings import KIB, MIB, Settings
 from alcove.store.memories import Memories
 
@@ -145,7 +145,7 @@ class Importer:
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Imports some lines, in one transaction if all of them are good."""
-        changed: list[tuple[int, Imported]] = []
+        changed: list[tuple[int, ImportedPut]] = []
         ahead = set[tuple[str, ...]]()  # places of which an earlier line is about to be written
         same: list[Namespace] = []
         for line in lines:
@@ -174,7 +174,7 @@ class Importer:
             if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)) is False:
                 self.report.waiting = (self.report.waiting or 0) + 1
 
-    def _write(self, left: list[tuple[int, Imported]]) -> None:
+    def _write(self, left: list[tuple[int, ImportedPut]]) -> None:
         """Writes all that can be written: what is refused is told of and left out."""
         at_once, self._written = len(left), []
         while left:
@@ -194,9 +194,9 @@ class Importer:
                 self.report.imported += len(puts)
                 del left[:at_once]
 
-    def _differs(self, put: Imported, now: Memory | None, ahead: Container[tuple[str, ...]]) -> bool:
+    def _differs(self, put: ImportedPut, now: Memory | None, ahead: Container[tuple[str, ...]]) -> bool:
         """Whether it is to be written: what has expired is gone, and stays so."""
-        until = checked_moment(put.expires_at, "expires_at")
+        until = parse_moment(put.expires_at, "expires_at")
         if until is not None and to_datetime(until) <= self._memories.now():
             return False
         if now is None or (*put.namespace, put.key) in ahead:
@@ -205,7 +205,7 @@ class Importer:
             return True
         return _spelled(now.value) != _spelled(put.value)
 
-    def _parsed(self, line: bytes) -> Imported | None:
+    def _parsed(self, line: bytes) -> ImportedPut | None:
         if len(line) > self.lines.most:
             raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
         given = msgspec.structs.asdict(parsed := _line(line))
@@ -213,8 +213,8 @@ class Importer:
             index = validation.index(parsed.index, self._memories.settings, parsed.value)
             given["index"] = msgspec.json.decode(index) if index else None
         if parsed.written_by and parsed.written_by.user is not None:  # else no wipe could name them
-            checked_user(parsed.written_by.user, "written_by.user")
-        return Imported(**given) if given.pop("current") else None
+            check_user_id(parsed.written_by.user, "written_by.user")
+        return ImportedPut(**given) if given.pop("current") else None
 
     def _fail(self, line: int, error: str) -> None:
         self.report.failures += 1

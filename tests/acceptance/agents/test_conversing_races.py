@@ -15,7 +15,7 @@ from alcove.agents.rooms import Rooms
 from alcove.agents.specs import Agent, AgentMemory, LongTerm
 from alcove.agents.tools.base import RecallBudget
 from alcove.client.store import AgentsHandle
-from alcove.core.records import FoundMemories
+from alcove.core.records import SearchResults
 from tests.support.conversing import SPECS, written
 from tests.support.patience import until
 
@@ -152,10 +152,10 @@ def test_a_call_that_still_searches_gives_back_to_its_own_turn() -> None:
     budget, searching, go_on = RecallBudget(), threading.Event(), threading.Event()
     budget.begin(rooms, 3)
 
-    def slow(most: int) -> FoundMemories:
+    def slow(most: int) -> SearchResults:
         searching.set()
         go_on.wait(10)
-        return FoundMemories()
+        return SearchResults()
 
     call = threading.Thread(target=budget.spend, args=(rooms, 3, slow))
     call.start()

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from alcove import Alcove
-from alcove.core.addresses import state_of
+from alcove.core.addresses import state_path
 from tests.support.crowd import QUIET
 from tests.support.postgres import new_database, server
 from tests.support.service import alcove
@@ -43,7 +43,7 @@ def test_a_restored_database_forgets_again_whoever_was_wiped_since_and_keeps_the
     refused = alcove("restore", "--at", restored, env=env)
     assert refused.returncode == 2
     assert "there is no ledger" in refused.stderr
-    ledger = f"{state_of(address, tmp_path)}.wipes"
+    ledger = f"{state_path(address, tmp_path)}.wipes"
     done = alcove("restore", "--at", restored, "--ledger", ledger, env=env)
     assert (done.returncode, done.stdout) == (0, "forgotten again: 1 user, 0 single memories\n"), done.output
 
@@ -52,7 +52,7 @@ def test_a_restored_database_forgets_again_whoever_was_wiped_since_and_keeps_the
         assert store.as_user("alice").get(("user", "alice"), "tea") is not None  # and it opens
         assert store.admin.list_api_keys() == []
         assert store.admin.audit(limit=1).entries[0].action == "store.restore"
-    assert Path(f"{state_of(restored, tmp_path)}.wipes").read_bytes() == Path(ledger).read_bytes()
+    assert Path(f"{state_path(restored, tmp_path)}.wipes").read_bytes() == Path(ledger).read_bytes()
 
 
 def test_a_backup_is_for_a_file_and_a_database_is_given_none(tmp_path: Path) -> None:

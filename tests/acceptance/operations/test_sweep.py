@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from alcove import Alcove, InvalidRequest, Settings, Swept
+from alcove import Alcove, InvalidRequest, Settings, SweepResult
 from alcove.core.clock import DAY, to_datetime
 from tests.support.clock import ManualClock
 from tests.support.crowd import Crowd, join
@@ -65,8 +65,8 @@ def test_a_sweep_records_each_expiry_once(opened: Open, clock: ManualClock) -> N
         for n in range(1200):  # more than a sweep takes in one transaction
             al.put(AL, f"key-{n}", {"n": n}, ttl_seconds=1 + n % 3)
         clock.advance(2.5)
-        assert memory.sweep() == Swept(expired=800, aged=0, purged=0)
-        assert another.sweep() == Swept(expired=0, aged=0, purged=0)
+        assert memory.sweep() == SweepResult(expired=800, aged=0, purged=0)
+        assert another.sweep() == SweepResult(expired=0, aged=0, purged=0)
         clock.advance(10)
         assert another.sweep().expired == 400
         assert memory.sweep().expired == 0
@@ -137,7 +137,7 @@ def test_retention_removes_what_ended_long_ago_and_nothing_that_lives(
         al.put(AL, "recent", {"n": 1})
         assert memory.sweep().purged == 0
         clock.advance(2 * SECONDS_OF_A_DAY)
-        assert memory.sweep() == Swept(expired=0, aged=0, purged=6)
+        assert memory.sweep() == SweepResult(expired=0, aged=0, purged=6)
         assert [version.value for version in al.history(AL, "updated")] == [{"n": 2}]
         assert al.history((*AL, "room"), "deleted") == al.history((*AL, "room"), "expired") == []
         assert [version.value for version in al.history(AL, "recent")] == [{"n": 1}, {"n": 0}]
@@ -210,7 +210,7 @@ def test_a_maximum_age_expires_live_memories_of_its_root_only(
         assert memory.sweep().aged == 0
         clock.advance(2 * SECONDS_OF_A_DAY)
         with caplog.at_level(logging.INFO, "alcove"):
-            assert memory.sweep() == Swept(expired=0, aged=599, purged=0)
+            assert memory.sweep() == SweepResult(expired=0, aged=599, purged=0)
         assert "599" in caplog.text
         assert memory.sweep().aged == 0
         assert [each.key for each in al.list(AL)] == ["key-0"]

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settings
 from alcove.core.admin_records import AuditEntry
-from alcove.core.records import HeldNamespace, Shared
+from alcove.core.records import NamespaceSize, SharedHandling
 from tests.support.clock import ManualClock
 from tests.support.inspection import assert_sound, raw_bytes, timeline
 
@@ -117,9 +117,15 @@ STORIES: dict[str, Story] = {
 
 @pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize("story", STORIES)
-@pytest.mark.parametrize("shared", get_args(Shared))
+@pytest.mark.parametrize("shared", get_args(SharedHandling))
 def test_whoever_wrote_before_and_after_the_log_stays_sound(
-    memory: Alcove, al: Alcove, bob: Alcove, clock: ManualClock, story: str, shared: Shared, sweep: bool
+    memory: Alcove,
+    al: Alcove,
+    bob: Alcove,
+    clock: ManualClock,
+    story: str,
+    shared: SharedHandling,
+    sweep: bool,
 ) -> None:
     STORIES[story](al, bob)
     clock.advance(2)
@@ -141,13 +147,13 @@ def test_whoever_wrote_before_and_after_the_log_stays_sound(
     assert_sound(memory)
 
 
-def rooms(found: list[HeldNamespace]) -> list[tuple[str, int, int]]:
+def rooms(found: list[NamespaceSize]) -> list[tuple[str, int, int]]:
     return [(str(room.namespace), room.memories, room.versions) for room in found]
 
 
 @pytest.mark.parametrize("shared", ["keep", "anonymise"])
 def test_what_stays_is_listed_and_a_later_wipe_reaches_it(
-    memory: Alcove, path: Path, al: Alcove, bob: Alcove, shared: Shared
+    memory: Alcove, path: Path, al: Alcove, bob: Alcove, shared: SharedHandling
 ) -> None:
     write(al, bob)
     al.put((*DOCS, "more"), "al's", {"n": 5})
@@ -182,7 +188,7 @@ def test_a_dry_run_says_what_a_wipe_then_does_and_does_none_of_it(
     write(al, bob)
     al.put(("user", USER), "private", {"n": 6}, idempotency_key="once")
     before, told = timeline(memory), operated(memory)
-    for shared in get_args(Shared):
+    for shared in get_args(SharedHandling):
         dry = memory.wipe(USER, shared=shared, dry_run=True)
         assert (dry.scrubbed, dry.wiped_at) == (False, None)
     assert timeline(memory) == before

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import alcove
-from alcove.core.cursor import MOST_BYTES
+from alcove.core.cursor import MAX_PAGE_BYTES
 from tests.support.command import Command
 from tests.support.service import Service, assert_error, serving
 
 AT = "/v1/memories"
 HOME = ["user", "noop"]
 COUNT = 12
-FIT = MOST_BYTES // 900_000
+FIT = MAX_PAGE_BYTES // 900_000
 KEYS = [f"k{n:02}" for n in range(COUNT)]
 
 
@@ -32,7 +32,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def asked(service: Service, method: str, path: str, **more: Any) -> dict[str, Any]:
     answer = service.call(method, f"{AT}/{path}", **more)
     assert answer.status_code == 200, answer.text
-    assert len(answer.content) < MOST_BYTES + 2**20
+    assert len(answer.content) < MAX_PAGE_BYTES + 2**20
     return dict(answer.json())
 
 

@@ -24,12 +24,12 @@ from msgspec import Struct, defstruct, structs
 
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import Runs
-from alcove.core.cursor import portion
+from alcove.core.cursor import take_page
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import Author, Entry, FoundMemories, Memory
+from alcove.core.records import Author, Entry, Memory, SearchResults
 from alcove.core.validation import refusal
 from alcove.store.memories import Memories
 
@@ -93,7 +93,7 @@ class Room(NamedTuple):
         """Whether there was anything to delete."""
         return self.memories.delete(self.who, self.at, key).deleted
 
-    def search(self, **asked: Any) -> FoundMemories:
+    def search(self, **asked: Any) -> SearchResults:
         """What `Memories.search` finds in this room; `asked` are its arguments."""
         return self.memories.search(self.who, self.at, **asked, exact=self._alone)
 
@@ -113,7 +113,7 @@ class Room(NamedTuple):
         """How many memories are in this room."""
         return self.memories.count(self.who, self.at, exact=self._alone)
 
-    def answers(self, question: Question, **asked: Any) -> FoundMemories:
+    def answers(self, question: Question, **asked: Any) -> SearchResults:
         """What `Memories.answers` finds in this room; `asked` are its arguments."""
         return self.memories.answers(self.who, self.at, question, **asked, exact=self._alone)
 
@@ -142,14 +142,14 @@ class RecallBudget:
             if len(self._turns) > MOST_TURNS:
                 self._turns.popitem(last=False)
 
-    def spend(self, rooms: Rooms, limit: int, find: Callable[[int], FoundMemories]) -> FoundMemories:
+    def spend(self, rooms: Rooms, limit: int, find: Callable[[int], SearchResults]) -> SearchResults:
         """What `find` finds, told how many it may: at most `limit`, and what is left of the turn's budget."""
         budget = [rooms.agent.memory.long_term.recall_budget]
         with self._mutex:
             turn = self._turns.get((rooms.agent.name, rooms.user, rooms.session_id), budget)
             allowed = min(limit, turn[0])
             turn[0] -= allowed
-        found = FoundMemories()
+        found = SearchResults()
         found.degraded = SPENT
         try:
             found = find(allowed) if allowed else found
@@ -303,7 +303,7 @@ def several(
 
 
 def search_answer(
-    found: FoundMemories,
+    found: SearchResults,
     show: Callable[[Memory], dict[str, Any]] | None = None,
     describe: Callable[[Memory], str] | None = None,
     *,
@@ -324,7 +324,7 @@ def search_answer(
 
 def some(found: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
     """As many memories as one answer may have; whether there are more."""
-    return portion(found, limit, lambda memory: len(msgspec.json.encode(memory.value)))
+    return take_page(found, limit, lambda memory: len(msgspec.json.encode(memory.value)))
 
 
 def page(found: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from alcove.agents.tools.base import Room, Turn
 from alcove.core.errors import PermissionDenied
 from alcove.core.namespace import Namespace
-from alcove.core.records import FoundMemories, Memory
+from alcove.core.records import Memory, SearchResults
 from alcove.store.finding import LiveEntry
 
 
@@ -45,7 +45,7 @@ class ChildRooms(Room):
         """The newest memory under a key, if there is one."""
         return next(self.open(each for each in self.newest_entries() if each.key == key), None)
 
-    def search(self, **asked: Any) -> FoundMemories:
+    def search(self, **asked: Any) -> SearchResults:
         """Searches the newest memory of each key; `asked` are arguments of `Memories.search_entries`."""
         return self.memories.search_entries(self.who, self.at, self.newest_entries(), **asked)
 

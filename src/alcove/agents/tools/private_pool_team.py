@@ -29,7 +29,7 @@ from alcove.agents.tools.child_rooms import ChildRooms, child_rooms
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant
-from alcove.core.records import Delete, Deletion, Memory, Result
+from alcove.core.records import Delete, Deletion, Memory, OperationResult
 from alcove.core.validation import NOT_BLANK
 
 MOST = 100
@@ -136,7 +136,7 @@ class PrivateRoom(KeyedRoom):
             Delete(namespace=each.namespace, key=key, expected_revision=each.revision) for each in older
         ]
         deletes.append(Delete(namespace=room.at, key=key))
-        done: list[Result] = []
+        done: list[OperationResult] = []
         for start in range(0, len(deletes), _DELETES):
             some_deletes = deletes[start : start + _DELETES]
             grants = [Grant(Namespace(each.namespace), ("delete",)) for each in some_deletes]

@@ -36,7 +36,7 @@ from alcove.agents.tools.base import (
 from alcove.agents.tools.private_pool_team import MOST, Content, Key, Limit, MinRelevance, Query
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
-from alcove.core.records import Entry, Evict, FoundMemories, Memory, Put
+from alcove.core.records import Entry, EvictOldest, Memory, Put, SearchResults
 from alcove.core.text import normalize
 
 _AT_ONCE = 10
@@ -67,7 +67,7 @@ def learn_fact(turn: Turn, content: Content, key: Replaced | None = None) -> Ans
     most = turn.rooms.agent.memory.facts.max_facts
     key = key or _key(room, content)
     excess = room.memories.count(room.who, room.at, exact=True) + 1 - most
-    making_room = [Evict(namespace=room.at, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
+    making_room = [EvictOldest(namespace=room.at, key=key, most=most)] * min(max(excess, 1), _AT_ONCE)
     put = Put(namespace=room.at, key=key, value=value, index=value)
     *gone, entry = room.memories.batch(room.who, [*making_room, put])
     assert isinstance(entry, Entry)
@@ -169,7 +169,7 @@ def memory_recall(
     return search_answer(best, _shown, _line)
 
 
-def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> FoundMemories:
+def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> SearchResults:
     """The best memories of both long-term scopes; equal content is one entry and takes one place.
 
     Each scope is searched for as many as a call can give, whatever the limit: how two searches are merged
@@ -178,7 +178,7 @@ def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> FoundMemor
     pages = [turn.room(at).search(**search, limit=MOST) for at in turn.rooms.long_term.values()]
     merged = distinct(merge_by_relevance(pages))
     hits, is_cut = some(merged, limit)
-    best = FoundMemories(hits)
+    best = SearchResults(hits)
     best.degraded = next((page.degraded for page in pages if page.degraded), None)
     ends_early = is_cut or any(page.next_offset is not None for page in pages)
     best.next_offset = len(best) if ends_early and len(best) < limit else None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.core.records import Mode, Signal
+from alcove.core.records import RankingSignal, SearchMode
 from alcove.search.corpus.corpus import AnyCorpus, Mask
 from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Matrix
@@ -38,7 +38,7 @@ TOKEN_POOL = 100
 """The best items, of which the tokens are looked at."""
 
 
-NO_SIGNALS: Mapping[str, Signal] = MappingProxyType({})
+NO_SIGNALS: Mapping[str, RankingSignal] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Hit(NamedTuple):
     """The cosine itself."""
     relevance: float | None = None
     """How likely it is to answer the question, from 0 to 1."""
-    signals: Mapping[str, Signal] = NO_SIGNALS
+    signals: Mapping[str, RankingSignal] = NO_SIGNALS
 
 
 DEFAULT = Ranking()
@@ -95,7 +95,7 @@ def rank(
     *,
     limit: int,
     mask: Mask | None = None,
-    mode: Mode = "hybrid",
+    mode: SearchMode = "hybrid",
     ranking: Ranking = DEFAULT,
     explain: bool = False,
     unranked: bool = False,
@@ -132,7 +132,7 @@ class _Scorer:
         self._brevity = min(1.0, TURN / corpus.postings.average) ** 3
         self._windows = ranking.windows * self._brevity if corpus.order_matters else 0.0
 
-    def best(self, limit: int, mode: Mode, *, explain: bool, unranked: bool = False) -> list[Hit]:
+    def best(self, limit: int, mode: SearchMode, *, explain: bool, unranked: bool = False) -> list[Hit]:
         cosines, centred = self._corpus.vectors.compared(self._question.vector, centred=mode == "hybrid")
         fitting = self._passing
         if self._relevance and self._least > 0:
@@ -302,7 +302,7 @@ class _Scorer:
                 fused=value,
                 relevance=relevant,
                 signals={
-                    name: Signal(
+                    name: RankingSignal(
                         1 + int(np.count_nonzero(passing > values[row])),
                         float(values[row]),
                         rules.get(name, {}),
