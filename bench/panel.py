@@ -25,7 +25,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from alcove import Alcove
-from alcove.server.auth import make_token
+from alcove.server.jwt_tokens import make_token
 
 SECRET = "only for this bench, and long enough to be taken"
 USERS, AT_ONCE = 100, 1000

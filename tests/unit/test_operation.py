@@ -22,8 +22,8 @@ from alcove.core.principal import Principal
 from alcove.core.records import NamespaceLike, TimeLike
 from alcove.core.waiting import Awaiting
 from alcove.server.application import Application
-from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
+from alcove.server.headers import Headers
 from alcove.server.limits import ThreadPool
 from alcove.server.monitoring import AccessLog
 from alcove.server.openapi import describe

@@ -14,8 +14,8 @@ from alcove import Unavailable
 from alcove.core.cancellation import Cancelled, check
 from alcove.core.principal import Principal
 from alcove.server.application import Application
-from alcove.server.auth import Headers
 from alcove.server.config import ServeConfig
+from alcove.server.headers import Headers
 from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
 from alcove.server.monitoring import AccessLog
 from alcove.server.routes import Page, Request, Resource

@@ -288,7 +288,7 @@ def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> N
     if not user:
         raise click.UsageError("--user names nobody")
     with requires_extra("alcove token", extra="server"):
-        from alcove.server.auth import make_token  # noqa: PLC0415
+        from alcove.server.jwt_tokens import make_token  # noqa: PLC0415
 
     made = make_token(jwt_secret, user, list(roles), seconds=seconds)
     show({"token": made}, made)

@@ -21,8 +21,8 @@ from starlette.routing import Router
 from alcove.api.messages import ErrorAnswer
 from alcove.core import errors
 from alcove.core.errors import STATUS, AlcoveError
-from alcove.server.auth import Authenticator, on_this_machine
 from alcove.server.config import ServeConfig
+from alcove.server.headers import Authenticator
 from alcove.server.limits import (
     RateLimiter,
     Reservations,
@@ -32,6 +32,7 @@ from alcove.server.limits import (
     TimeLimit,
     current_user,
 )
+from alcove.server.loopback import is_local_program
 from alcove.server.protocol import send_whole
 from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
@@ -203,7 +204,7 @@ class Application:
         scope, headers, held = request.scope, request.headers, request.held
         if len(headers) != len(scope["headers"]):
             _refuse_repeated(scope["headers"])
-        here = resource.local and scope["client"] and on_this_machine(scope["client"][0], headers)
+        here = resource.local and scope["client"] and is_local_program(scope["client"][0], headers)
         if not (resource.open or here):
             held.take(self._requests, None)
             if self._admit:

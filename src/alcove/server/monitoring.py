@@ -26,7 +26,7 @@ from alcove.api.messages import HealthAnswer
 from alcove.core.errors import AlcoveError
 from alcove.engine.commit import Observer
 from alcove.server.application import METHODS
-from alcove.server.auth import Authenticator
+from alcove.server.headers import Authenticator
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Page, Request, Resource
 from alcove.server.worker_processes import FOLDER

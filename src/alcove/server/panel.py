@@ -21,7 +21,8 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from alcove.core.errors import InvalidRequest, NotFound, PermissionDenied, Unauthenticated
-from alcove.server.auth import Authenticator, Headers, has_loopback_host
+from alcove.server.headers import Authenticator, Headers
+from alcove.server.loopback import has_loopback_host
 from alcove.server.routes import Page, Request, Resource
 
 SECURE_COOKIE, PLAIN_COOKIE = b"__Host-alcove_token", b"alcove_token"

@@ -20,7 +20,7 @@ from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.core.validation import refusal
-from alcove.server.auth import Authenticator
+from alcove.server.headers import Authenticator
 from alcove.server.limits import Reservations, Shares, Step, ThreadPool
 from alcove.store.common import Work
 from alcove.store.reading import View

@@ -50,10 +50,13 @@ from alcove.search.indexer import meanings_for
 from alcove.search.rerankers import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
-from alcove.server.auth import LOOPBACK, SAFE_SECRET_BYTES, Headers, authenticator
+from alcove.server.authentication import make_authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
+from alcove.server.headers import Headers
+from alcove.server.jwt_tokens import SAFE_SECRET_BYTES
 from alcove.server.limits import Queue, ThreadPool
+from alcove.server.loopback import LOOPBACK
 from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
 from alcove.server.panel import COOKIE_KEY, Panel, SessionCookies
@@ -153,7 +156,9 @@ def build(config: ServeConfig) -> ASGIApp:
     metrics = monitoring.Metrics()
     store = _store(config, metrics)
     memories = store.memories
-    authenticate = authenticator(config, memories.admin.find_api_key, far=is_database(config.at))
+    authenticate = make_authenticator(
+        config, memories.admin.find_api_key, remote_store=is_database(config.at)
+    )
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
     access = monitoring.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
     tail = Tail(memories.last_event, memories.when_told)

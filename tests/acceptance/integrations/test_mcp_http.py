@@ -204,7 +204,7 @@ def test_the_official_client_hears_why_it_is_refused(table: Table) -> None:
         async with at_url(url(table)):
             pass
 
-    assert "expected a bearer token" in refused(talk())
+    assert "the bearer token is missing" in refused(talk())
 
 
 def test_each_request_is_in_the_log_by_its_declared_path(table: Table) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from alcove.server.auth import make_token
+from alcove.server.jwt_tokens import make_token
 from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.server.auth import on_this_machine
+from alcove.server.loopback import is_local_program
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from alcove.server.auth import on_this_machine
     ],
 )  # fmt: skip
 def test_the_address_of_a_caller_says_whether_it_is_on_this_machine(address: str, here: bool) -> None:
-    assert on_this_machine(address, {b"host": b"127.0.0.1:8080"}) is here
+    assert is_local_program(address, {b"host": b"127.0.0.1:8080"}) is here

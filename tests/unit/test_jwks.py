@@ -11,12 +11,11 @@ import jwt
 import pytest
 
 from alcove.core.errors import Unauthenticated, Unavailable
-from alcove.server import auth
-from alcove.server.auth import Tokens
+from alcove.server import jwks, jwt_tokens
 from alcove.server.config import ServeConfig
 from tests.support.issuer import Issuer, issuing
 
-REFRESH = auth._FRESH_SECONDS + 1
+REFRESH = jwks.FRESH_SECONDS + 1
 
 
 @dataclass
@@ -35,7 +34,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(auth, "time", clock)
+    monkeypatch.setattr(jwks, "time", clock)
+    monkeypatch.setattr(jwt_tokens, "time", clock)
     return clock
 
 
@@ -52,7 +52,7 @@ def story(issuer: Issuer, told: Callable[[Ask], Awaitable[None]]) -> None:
     """Runs a story of tokens, each of which is asked for its user."""
 
     async def run() -> None:
-        tokens = Tokens(ServeConfig(auth="jwt", jwks_url=issuer.jwks_url))
+        tokens = jwt_tokens.TokenAuthenticator(ServeConfig(auth="jwt", jwks_url=issuer.jwks_url))
 
         async def ask(token: str) -> str:
             return (await tokens({b"authorization": f"Bearer {token}".encode()})).user_id
@@ -124,7 +124,7 @@ def test_tokens_go_on_while_the_issuer_is_away_until_its_set_is_too_old(issuer: 
         remembered = issuer.sign(exp=hours(clock))
         assert await ask(remembered) == "alice"
         issuer.go_away()
-        until = clock.now + auth._BELIEVED_SECONDS
+        until = clock.now + jwks.TRUSTED_SECONDS
         while clock.now + REFRESH < until:
             clock.now += REFRESH
             assert await ask(remembered) == await ask(remembered) == "alice"
