@@ -30,7 +30,7 @@ import psycopg
 
 from alcove import Alcove, Settings
 from alcove.engine.meanings import WORTH_ORDERING
-from alcove.engine.rows import TextToIndex
+from alcove.engine.rows.indexing import TextToIndex
 from alcove.search.embedders import Matrix, unit
 from alcove.search.indexer import embedded, windows
 from alcove.search.large_subtrees import made

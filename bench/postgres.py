@@ -26,7 +26,7 @@ import postgres_nodes
 import report
 import sample
 from alcove import Alcove, Namespace, Put
-from alcove.engine.postgres_pool import Pool
+from alcove.engine.postgres.pool import Pool
 from report import Figure
 from rounds import Comparison, Crew, compare, timed
 

@@ -27,8 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from alcove.core.errors import KeyDestroyed, KeyUnavailable, StoreError, Unavailable, Unreadable
 from alcove.core.namespace import Namespace
-from alcove.engine.file_copy import DataKeys
-from alcove.engine.rows import DataKey
+from alcove.engine.data_keys import DataKey, DataKeys
 
 STORE = "store"
 _NONCE_BYTES = 12

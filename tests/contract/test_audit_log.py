@@ -7,7 +7,7 @@ import pytest
 
 from alcove import Alcove, AlcoveError
 from alcove.core.admin_records import AuditEntry
-from alcove.engine.postgres_dialect import STATEMENTS
+from alcove.engine.postgres.dialect import STATEMENTS
 from alcove.engine.statements import SQL
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock

@@ -9,8 +9,8 @@ import pytest
 from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.core.filters import Filter
-from alcove.engine import sqlite
-from alcove.engine.rows import Scope
+from alcove.engine.scope import Scope
+from alcove.engine.sqlite import database as sqlite
 from alcove.search.subtrees import Subtree
 
 NOTES = ("user", "alice", "notes")

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
-from alcove.engine.postgres import WRITING
+from alcove.engine.postgres.database import WRITING
 from tests.support.inspection import assert_sound
 from tests.support.nodes import opened
 from tests.support.patience import until

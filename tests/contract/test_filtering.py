@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, InvalidRequest
-from alcove.core.filters import Filter, Params, Scalar
+from alcove.core.filters import Filter, Scalar
 from alcove.core.principal import JSON
-from alcove.engine.postgres_connection import Connection
-from alcove.engine.postgres_dialect import where
-from alcove.engine.rows import Scope
+from alcove.engine.postgres.connection import Connection
+from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
+from alcove.engine.statements import Params
 from tests.support.clock import ManualClock
 from tests.support.postgres import new_database
 
@@ -131,7 +131,8 @@ def test_every_text_is_found_by_a_filter_that_names_it(alice: Alcove, text: str)
 def test_postgresql_shows_by_a_policy_what_is_one_of_some_texts_or_holds_one(choices: list[Scalar]) -> None:
     filter = Filter.parse({"f": {"in": choices}})
     params: Params = []
-    statement = f"SELECT 1 FROM (SELECT ? AS attributes) v WHERE {where(Scope(b'', b'', filter), params)}"
+    predicate = PostgresFilterCompiler().policy(filter, params)
+    statement = f"SELECT 1 FROM (SELECT ? AS attributes) v WHERE {predicate}"
     ((_, test),) = filter.conditions
     with Connection.to(new_database()) as db:
         values: list[JSON] = ["a", "b", "a\0b", 7, True, None, [], ["x", "a"], [["a"]], {"a": 1}]

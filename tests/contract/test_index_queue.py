@@ -12,7 +12,9 @@ import pytest
 
 from alcove import Alcove, Namespace, Settings
 from alcove.core.clock import SECOND
-from alcove.engine.rows import FOR_EVER, Embedded, Scope, TextToIndex
+from alcove.engine.rows.indexing import Embedded, TextToIndex
+from alcove.engine.rows.versions import MAX_INT64
+from alcove.engine.scope import Scope
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates
@@ -56,7 +58,7 @@ class Queue:
 
     def kept(self, user: str) -> dict[int, bytes]:
         low, high = Namespace(("user", user)).subtree()
-        _, texts = self.index.texts(Scope(low, high), self.embedder.name, FOR_EVER)
+        _, texts = self.index.texts(Scope(low, high), self.embedder.name, MAX_INT64)
         return {text.seq: text.vectors for text in texts if text.vectors}
 
 
@@ -248,7 +250,7 @@ def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:
     seq, indexer = queue.put("alice", "k", LARGE), queue.indexer()
     for _ in range(3):
         indexer.step()
-    (text,) = queue.index.claim(now=queue.clock(), until=FOR_EVER, limit=1, size=1)
+    (text,) = queue.index.claim(now=queue.clock(), until=MAX_INT64, limit=1, size=1)
     assert text.window
     assert queue.index.switch(queue.embedder.name, {seq: "refused meanwhile"})
     assert queue.index.store(queue.embedder.name, [Embedded(text, b"\x80", 1, None)])

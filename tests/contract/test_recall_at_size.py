@@ -14,8 +14,9 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import candidates, digests, meanings, postgres
-from alcove.engine.postgres_connection import Connection
+from alcove.engine import candidates, digests, meanings
+from alcove.engine.postgres import database as postgres
+from alcove.engine.postgres.connection import Connection
 from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.subtrees import Subtree

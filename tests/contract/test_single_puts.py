@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from alcove import Alcove, Conflict
-from alcove.engine import rows
 from alcove.engine.commit import Submission
-from alcove.engine.rows import GetRow, PutRow, Row, RowOperation, Writer
-from alcove.engine.version_log import new_id
+from alcove.engine.rows.operations import DataKeyGone, GetRow, PutRow, RowOperation, StaleDecision
+from alcove.engine.rows.versions import Row, Writer
+from alcove.engine.transaction import new_id
 from tests.support.clock import ManualClock
 
 NS = b"user\0alice\0"
@@ -111,7 +111,7 @@ def test_a_put_that_is_refused_fails_none_of_those_it_is_committed_with(
     ]
     waiting: list[Submission] = [engine.submit([each], None, None, by) for each, by in group]
     kept = [waiting[0].result(), waiting[4].result()]
-    for each, error in zip(waiting[1:4], (Conflict, rows.DataKeyGone, rows.DecidedByOlder), strict=True):
+    for each, error in zip(waiting[1:4], (Conflict, DataKeyGone, StaleDecision), strict=True):
         with pytest.raises(error):
             each.result()
     first, second = (row for outcome in kept for row in outcome)

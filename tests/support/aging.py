@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from alcove.engine import sqlite
+from alcove.engine.sqlite import database as sqlite
 
 
 def aged(new: Path, old: Path, version: int) -> None:

@@ -12,7 +12,7 @@ import apsw
 import psycopg
 
 from alcove import Alcove, Event
-from alcove.engine.postgres import WRITING
+from alcove.engine.postgres.database import WRITING
 from tests.support.under_a_path import address
 
 

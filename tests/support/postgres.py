@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from alcove.engine.postgres import PostgresDatabase
+from alcove.engine.postgres.database import PostgresDatabase
 from tests.support.patience import PATIENCE
 from tests.support.processes import standing_still
 

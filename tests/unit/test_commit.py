@@ -10,7 +10,8 @@ import pytest
 
 from alcove.core.errors import Unavailable
 from alcove.engine.commit import MOST_BYTES, CommitQueue, Submission
-from alcove.engine.rows import GetRow, PutRow, Writer
+from alcove.engine.rows.operations import GetRow, PutRow
+from alcove.engine.rows.versions import Writer
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from alcove.cli import main
-from alcove.engine import postgres
+from alcove.engine.postgres import database as postgres
 from alcove.server.config import _OPTIONS, ALIASES
 from alcove.vault import KeyFile
 

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from alcove import InvalidRequest
 from alcove.core import validation
 from alcove.core.clock import parse_rfc3339
-from alcove.core.filters import MAX_CHOICES, MAX_CONDITIONS, Filter, Params
+from alcove.core.filters import MAX_CHOICES, MAX_CONDITIONS, Filter
 from alcove.core.principal import JSON
+from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
+from alcove.engine.statements import Params
 from tests.support.patience import LONG
 
 NOON, EARLIER, LATER = "2026-06-01T12:00:00Z", "2026-06-01T13:59:59.9+02:00", "2026-06-01T05:00:01-07:00"
@@ -31,6 +33,7 @@ def _instant(*texts: apsw.SQLiteValue) -> int | None:
     return parse_rfc3339(str(texts[0]))
 
 
+COMPILER = SqliteFilterCompiler()
 DB = apsw.Connection(":memory:")
 DB.create_scalar_function("alcove_instant", _instant, 1, deterministic=True)
 DB.execute("CREATE TABLE versions (attributes TEXT NOT NULL, index_text TEXT)")
@@ -46,7 +49,7 @@ def in_sql(
         "INSERT INTO versions VALUES (?, ?)", (validation.json(attributes, "attributes").decode(), text)
     )
     params: Params = []
-    where = filter.policy_sql(params) if policy else filter.sql(params)
+    where = COMPILER.policy(filter, params) if policy else COMPILER.filter(filter, params)
     return bool(list(DB.execute(f"SELECT 1 FROM versions v WHERE {where}", params)))
 
 
@@ -226,7 +229,7 @@ def test_sql_reads_a_row_once_however_many_conditions_there_are() -> None:
 
 def _compiled(conditions: int, *, policy: bool) -> str:
     filter = Filter.parse({f"f{n}": {"gt": n} for n in range(conditions)})
-    return filter.policy_sql([]) if policy else filter.sql([])
+    return COMPILER.policy(filter, []) if policy else COMPILER.filter(filter, [])
 
 
 def test_a_value_is_searched_by_dotted_path() -> None:

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from alcove import Alcove, AlcoveError, StoreError
-from alcove.engine import sqlite
+from alcove.engine.sqlite import database as sqlite
 from alcove.engine.statements import schema
 from tests.support.aging import aged
 

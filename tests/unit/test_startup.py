@@ -22,11 +22,11 @@ HEAVY = {
     "prometheus_client", "regorus", "starlette", "Stemmer", "tokenizers", "uvicorn", "uvloop", "yaml",
 }  # fmt: skip
 OWN_EXTRA = {
-    "engine/postgres.py": "postgres",
-    "engine/postgres_listening.py": "postgres",
-    "engine/postgres_connection.py": "postgres",
-    "engine/postgres_pool.py": "postgres",
-    "engine/postgres_scrub.py": "postgres",
+    "engine/postgres/database.py": "postgres",
+    "engine/postgres/listener.py": "postgres",
+    "engine/postgres/connection.py": "postgres",
+    "engine/postgres/pool.py": "postgres",
+    "engine/postgres/scrub.py": "postgres",
     "engine/qdrant.py": "qdrant",
     "engine/valkey.py": "valkey",
     "agents/document_reading.py": "knowledge",

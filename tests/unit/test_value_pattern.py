@@ -13,7 +13,7 @@ from langgraph.store.memory import _compare_values
 
 from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
-from alcove.core.value_pattern import MAX_NODES, Pattern, spelled
+from alcove.core.value_pattern import MAX_NODES, Pattern, filter_to_json
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2.5, "a", "1", "", 2**53])
 ASKED = SCALARS | st.sampled_from([math.inf, -math.inf, math.nan, 2**70, 10**400])
@@ -37,7 +37,7 @@ PATTERNS = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), WANTED | OPERATOR
 @given(value=st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES), wanted=PATTERNS)
 @settings(max_examples=500, deadline=None)
 def test_it_answers_as_langgraph_does_wherever_that_answers(value: Any, wanted: Any) -> None:
-    """Apart from names with a dot, which are paths where no key is spelled so."""
+    """Apart from names with a dot, which are paths where no key is filter_to_json so."""
 
     def at(name: str) -> Any:
         inner = value.get("a")
@@ -109,12 +109,12 @@ def test_a_filter_may_have_a_pattern_beside_conditions_on_fields() -> None:
 
 
 def test_bounds_without_end_are_sent_as_words() -> None:
-    told = spelled({"n": {"lt": math.inf}, "$value": {"m": {"$gt": -(10**400)}, "list": [1.5]}})
+    told = filter_to_json({"n": {"lt": math.inf}, "$value": {"m": {"$gt": -(10**400)}, "list": [1.5]}})
     assert told == {"n": {"lt": "Infinity"}, "$value": {"m": {"$gt": "-Infinity"}, "list": [1.5]}}
 
 
 @given(value=st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES), wanted=PATTERNS)
 @settings(max_examples=300, deadline=None)
 def test_what_is_sent_as_json_holds_of_the_same(value: Any, wanted: Any) -> None:
-    sent = json.loads(json.dumps(spelled({"$value": wanted}), allow_nan=False))["$value"]
+    sent = json.loads(json.dumps(filter_to_json({"$value": wanted}), allow_nan=False))["$value"]
     assert Pattern.parse(sent, "filter").holds(value) is Pattern.parse(wanted, "filter").holds(value)

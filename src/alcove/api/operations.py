@@ -13,7 +13,7 @@ from alcove.core import validation
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.records import BatchOperation as Write
-from alcove.core.value_pattern import spelled
+from alcove.core.value_pattern import filter_to_json
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories
 
@@ -22,7 +22,7 @@ EVENTS = "text/event-stream"
 _AT = "/v1/memories"
 _NS = {"namespace": "ns", "prefix": "ns"}
 _KINDS = {"kinds": validation.kinds}
-_FILTER = {"filter": spelled}
+_FILTER = {"filter": filter_to_json}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
 

@@ -22,7 +22,7 @@ from alcove.client.store import Store, Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.waiting import Awaiting, Blocking, Waiting, at_once, in_turn
-from alcove.engine.file_copy import Copy
+from alcove.engine.sqlite.backup_file import Copy
 from alcove.llm import LLM
 from alcove.upkeep.backup import BackedUp, Partial, Progress
 from alcove.upkeep.transfer import File, Imports, pieces_of

@@ -1,25 +1,24 @@
-"""Attribute filters: one parsed form, compiled into a SQL predicate and into a Python one.
+"""Attribute filters: their syntax, and what they match.
 
 A field is looked up for each memory among the policy attributes, then the index fields, then in the
-decrypted value: its name is a dotted path, unless the value has a key that is spelled so. SQL decides the
-first two; where a field is in neither, SQL lets the row pass and `Filter.matches` decides on the opened
-value, so nothing decrypted is ever on disk.
+decrypted value, where its name is a dotted path, unless the value has a key of exactly that name. The engine
+compiles the same filters to SQL (`engine/filter_sql.py`), which decides the first two; where a field is in
+neither, SQL lets the row pass and `Filter.matches` decides on the opened value, so nothing decrypted is ever
+on disk.
 
 Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar against an
 array means membership. `null` matches null or absent. A string in a range is an RFC 3339 instant.
 
-`$value` instead of a field is a pattern of the value itself, whatever else has its fields' names
-(`value_pattern.py`).
+`$value` in place of a field name is a pattern of the value itself (`value_pattern.py`).
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final, TypeGuard
 
 from alcove.core.clock import parse_rfc3339
@@ -28,17 +27,14 @@ from alcove.core.principal import JSON
 from alcove.core.value_pattern import INFINITIES, VALUE, Pattern, value_at
 
 Scalar = None | bool | int | float | str
-Params = list[int | float | str | bytes | None]
 
 MAX_CONDITIONS = 64
 MAX_CHOICES = 1000
 MAX_NAME = 1024
 """Characters of a field's name, which is split at its dots for each memory."""
 _COMPARE: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-_PLAIN_NAME = re.compile("[A-Za-z_]+")
-_JSON_TYPES: Final = {None: "'null'", True: "'true'", False: "'false'"}
 _RANGES = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_SPELLINGS = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"
+_SYNTAX = "a scalar, or an object of in, gt, gte, lt, lte, $eq, $ne, $in, $gt, $gte, $lt, $lte, $exists"
 
 
 class Absent:
@@ -46,8 +42,7 @@ class Absent:
 
 
 ABSENT: Final = Absent()
-Found = JSON | Absent
-"""What a memory has in a field."""
+FieldValue = JSON | Absent
 _SCALARS: Final = frozenset((type(None), bool, int, float, str))
 
 
@@ -56,49 +51,27 @@ class OneOf:
     """The field equals one of these scalars, or is an array that holds one."""
 
     choices: tuple[Scalar, ...]
-    _known: frozenset[tuple[bool, Scalar]] = field(init=False, repr=False, compare=False)
+    _typed_choices: frozenset[tuple[bool, Scalar]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_known", frozenset(map(_typed, self.choices)))
+        object.__setattr__(self, "_typed_choices", frozenset(map(_typed, self.choices)))
 
-    def holds(self, found: Found) -> bool:
-        if type(found) in _SCALARS:  # spelled out: it is asked of every memory of a list
-            return (type(found) is bool, found) in self._known
-        if isinstance(found, list):
-            return any(_typed(member) in self._known for member in found if _is_scalar(member))
-        return found is ABSENT and None in self.choices
-
-    def sql(self, params: Params) -> str:
-        plain = [c for c in self.choices if c is not None and not isinstance(c, bool)]
-        types = [_JSON_TYPES[c] for c in (None, True, False) if any(c is each for each in self.choices)]
-        params += plain + plain
-        return _one_of(len(plain), ", ".join(types))
-
-
-@lru_cache(256)
-def _one_of(plain: int, types: str) -> str:
-    """Texts and numbers differ by themselves; true, false and null only by their type."""
-    values = ", ".join("?" * plain)
-    each, whole = (
-        f"({alias}.type IN ('text', 'integer', 'real') AND {alias}.value IN ({values})"
-        f" OR {alias}.type IN ({types}))"
-        for alias in "ef"
-    )
-    in_array = f"EXISTS (SELECT 1 FROM json_each(f.value) e WHERE {each})"
-    return f"CASE f.type WHEN 'array' THEN {in_array} ELSE {whole} END"
+    def holds(self, value: FieldValue) -> bool:
+        if type(value) in _SCALARS:  # without a call: this runs for every memory of a list
+            return (type(value) is bool, value) in self._typed_choices
+        if isinstance(value, list):
+            return any(_typed(member) in self._typed_choices for member in value if _is_scalar(member))
+        return value is ABSENT and None in self.choices
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of a test; it holds where the field is absent, unless the test does too."""
+    """The opposite of a test; it holds for an absent field, unless the test does."""
 
     test: OneOf
 
-    def holds(self, found: Found) -> bool:
-        return not self.test.holds(found)
-
-    def sql(self, params: Params) -> str:
-        return f"NOT ({self.test.sql(params)})"
+    def holds(self, value: FieldValue) -> bool:
+        return not self.test.holds(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +82,21 @@ class Range:
     bound: int | float
     instant: bool
 
-    def holds(self, found: Found) -> bool:
+    def holds(self, value: FieldValue) -> bool:
         if self.instant:
-            moment = parse_rfc3339(found) if isinstance(found, str) else None
+            moment = parse_rfc3339(value) if isinstance(value, str) else None
             return moment is not None and _COMPARE[self.sign](moment, self.bound)
-        return _is_number(found) and _COMPARE[self.sign](found, self.bound)
-
-    def sql(self, params: Params) -> str:
-        sign, bound = self.sign, self.bound
-        if isinstance(bound, int) and not -(2**63) <= bound < 2**63:
-            sign, bound = _among_floats(sign, bound)
-        params.append(bound)
-        if self.instant:
-            return f"(f.type = 'text' AND alcove_instant(f.value) {sign} ?) IS TRUE"
-        return f"(f.type IN ('integer', 'real') AND f.value {sign} ?)"
+        return _is_number(value) and _COMPARE[self.sign](value, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The field is there, also when it is null; or it is not."""
+    """The field is there, also if it is null; or it is not."""
 
-    wanted: bool
+    expected: bool
 
-    def holds(self, found: Found) -> bool:
-        return (found is not ABSENT) is self.wanted
-
-    def sql(self, params: Params) -> str:
-        return "1" if self.wanted else "0"
+    def holds(self, value: FieldValue) -> bool:
+        return (value is not ABSENT) is self.expected
 
 
 FieldTest = OneOf | Not | Range | Exists
@@ -149,10 +110,10 @@ class Filter:
     conditions: tuple[tuple[str, Test], ...] = ()
 
     @classmethod
-    def parse(cls, expression: object, field: str = "filter", *, of_values: bool = True) -> Filter:
-        """The filter an expression spells; an error names the field that is wrong.
+    def parse(cls, expression: object, field: str = "filter", *, allow_pattern: bool = True) -> Filter:
+        """Parses a filter expression; an error names the field that is wrong.
 
-        `of_values`: whether it may have a pattern of the value.
+        `allow_pattern`: whether it may have a pattern of the value.
         """
         if expression is None:
             return cls()
@@ -161,7 +122,7 @@ class Filter:
         conditions: list[tuple[str, Test]] = []
         for name, condition in expression.items():
             place = f"{field}.{name}"
-            if name == VALUE and of_values:
+            if name == VALUE and allow_pattern:
                 conditions.append((name, Pattern.parse(condition, place)))
             else:
                 conditions += [(name, test) for test in _parse_condition(name, condition, place)]
@@ -171,49 +132,8 @@ class Filter:
             raise InvalidRequest(field, f"at most {MAX_CHOICES} choices in all")
         return cls(tuple(conditions))
 
-    def sql(self, params: Params) -> str:
-        """A predicate on `versions v` that is false only where `matches` is, whatever the value holds."""
-        if all(isinstance(test, Pattern) for _, test in self.conditions):
-            return "1"
-        attributes, index = (
-            f"NOT EXISTS (SELECT 1 FROM json_each(v.{column}) f WHERE NOT {self._tests(params)}"
-            for column in ("attributes", "index_text")
-        )
-        hidden = "EXISTS (SELECT 1 FROM json_each(v.attributes) a WHERE a.key = f.key)"
-        return f"{attributes}) AND {index} AND NOT {hidden})"
-
-    def policy_sql(self, params: Params) -> str:
-        """The predicate of a policy's own filter: attributes only, and absent never matches."""
-        if not self.conditions:
-            return "1"
-        plainly = self._plainly("v.attributes", params)
-        fitting = f"SELECT count(*) FROM json_each(v.attributes) f WHERE {self._tests(params, other=0)}"
-        return f"({plainly}({fitting}) = {len({name for name, _ in self.conditions})})"
-
-    def _plainly(self, attributes: str, params: Params) -> str:
-        """`… OR`, true only where the rest is: texts that equal texts, without a look at every attribute."""
-        parts: list[str] = []
-        plain: Params = []
-        for name, test in self.conditions:
-            if not (isinstance(test, OneOf) and _PLAIN_NAME.fullmatch(name)):
-                return ""
-            texts = [choice for choice in test.choices if isinstance(choice, str)]
-            plain += [path := f"$.{name}", path, *texts]
-            wanted = ", ".join("?" * len(texts))
-            parts.append(f"json_type({attributes}, ?) = 'text' AND {attributes} ->> ? IN ({wanted}) AND")
-        params += plain
-        return f"{' '.join(parts)} 1 OR "
-
-    def _tests(self, params: Params, *, other: int = 1) -> str:
-        """What each field of a row must fulfil, so that a row is read once for all conditions."""
-        cases = []
-        for name, tests in self.by_field().items():
-            params.append(name)
-            cases.append(f"WHEN ? THEN {' AND '.join(test.sql(params) for test in tests)}")
-        return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
-
     def by_field(self) -> dict[str, list[FieldTest]]:
-        """What each field must fulfil."""
+        """The tests of each field."""
         fields: dict[str, list[FieldTest]] = {}
         for name, test in self.on_fields:
             fields.setdefault(name, []).append(test)
@@ -230,14 +150,16 @@ class Filter:
         index: Mapping[str, str],
         value: Callable[[], Mapping[str, JSON]],
     ) -> bool:
-        """Whether a memory fits; `value` opens it and is called once, and only when a field needs it."""
+        """Whether a memory matches; `value` opens it, and is called at most once and only if needed."""
         opened = cache(value)
         return self.holds(lambda name: field_of(name, attributes, index, opened), opened)
 
-    def holds(self, found: Callable[[str], Found], value: Callable[[], Mapping[str, JSON]]) -> bool:
-        """The same, where `found` looks a field up."""
+    def holds(
+        self, field_value: Callable[[str], FieldValue], value: Callable[[], Mapping[str, JSON]]
+    ) -> bool:
+        """The same, with a function that looks a field up."""
         for name, test in self.conditions:
-            if not (test.holds(value()) if isinstance(test, Pattern) else test.holds(found(name))):
+            if not (test.holds(value()) if isinstance(test, Pattern) else test.holds(field_value(name))):
                 return False
         return True
 
@@ -247,8 +169,8 @@ def field_of(
     attributes: Mapping[str, JSON],
     index: Mapping[str, str],
     value: Callable[[], Mapping[str, JSON]],
-) -> Found:
-    """What a memory has in a field, which is looked for in its value only where nothing else has it."""
+) -> FieldValue:
+    """Looks a field up in the attributes, then the index, then the value."""
     if name in attributes:
         return attributes[name]
     return index[name] if name in index else value_at(value(), name, name.split("."), ABSENT)
@@ -260,7 +182,7 @@ def _parse_condition(name: object, condition: object, field: str) -> list[Test]:
     if _is_scalar(condition):
         return [OneOf((_scalar(condition, field),))]
     if not isinstance(condition, dict) or not condition:
-        raise InvalidRequest(field, _SPELLINGS)
+        raise InvalidRequest(field, _SYNTAX)
     return [_parse_operator(op, operand, field) for op, operand in condition.items()]
 
 
@@ -282,7 +204,7 @@ def _parse_operator(op: object, operand: object, field: str) -> Test:
         if not isinstance(operand, bool):
             raise InvalidRequest(f"{field}.{op}", "true or false")
         return Exists(operand)
-    raise InvalidRequest(field, _SPELLINGS)
+    raise InvalidRequest(field, _SYNTAX)
 
 
 def _parse_range(sign: str, bound: object, field: str) -> Range:
@@ -294,18 +216,6 @@ def _parse_range(sign: str, bound: object, field: str) -> Range:
     if moment is None:
         raise InvalidRequest(field, "a number, Infinity, -Infinity or an RFC 3339 time")
     return Range(sign, moment, instant=True)
-
-
-def _among_floats(sign: str, bound: int) -> tuple[str, float]:
-    """A bound that SQLite has no integer for, by the nearest number it has: the same are on either side."""
-    try:
-        near = float(bound)
-    except OverflowError:
-        near = math.inf if bound > 0 else -math.inf
-    if near == bound:
-        return sign, near
-    outside = (near < bound) is (sign[0] == ">")
-    return sign[0] if outside else f"{sign[0]}=", near
 
 
 def _is_scalar(value: object) -> TypeGuard[Scalar]:
@@ -333,5 +243,5 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
-    """A scalar so that two are equal only where they are of one type; 7 and 7.0 are."""
+    """Makes two scalars equal only if they are of one type, which 7 and 7.0 are."""
     return isinstance(scalar, bool), scalar

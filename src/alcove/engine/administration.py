@@ -13,10 +13,12 @@ from alcove.core.admin_records import ApiKey, RootSize
 from alcove.core.clock import Clock, parse_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
-from alcove.engine.database import Connection, Database, Value
+from alcove.engine.database import Connection, Database
 from alcove.engine.meanings import Meanings
-from alcove.engine.rows import FOR_EVER, AuditRow, HeldRow, Person, Wiped
-from alcove.engine.version_log import Live, Transaction
+from alcove.engine.rows.people import Person, PersonalDataRow, WipeResult
+from alcove.engine.rows.versions import MAX_INT64, AuditRow
+from alcove.engine.statements import Value
+from alcove.engine.transaction import Live, Transaction
 
 LONG_SECONDS, RESTS = 5.0, 10
 """A scrub that takes longer is followed by a rest of so many times as long, in this process."""
@@ -103,7 +105,7 @@ class Administration:
 
     # What is held
 
-    def held(self, person: Person) -> list[HeldRow]:
+    def held(self, person: Person) -> list[PersonalDataRow]:
         """What there is of a person, room by room."""
         with self._db.read() as db:
             return _held(db, person, self._clock())
@@ -146,8 +148,13 @@ class Erasure:
         self._rests_until = 0.0
 
     def wipe(
-        self, person: Person, *, shared: str, note: Callable[[Wiped], None] | None, until: int = FOR_EVER
-    ) -> Wiped:
+        self,
+        person: Person,
+        *,
+        shared: str,
+        note: Callable[[WipeResult], None] | None,
+        until: int = MAX_INT64,
+    ) -> WipeResult:
         """Erases a person.
 
         `note` is called before anything can last, unless nothing was known of them; if it raises, nothing is
@@ -167,7 +174,7 @@ class Erasure:
             keys = db.changed("wipe_key", person.subject, user)
             left = [room for room in _held(db, person, wipe.now) if not room.own]
             known = any((*wipe.removed.values(), keys, elsewhere, named, left))
-            wiped = Wiped(
+            wiped = WipeResult(
                 wipe.removed, keys > 0, elsewhere, _scrub_wanted(db) if known else db.mark("wipes"),
                 known, wipe.transaction.at, position, sorted(common), left,
             )  # fmt: skip
@@ -198,7 +205,7 @@ class Erasure:
     def clear(self, ns: bytes) -> int:
         """Takes everything out of one namespace without a trace: revisions start again at 1."""
         with self._db.write() as db:
-            removed = db.changed("wipe_namespace", ns, FOR_EVER)
+            removed = db.changed("wipe_namespace", ns, MAX_INT64)
             db.run("forget_namespace", (ns,))
             db.run("cleared")
             return removed
@@ -347,9 +354,9 @@ def _bound(person: Person, **more: Value) -> dict[str, Value]:
             "authorless": person.authorless, **more}  # fmt: skip
 
 
-def _held(db: Connection, person: Person, now: int) -> list[HeldRow]:
+def _held(db: Connection, person: Person, now: int) -> list[PersonalDataRow]:
     """What there is of a person in each room."""
-    return [HeldRow._make(row) for row in db.run("held", _bound(person, now=now))]
+    return [PersonalDataRow._make(row) for row in db.run("held", _bound(person, now=now))]
 
 
 def _scrub_wanted(db: Connection) -> int:

@@ -13,10 +13,11 @@ from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
 
-from alcove.core.filters import Params
 from alcove.engine.database import Connection, Database, Findings, Found
 from alcove.engine.meanings import FARTHEST, Asked, Meanings, Nearest, Reached, Vector
-from alcove.engine.rows import Scope, Text
+from alcove.engine.rows.indexing import Text
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
 
 AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alcove.core.clock import Clock, system_clock
-from alcove.core.filters import Params
 from alcove.core.records import Residue
-from alcove.engine.rows import Copied, Scope
-from alcove.engine.statements import load
+from alcove.engine.filter_sql import FilterCompiler
+from alcove.engine.rows.versions import CopyProgress
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params, Value, load
 
-Value = int | float | str | bytes | None
 Bound = Sequence[Value] | Mapping[str, Value]
 """What a statement is run with."""
 Findings = Iterator[tuple[str, int, list[str]]]
@@ -73,6 +73,7 @@ class Connection(Protocol):
 class Database(ABC):
     """The connections to one database: a writer that takes turns, and readers as they are needed."""
 
+    filters: FilterCompiler
     clock: Clock = staticmethod(system_clock)
     """What time it is for all who have it open."""
     finds_candidates = False
@@ -130,16 +131,16 @@ class Database(ABC):
         Of versions that are `ruled_out` it reads nothing, as far as it can.
         """
 
-    @abstractmethod
     def where(self, scope: Scope, params: Params) -> str:
-        """What a scope shows, as a predicate on `versions v`; its parameters are added to those there are."""
+        """Returns the predicate of a scope on `versions v`, and appends its parameters."""
+        return self.filters.predicate(scope, params)
 
     @abstractmethod
     def sound(self) -> Findings:
         """The database's own check of what it holds, if it has one."""
 
     @abstractmethod
-    def copy(self, to: Path) -> Iterator[Copied]:
+    def copy(self, to: Path) -> Iterator[CopyProgress]:
         """Writes one moment of the store into a file of SQLite, while others go on writing to the store."""
 
     @abstractmethod

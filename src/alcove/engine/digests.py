@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 
-from alcove.core.filters import Params
 from alcove.engine.candidates import Candidates, Made
 from alcove.engine.database import Connection, Database
 from alcove.engine.meanings import Reached, Vector
-from alcove.engine.rows import Scope
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
 
 Digest = tuple[int, bytes, bytes]
 """A version, its terms and its vectors, rounded."""

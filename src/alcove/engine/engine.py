@@ -15,24 +15,26 @@ from typing import Any
 from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import STREAM_CHUNK_BYTES
 from alcove.core.errors import AlcoveError, requires_extra
-from alcove.core.filters import Params
 from alcove.core.records import KINDS, EventKind
-from alcove.engine import file_copy, rows, version_log
 from alcove.engine.administration import Administration, Erasure
 from alcove.engine.commit import CommitQueue, Observer, Submission
+from alcove.engine.data_keys import DataKey, DataKeys
 from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
 from alcove.engine.meanings import MakeMeanings
-from alcove.engine.rows import FOR_EVER, DataKey, Row, Scope, some_rows
-from alcove.engine.sqlite import SqliteDatabase
-from alcove.engine.version_log import Live, Transaction
+from alcove.engine.rows.operations import DataKeyGone, Outcome, PutRow, StaleDecision
+from alcove.engine.rows.versions import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Row, read_page
+from alcove.engine.scope import Scope
+from alcove.engine.sqlite.database import SqliteDatabase
+from alcove.engine.statements import Params
+from alcove.engine.transaction import Live, Transaction, put_parameters, read_put_answer
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""
 
 
-class Engine(file_copy.DataKeys):
+class Engine(DataKeys):
     """A durable, ordered store of versions (WAL, `synchronous=FULL`). Safe to use from many threads."""
 
     def __init__(
@@ -81,36 +83,36 @@ class Engine(file_copy.DataKeys):
         for submission, outcome in zip(batch, outcomes, strict=True):
             submission.outcome = outcome
 
-    def _put_each(self, batch: Sequence[Submission]) -> list[rows.Outcome | Exception] | None:
+    def _put_each(self, batch: Sequence[Submission]) -> list[Outcome | Exception] | None:
         """In one journey; None where one of them is anything but a single put."""
-        puts = list[rows.PutRow]()
+        puts = list[PutRow]()
         for each in batch:
             match each.operations:
-                case [rows.PutRow() as put] if not each.once:
+                case [PutRow() as put] if not each.once:
                     puts.append(put)
                 case _:
                     return None
         at = self.clock()
-        told = [version_log.told(put, at, each.decided_by) for put, each in zip(puts, batch, strict=True)]
-        outcomes = list[rows.Outcome | Exception]()
-        for put, answer in zip(puts, self._db.put_each(told), strict=True):
+        params = [put_parameters(put, at, each.decided_by) for put, each in zip(puts, batch, strict=True)]
+        outcomes = list[Outcome | Exception]()
+        for put, answer in zip(puts, self._db.put_each(params), strict=True):
             try:
-                outcomes.append([version_log.answered(put, answer)])
-            except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
+                outcomes.append([read_put_answer(put, answer)])
+            except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
                 outcomes.append(refusal)
         return outcomes
 
-    def _run_each(self, batch: Sequence[Submission]) -> list[rows.Outcome | Exception]:
-        outcomes = list[rows.Outcome | Exception]()
+    def _run_each(self, batch: Sequence[Submission]) -> list[Outcome | Exception]:
+        outcomes = list[Outcome | Exception]()
         with self._db.write() as db:
             ahead = [each for submission in batch for each in submission.operations] if self.far else ()
             transaction = Transaction(db, self.clock, ahead)
             for submission in batch:
                 try:
                     if submission.decided_by not in (None, transaction.documents):
-                        raise rows.DecidedByOlder
+                        raise StaleDecision
                     outcomes.append(transaction.run(submission.operations, submission.once))
-                except (AlcoveError, rows.DataKeyGone, rows.DecidedByOlder) as refusal:
+                except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
                     outcomes.append(refusal)
                 transaction.at += 1
         return outcomes
@@ -126,10 +128,10 @@ class Engine(file_copy.DataKeys):
         (found,) = self._fetch("read", ns, key, now)
         return found[0], None if found[1] is None else Row._make(found[1:])
 
-    def fingerprint(self, ns: bytes, *others: bytes, now: int) -> rows.Fingerprint:
+    def fingerprint(self, ns: bytes, *others: bytes, now: int) -> Fingerprint:
         """By what a copy is known to be as new: of a namespace, and of two `others`, each two arguments."""
         (found,) = self._fetch("fingerprint", ns, now, *others)
-        return rows.Fingerprint._make(found)
+        return Fingerprint._make(found)
 
     def scan(
         self, scope: Scope, *, now: int, at: int | None = None, ruled_out: RuledOut | None = None
@@ -146,7 +148,7 @@ class Engine(file_copy.DataKeys):
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
         where = self._db.where(scope, params)
         found = self._db.stream("scan_page", [*params, limit], where=where)
-        return some_rows(found, limit, most=STREAM_CHUNK_BYTES)[0]
+        return read_page(found, limit, max_bytes=STREAM_CHUNK_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
         """In order; with an owner, only theirs, and at the cost of those."""
@@ -155,28 +157,28 @@ class Engine(file_copy.DataKeys):
         where = self._db.where(scope, params)
         return (ns for (ns,) in self._db.stream("namespaces", params, where=where, whose=whose))
 
-    def keys(self, scope: Scope, *, now: int) -> list[rows.LiveKey]:
+    def keys(self, scope: Scope, *, now: int) -> list[LiveKey]:
         """The live keys of a scope, without their content."""
         params: Params = [scope.low, scope.high, now]
         where = self._db.where(scope, params)
-        return [*map(rows.LiveKey._make, self._db.stream("keys", params, where=where))]
+        return [*map(LiveKey._make, self._db.stream("keys", params, where=where))]
 
-    def owned_keys(self, scope: Scope, owner: str, *, besides: bytes, now: int) -> list[rows.LiveKey]:
+    def owned_keys(self, scope: Scope, owner: str, *, besides: bytes, now: int) -> list[LiveKey]:
         """The same of the rooms that belong to one user, without the room `besides`.
 
         It costs as much as those rooms, however many rooms of others the subtree has.
         """
         params: Params = [owner, scope.low, scope.high, besides, now]
         where = self._db.where(scope, params)
-        return [*map(rows.LiveKey._make, self._db.stream("owned_keys", params, where=where))]
+        return [*map(LiveKey._make, self._db.stream("owned_keys", params, where=where))]
 
-    def authored_keys(self, scope: Scope, author: str, *, now: int) -> list[rows.LiveKey]:
+    def authored_keys(self, scope: Scope, author: str, *, now: int) -> list[LiveKey]:
         """The same of what one user wrote in rooms that do not belong to them, at the cost of all of that."""
         params: Params = [author, scope.low, scope.high, now]
         where = self._db.where(scope, params)
-        return [*map(rows.LiveKey._make, self._db.stream("authored_keys", params, where=where))]
+        return [*map(LiveKey._make, self._db.stream("authored_keys", params, where=where))]
 
-    def history(self, ns: bytes, key: bytes, *, below: int = FOR_EVER) -> Iterator[Row]:
+    def history(self, ns: bytes, key: bytes, *, below: int = MAX_INT64) -> Iterator[Row]:
         """The versions of a key below a revision, newest first."""
         return map(Row._make, self._db.stream("history", [ns, key, below]))
 
@@ -206,7 +208,7 @@ class Engine(file_copy.DataKeys):
         near = not scope.low or self.last_seq() - position < NEAR_THE_END
         way = "events_by_seq" if near else "events_by_subtree"
         found = self._db.stream(way, [*params, limit + 1], where=" AND ".join(where))
-        return some_rows(found, limit, most=most)
+        return read_page(found, limit, max_bytes=most)
 
     def count(self, scope: Scope, *, now: int) -> int:
         params: Params = [scope.low, scope.high, now]
@@ -221,7 +223,7 @@ class Engine(file_copy.DataKeys):
         return ((ns, count) for ns, count in self._db.stream("counts", params, where=where))
 
     def newest(
-        self, scope: Scope, *, now: int, limit: int, before: int = FOR_EVER, embedder: str = ""
+        self, scope: Scope, *, now: int, limit: int, before: int = MAX_INT64, embedder: str = ""
     ) -> Iterator[tuple[Row, bytes | None]]:
         """What was written last comes first, each with its vectors by an embedder."""
         params: Params = [embedder, scope.low, scope.high, now, before]
@@ -303,14 +305,14 @@ class Engine(file_copy.DataKeys):
 
     # Inspection
 
-    def copy(self, to: Path) -> Iterator[rows.Copied]:
+    def copy(self, to: Path) -> Iterator[CopyProgress]:
         """Writes one moment of the store into a file, while others go on writing to the store."""
         return self._db.copy(to)
 
     def every_version(self) -> Iterator[Row]:
         """In pages, so that a long look does not hold the log back."""
         seq = 0
-        while page := some_rows(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
+        while page := read_page(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
             yield from page
             seq = page[-1].seq
 
@@ -335,7 +337,7 @@ def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) 
     if isinstance(at, Path):
         return SqliteDatabase(at, busy_timeout=busy_timeout, on_create=on_create), FileLocks.beside(at)
     with requires_extra("postgresql://", extra="postgres"):
-        from alcove.engine.postgres import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
+        from alcove.engine.postgres.database import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
 
     database = PostgresDatabase(at, busy_timeout=busy_timeout, on_create=on_create)
     return database, database.locks

@@ -10,14 +10,24 @@ from itertools import accumulate
 import msgspec
 
 from alcove.core.admin_records import ParkedItem
-from alcove.core.filters import Filter, Params
+from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
-from alcove.engine import rows
 from alcove.engine.candidates import Candidates
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.digests import Digests
 from alcove.engine.meanings import Meanings, Windows
-from alcove.engine.rows import FOR_EVER, Row, Scope, Text, TextToIndex
+from alcove.engine.rows.indexing import (
+    Change,
+    Embedded,
+    IndexState,
+    IndexStatus,
+    SubtreeTooLarge,
+    Text,
+    TextToIndex,
+)
+from alcove.engine.rows.versions import MAX_INT64, Row
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
@@ -77,7 +87,7 @@ class SearchIndex:
         """The vectors that a text has got so far."""
         return [body for (body,) in self._db.fetch("pieces", seq)]
 
-    def store(self, embedder: str, pieces: Sequence[rows.Embedded]) -> bool:
+    def store(self, embedder: str, pieces: Sequence[Embedded]) -> bool:
         """Keeps vectors and takes what is whole off the queue, in one transaction.
 
         What has more goes back into the line. False, and nothing kept, where another embedder serves by now:
@@ -126,8 +136,8 @@ class SearchIndex:
         """The namespaces of versions, one for each that is still there."""
         return [Namespace.decode(ns) for (ns,) in self._db.fetch("namespaces_of", json.dumps(seqs))]
 
-    def status(self, embedder: str) -> rows.IndexStatus:
-        return rows.IndexStatus._make(self._db.fetch("status", embedder)[0])
+    def status(self, embedder: str) -> IndexStatus:
+        return IndexStatus._make(self._db.fetch("status", embedder)[0])
 
     def parked(self) -> list[ParkedItem]:
         found = self._db.fetch("parked")
@@ -153,7 +163,7 @@ class SearchIndex:
         Those that could not be made are parked, each with what was wrong.
         """
         with self._db.write() as db:
-            found = db.run("unembedded", (embedder, 0, len(parked) + 1, FOR_EVER))
+            found = db.run("unembedded", (embedder, 0, len(parked) + 1, MAX_INT64))
             missing: list[int] = [seq for seq, _ in found]
             if not parked.keys() >= {*missing}:
                 return False
@@ -181,8 +191,8 @@ class SearchIndex:
 
     # What is there
 
-    def state(self) -> rows.IndexState:
-        return rows.IndexState._make(self._db.fetch("state")[0])
+    def state(self) -> IndexState:
+        return IndexState._make(self._db.fetch("state")[0])
 
     def owned(self, scope: Scope) -> list[Namespace]:
         """The topmost rooms in a subtree that belong to the scope's owner, each with all that is below it."""
@@ -194,7 +204,7 @@ class SearchIndex:
                 low = found[-1].subtree()[1]
         return found
 
-    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[rows.IndexState, list[Text]]:
+    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
         """Every live text that a scope shows, whatever its filter, as of one state.
 
         Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
@@ -204,7 +214,7 @@ class SearchIndex:
             for text in self._came(db, scope, embedder, 0, "INDEXED BY live"):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
-                    raise rows.SubtreeTooLarge
+                    raise SubtreeTooLarge
                 came.append(text)
             return state, came
 
@@ -232,7 +242,7 @@ class SearchIndex:
                 texts.append(text)
         return texts, True
 
-    def changes(self, scope: Scope, embedder: str, since: rows.IndexState) -> rows.Change:
+    def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change:
         """What happened to a scope's texts since a state."""
         with self._db.snapshot() as db:
             state, place, live = _state(db), (scope.low, scope.high), None
@@ -249,7 +259,7 @@ class SearchIndex:
                 live = [seq for (seq,) in db.run("live", place)]
             expiries = [(seq, at) for seq, at in db.run("expiring", (*place, since.touches))]
             latest = {text.seq: text for text in came}
-            return rows.Change(state, [*latest.values()], superseded, live, expiries)
+            return Change(state, [*latest.values()], superseded, live, expiries)
 
     def fitting(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
@@ -271,7 +281,7 @@ class SearchIndex:
 
     def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
-        moment = (FOR_EVER, now) if at is None else (at, at)
+        moment = (MAX_INT64, now) if at is None else (at, at)
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]
         where = self._db.where(scope, params)
         if len(seqs) > FEW or scope.filter.conditions:
@@ -295,8 +305,8 @@ def _add_vectors(db: Connection, embedder: str, bodies: Sequence[tuple[int, byte
     db.run("add_vectors", (embedder, joined, json.dumps(places)))
 
 
-def _state(db: Connection) -> rows.IndexState:
-    return rows.IndexState._make(db.run("state").fetchall()[0])
+def _state(db: Connection) -> IndexState:
+    return IndexState._make(db.run("state").fetchall()[0])
 
 
 def _along(ahead: int, index: str) -> str:

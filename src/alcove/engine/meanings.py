@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from alcove.core.filters import Params
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.rows import Scope, Text
+from alcove.engine.rows.indexing import Text
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
 
 log = logging.getLogger("alcove")
 Vector = Sequence[float]

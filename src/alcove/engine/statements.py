@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-from alcove.engine.rows import Row
+from alcove.engine.rows.versions import Row
 
+Value = int | float | str | bytes | None
+Params = list[Value]
+"""What a statement runs with."""
 _SQL = files("alcove.engine") / "sql"
 _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 

@@ -17,9 +17,9 @@ import msgspec
 
 from alcove.core.errors import StoreError
 from alcove.engine.database import Connection, Database
-from alcove.engine.file_copy import without_log
-from alcove.engine.rows import FOR_EVER, Copied, Summary
-from alcove.engine.sqlite import SqliteDatabase
+from alcove.engine.rows.versions import MAX_INT64, CopyProgress, StoreFigures
+from alcove.engine.sqlite.backup_file import without_log
+from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.tables import TABLES, Key, Table
 
 R = TypeVar("R")
@@ -81,20 +81,20 @@ def pour(source: Connection, target: Database) -> Generator[int, None, Poured]:
     return Poured(sums, replaced)
 
 
-def into_file(source: Connection, to: Path) -> Iterator[Copied]:
+def into_file(source: Connection, to: Path) -> Iterator[CopyProgress]:
     """A moment as a new file of SQLite, all of which was read back when the last step is told."""
     with closing(SqliteDatabase(to, busy_timeout=_BUSY_TIMEOUT, on_create=lambda: None)) as target:
         total = size(source)
-        poured = yield from told(pour(source, target), lambda done: Copied(done, total))
+        poured = yield from told(pour(source, target), lambda done: CopyProgress(done, total))
         with target.snapshot() as db:
-            found = yield from told(sums(db), lambda _: Copied(total, total))
+            found = yield from told(sums(db), lambda _: CopyProgress(total, total))
         if wrong := differences(poured.sums, found):
             raise StoreError(f"{to} was not written as it should be: {'; '.join(wrong)}")
         with target.write() as db:  # a new file has no byte of who was wiped before
             db.run("set_mark", (db.mark("wipes"), "scrubbed"))
-            summary = Summary._make(db.run("summary").fetchall()[0])
+            summary = StoreFigures._make(db.run("summary").fetchall()[0])
     without_log(to)
-    yield Copied(1, 1, summary)
+    yield CopyProgress(1, 1, summary)
 
 
 def told(reached: Generator[int, None, R], tell: Callable[[int], S]) -> Generator[S, None, R]:
@@ -151,7 +151,7 @@ class _Adding:
 
 def _page(db: Connection, table: Table, after: Key | None) -> tuple[Rows, Key | None]:
     """The next rows, and where they end; None for that where they are the last."""
-    page = _rows(db, table, after, None, PAGE if table.key else FOR_EVER)
+    page = _rows(db, table, after, None, PAGE if table.key else MAX_INT64)
     return page, table.key_of(page[-1]) if table.key and len(page) == PAGE else None
 
 

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from alcove.core.background import Worker
-from alcove.core.filters import Params
 from alcove.core.namespace import Namespace
 from alcove.engine.candidates import MOST_MISSING
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
 from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector, drop_windows
 from alcove.engine.qdrant import NoAnswer, Qdrant, Vectors
-from alcove.engine.rows import FOR_EVER, Scope
+from alcove.engine.rows.versions import MAX_INT64
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")
@@ -207,12 +208,12 @@ class VectorStore(Meanings):
 
     def removed(self) -> bool:
         """Removes at once what is over by now; whether all of that is gone."""
-        until, left = time.monotonic() + REMOVAL_SECONDS, self._to_remove(FOR_EVER)
+        until, left = time.monotonic() + REMOVAL_SECONDS, self._to_remove(MAX_INT64)
         try:
             while left and not self.trouble and time.monotonic() < until:
                 if self._in_turn(lambda: self._remove_some(self._state())) is None:
                     time.sleep(BUSY_SECONDS / 10)
-                left &= self._to_remove(FOR_EVER)
+                left &= self._to_remove(MAX_INT64)
         except NoAnswer as error:
             self._fails(error)
         return not left
@@ -264,7 +265,7 @@ class VectorStore(Meanings):
             state = State.of(db)
         start: int | None = 0
         compared, noticed = 0, list[str]()
-        owed = self._to_remove(FOR_EVER)
+        owed = self._to_remove(MAX_INT64)
         try:
             while state.collection == state.name(state.dimensions) and start is not None:
                 found = self._compare(state, start)
@@ -295,7 +296,7 @@ class VectorStore(Meanings):
         What was handed over after the state is not expected, and none of what is live is over.
         """
         there, then = self._points.versions(state.collection, start, COMPARED)
-        until = FOR_EVER if then is None else then
+        until = MAX_INT64 if then is None else then
         live = dict(self._db.fetch("embedded_from", start, until, state.serving, COMPARED))
         if len(live) == COMPARED:
             then = max(live) + 1

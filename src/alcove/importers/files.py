@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from alcove.core.errors import InvalidRequest
-from alcove.engine.sqlite import distrust_schema
+from alcove.engine.sqlite.database import distrust_schema
 from alcove.importers.account import Account
 
 _SQLITE = b"SQLite format 3\0"

@@ -152,7 +152,7 @@ def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
         import psycopg  # noqa: PLC0415  only where one is read
         from psycopg.rows import dict_row  # noqa: PLC0415
 
-        from alcove.engine.postgres_connection import set_session  # noqa: PLC0415
+        from alcove.engine.postgres.connection import set_session  # noqa: PLC0415
     try:
         connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10, autocommit=True)
     except psycopg.ProgrammingError:  # whose words repeat the address, and a password that is in it

@@ -209,7 +209,7 @@ def _narrowed(engine: regorus.Engine) -> Narrowed | None:
     try:
         return Narrowed(
             Namespace.checked(narrowed, "namespace_prefix"),
-            Filter.parse(conditions, "attribute_filter", of_values=False),
+            Filter.parse(conditions, "attribute_filter", allow_pattern=False),
             owner,
             _authors(engine, "written_by"),
             _authors(engine, "unowned_written_by"),

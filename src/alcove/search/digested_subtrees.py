@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from alcove.engine.candidates import Candidates, Take
 from alcove.engine.digests import BITS, Digest, Digests
 from alcove.engine.meanings import Asked, Nearest
-from alcove.engine.rows import Scope
+from alcove.engine.scope import Scope
 from alcove.search.corpus.postings import Postings, Rows
 from alcove.search.embedders import Matrix
 from alcove.search.large_subtrees import SAMPLE, LargeSubtree

@@ -18,7 +18,7 @@ from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError, requires_extra
 from alcove.engine.index import SearchIndex
 from alcove.engine.meanings import MakeMeanings, Windows
-from alcove.engine.rows import Embedded, TextToIndex
+from alcove.engine.rows.indexing import Embedded, TextToIndex
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
     Embedder,
@@ -204,7 +204,7 @@ class Indexer(Worker):
     def _with_earlier(self, piece: Embedded) -> Embedded:
         """A piece of a text; if it is the last one, with the vectors of the pieces before it."""
         text = piece.text
-        if piece.rest or not (text.field or text.window):
+        if piece.next_place or not (text.field or text.window):
             return piece
         return piece._replace(body=joined([*self._index.pieces(text.seq), piece.body]))
 

@@ -22,7 +22,8 @@ import numpy as np
 from alcove.core.records import SearchMode
 from alcove.engine.candidates import Candidates, Made, Take
 from alcove.engine.meanings import Asked, Nearest
-from alcove.engine.rows import IndexState, Scope, Text
+from alcove.engine.rows.indexing import IndexState, Text
+from alcove.engine.scope import Scope
 from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
 from alcove.search.corpus.late_interaction import TokenTable
 from alcove.search.corpus.postings import rarity

@@ -19,7 +19,9 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows import IndexState, Row, Scope, SubtreeTooLarge, Text
+from alcove.engine.rows.indexing import IndexState, SubtreeTooLarge, Text
+from alcove.engine.rows.versions import Row
+from alcove.engine.scope import Scope
 from alcove.search.corpus.corpus import Corpus, Mask
 from alcove.search.digested_subtrees import of_size
 from alcove.search.indexer import kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from alcove.core.filters import Filter, Found
+from alcove.core.filters import FieldValue, Filter
 from alcove.core.value_pattern import Pattern
 
 MOST_BYTES = 8 << 20
@@ -20,7 +20,7 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
-_NOTHING: Final[dict[int, Found]] = {}
+_NOTHING: Final[dict[int, FieldValue]] = {}
 
 
 class FieldValues:
@@ -50,10 +50,10 @@ class Held:
     """What is remembered since the last erasure."""
 
     def __init__(self) -> None:
-        self._fields: dict[str, dict[int, Found]] = {}
+        self._fields: dict[str, dict[int, FieldValue]] = {}
         self._bytes = 0
 
-    def look(self, name: str, seq: int, found: Callable[[str], Found]) -> Found:
+    def look(self, name: str, seq: int, found: Callable[[str], FieldValue]) -> FieldValue:
         """What a field of a version holds; `found` looks where it is not known."""
         fields = self._fields
         values = fields.get(name)

@@ -15,7 +15,7 @@ from alcove.core import cursor, validation
 from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest
-from alcove.core.filters import Filter, Found, field_of
+from alcove.core.filters import FieldValue, Filter, field_of
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import (
@@ -30,7 +30,8 @@ from alcove.core.records import (
     SearchResults,
     TimeLike,
 )
-from alcove.engine.rows import Row, Scope
+from alcove.engine.rows.versions import Row
+from alcove.engine.scope import Scope
 from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
 from alcove.store.timeline import Timeline
@@ -402,7 +403,7 @@ class Finding(Timeline):
                 opened.append(self._opener.value(row))
             return opened[0]
 
-        def look(name: str) -> Found:
+        def look(name: str) -> FieldValue:
             return field_of(name, row_decoding.attributes(row), row_decoding.index(row), value)
 
         return filter.holds(lambda name: held.look(name, row.seq, look), value)

@@ -44,7 +44,7 @@ from alcove.core.records import (
     SweepResult,
     Touch,
 )
-from alcove.engine.rows import FOR_EVER
+from alcove.engine.rows.versions import MAX_INT64
 from alcove.store import row_decoding
 from alcove.store.admin import Admin
 from alcove.store.common import Parts, Steps, Work, stepwise
@@ -273,7 +273,7 @@ class Memories(Writing, Overview):
         expired = _until_none_left(lambda: engine.expire(now=now, limit=batch))
         aged = 0
         for root, days in settings.retention_max_age.items():
-            oldest, (low, high) = max(-FOR_EVER, now - int(days * DAY)), Namespace((root,)).subtree()
+            oldest, (low, high) = max(-MAX_INT64, now - int(days * DAY)), Namespace((root,)).subtree()
             # Each step looks through the whole root again, so it may take more at a time.
             step = partial(engine.expire_older, low, high, than=oldest, limit=10 * batch)
             aged += _until_none_left(step)

@@ -18,7 +18,8 @@ from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import AfterCursor, EventKind, Limit, Memory, NamespaceLike
-from alcove.engine.rows import FOR_EVER, Row, Scope
+from alcove.engine.rows.versions import MAX_INT64, Row
+from alcove.engine.scope import Scope
 from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
 from alcove.store.reading import Reading
@@ -127,7 +128,7 @@ class Overview(Reading):
         """
         yield Work.LARGE
         limit = validation.whole(limit, "limit", 1, 100)
-        before = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
+        before = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None, exact=exact)
 

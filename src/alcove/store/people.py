@@ -17,7 +17,8 @@ from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
 from alcove.core.records import ExportedVersion, Limit, NamespaceSize, Receipt, SharedHandling
-from alcove.engine.rows import HeldRow, Person, Row, Wiped
+from alcove.engine.rows.people import Person, PersonalDataRow, WipeResult
+from alcove.engine.rows.versions import Row
 from alcove.store import row_decoding
 from alcove.store.common import Parts, Service
 from alcove.store.wipe_ledger import Note
@@ -149,7 +150,7 @@ class People(Service):
         person = person._replace(rooms=[room.encode() for room in self.rooms_left_alone(user)])
         note = None if dry_run else partial(self._note, person, shared)
         wiped = self._engine.erasure.wipe(person, shared=shared, note=note)
-        if not wiped.known:
+        if not wiped.is_known:
             expected = "somebody of whom something is held"
             raise NotFound(
                 f"user: expected {expected}, not {user!r}", details={"field": "user", "expected": expected}
@@ -167,7 +168,7 @@ class People(Service):
         scrubbed = is_rebuilt and not any(residue.in_data_files for residue in remains)
         return msgspec.structs.replace(receipt, scrubbed=scrubbed, remains=remains)
 
-    def _note(self, person: Person, shared: SharedHandling, wiped: Wiped) -> None:
+    def _note(self, person: Person, shared: SharedHandling, wiped: WipeResult) -> None:
         """Puts a wipe down in the ledger, with what its receipt is recognised by."""
         receipt = _receipt(person.user, shared, wiped)
         note = Note(
@@ -231,19 +232,19 @@ def _id(spelled: str) -> bytes:
         return b""
 
 
-def _room(row: HeldRow) -> NamespaceSize:
+def _room(row: PersonalDataRow) -> NamespaceSize:
     return NamespaceSize(
         namespace=Namespace.decode(row.ns), memories=row.memories, versions=row.versions, bytes=row.bytes
     )
 
 
-def _receipt(user: str, shared: SharedHandling, wiped: Wiped) -> Receipt:
+def _receipt(user: str, shared: SharedHandling, wiped: WipeResult) -> Receipt:
     return Receipt(
         user=user,
         removed=wiped.removed,
         key_destroyed=wiped.key_destroyed,
         shared={shared: wiped.shared},
-        shared_left=[*map(_room, wiped.left)],
+        shared_left=[*map(_room, wiped.remaining)],
         wiped_at=to_datetime(wiped.moment),
         scrubbed=False,
     )

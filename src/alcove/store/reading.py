@@ -27,7 +27,8 @@ from alcove.core.records import (
     Version,
 )
 from alcove.core.settings import Settings
-from alcove.engine.rows import FOR_EVER, Row, Scope
+from alcove.engine.rows.versions import MAX_INT64, Row
+from alcove.engine.scope import Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding
 from alcove.store.common import Steps, Work, stepwise
@@ -141,11 +142,11 @@ class Reading(Finding):
         yield Work.LARGE
         policy, settings = self._configuration.current()
         place = validation.location(namespace, key, settings)
-        below = FOR_EVER if after_cursor is None else cursor.decode(after_cursor)
+        below = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
 
         def read() -> Page[Version]:
-            found, more = take_page(self._engine.history(place.ns, place.key, below=below), FOR_EVER)
+            found, more = take_page(self._engine.history(place.ns, place.key, below=below), MAX_INT64)
             versions = Page(map(self._opener.version, found))
             versions.after_cursor = cursor.encode(found[-1].revision) if more else None
             return versions

@@ -15,8 +15,8 @@ from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLike, TimeLike
-from alcove.core.value_pattern import spelled
-from alcove.engine.rows import Scope
+from alcove.core.value_pattern import filter_to_json
+from alcove.engine.scope import Scope
 from alcove.store import row_decoding
 from alcove.store.common import Service, Steps, Work, stepwise
 
@@ -165,7 +165,7 @@ class Timeline(Service):
     ) -> Scope:
         """What the caller asked for, inside what the policy lets them see."""
         wanted = Filter.parse(filter)
-        narrowed = self._configuration.current().policy.narrow(principal, prefix, spelled(filter))
+        narrowed = self._configuration.current().policy.narrow(principal, prefix, filter_to_json(filter))
         low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
         return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
                      written_by=narrowed.written_by,

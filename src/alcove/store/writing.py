@@ -17,9 +17,20 @@ from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroy
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import BatchOperation, OperationResult, Put
-from alcove.engine import rows
-from alcove.engine.rows import Row, Writer
-from alcove.engine.version_log import new_id
+from alcove.engine.rows.operations import (
+    DataKeyGone,
+    DeleteRow,
+    EvictRow,
+    GetRow,
+    IdempotentRequest,
+    PutRow,
+    RowOperation,
+    StaleDecision,
+    StoredAnswer,
+    TouchRow,
+)
+from alcove.engine.rows.versions import Row, Writer
+from alcove.engine.transaction import new_id
 from alcove.store import row_decoding
 from alcove.store.common import Service, Steps, Work
 from alcove.store.effective_configuration import Denials, InForce
@@ -131,15 +142,15 @@ class Writing(Service):
             yield pending
             try:
                 outcome = pending.result()
-            except rows.DecidedByOlder:  # rules were put between the decision and the commit: decide again
+            except StaleDecision:  # rules were put between the decision and the commit: decide again
                 self._configuration.current()
                 continue
-            except rows.DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
+            except DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
                 self._vault.forget(user_subject(principal.user_id))
                 for operation in operations:
                     self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
                 continue
-            if isinstance(outcome, rows.KeptAnswer):
+            if isinstance(outcome, StoredAnswer):
                 assert token is not None
                 outcome = self._earlier(operations, token, outcome)
             self._tell_others(principal, operations, outcome, places)
@@ -184,9 +195,7 @@ class Writing(Service):
         if owners:
             self._audit.imported(principal, owners)
 
-    def _allowed(
-        self, write: _Write, operations: Sequence[BatchOperation]
-    ) -> list[rows.RowOperation | _Allowed]:
+    def _allowed(self, write: _Write, operations: Sequence[BatchOperation]) -> list[RowOperation | _Allowed]:
         """Every operation, checked and allowed; an error says which of a batch it is."""
         if len(operations) > (most := write.settings.max_batch):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
@@ -201,7 +210,7 @@ class Writing(Service):
                 raise
         return allowed
 
-    def _allow(self, write: _Write, operation: BatchOperation) -> rows.RowOperation | _Allowed:
+    def _allow(self, write: _Write, operation: BatchOperation) -> RowOperation | _Allowed:
         """Validates and authorises one operation; a put is still to be sealed.
 
         With what is noted among the write's data keys.
@@ -213,20 +222,20 @@ class Writing(Service):
                 return self._allow_put(write, operation, place)
             case records.EvictOldest():
                 policy.authorise(principal, "delete", place.namespace, "*")
-                return rows.EvictRow(place.ns, place.key, write.writer, operation.most)
+                return EvictRow(place.ns, place.key, write.writer, operation.most)
             case records.Get():
                 policy.authorise(principal, "read", place.namespace, operation.key)
-                return rows.GetRow(place.ns, place.key)
+                return GetRow(place.ns, place.key)
             case records.Delete():
                 expected = validation.revision(operation.expected_revision)
                 policy.authorise(principal, "delete", place.namespace, operation.key)
-                return rows.DeleteRow(place.ns, place.key, write.writer, expected)
+                return DeleteRow(place.ns, place.key, write.writer, expected)
             case records.Touch():
                 ttl = None if operation.ttl_seconds is None else validation.ttl(operation.ttl_seconds)
                 if operation.refresh and ttl is not None:
                     raise InvalidRequest("refresh", "not to be combined with ttl_seconds")
                 policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
-                return rows.TouchRow(place.ns, place.key, ttl, operation.refresh is True)
+                return TouchRow(place.ns, place.key, ttl, operation.refresh is True)
             case _:
                 raise InvalidRequest("op", "put, get, delete or touch")
 
@@ -278,7 +287,7 @@ class Writing(Service):
                 return row_decoding.entry(row) if row else None
 
     def _earlier(
-        self, operations: Sequence[BatchOperation], token: bytes, kept: rows.KeptAnswer
+        self, operations: Sequence[BatchOperation], token: bytes, kept: StoredAnswer
     ) -> list[Row | None]:
         """The rows of the request that this one repeats, as far as they are still there."""
         earlier = _answer(self._vault.open(kept.data_key, kept.sealed, token))
@@ -288,14 +297,14 @@ class Writing(Service):
         return [_again(op, row, found) for op, row in zip(operations, earlier.rows, strict=False)]
 
 
-def _sealed(allowed: _Allowed, write: _Write) -> rows.PutRow:
+def _sealed(allowed: _Allowed, write: _Write) -> PutRow:
     """A put as the engine takes it."""
     (_, ns, key), value, index_text, ttl, expected, room, attributes, data_key, brought = allowed
     data_key = data_key or write.data_keys[room.subject]
     assert data_key is not None
     id = new_id()
     sealed = data_key.seal(value, row_decoding.bound_to(id, ns, key))
-    row = rows.PutRow(id, ns, key, room.owner, write.writer, data_key.id, sealed, attributes,
+    row = PutRow(id, ns, key, room.owner, write.writer, data_key.id, sealed, attributes,
                       index_text, ttl, expected)  # fmt: skip
     return row._replace(**brought) if brought else row  # type: ignore[arg-type]
 
@@ -340,7 +349,7 @@ class _Answer(NamedTuple):
 _answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-def _request(write: _Write, operations: Sequence[BatchOperation], token: bytes) -> rows.IdempotentRequest:
+def _request(write: _Write, operations: Sequence[BatchOperation], token: bytes) -> IdempotentRequest:
     """What the engine needs to do a request once."""
     user, digest = write.principal.user_id, _digest(operations)
     data_key = write.data_keys[user_subject(user)]
@@ -349,7 +358,7 @@ def _request(write: _Write, operations: Sequence[BatchOperation], token: bytes) 
     def seal(found: Sequence[Row | None]) -> bytes:
         return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_bare, found)])), token)
 
-    return rows.IdempotentRequest(user, token, data_key.id, seal)
+    return IdempotentRequest(user, token, data_key.id, seal)
 
 
 def _bare(row: Row | None) -> Row | None:

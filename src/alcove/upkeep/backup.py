@@ -23,8 +23,9 @@ from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.engine.engine import Engine
-from alcove.engine.file_copy import Copy
-from alcove.engine.rows import AuditRow, Person, Row
+from alcove.engine.rows.people import Person
+from alcove.engine.rows.versions import AuditRow, Row
+from alcove.engine.sqlite.backup_file import Copy
 from alcove.store.row_decoding import Opener, place, uuid
 from alcove.store.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
@@ -83,8 +84,8 @@ def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp
             yield Progress("copying", copied.done, copied.total)
         partial.sync()
         with Copy(partial.path) as copy:
-            if (summary := copy.summary()) != copied.summary:
-                raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.summary}")
+            if (summary := copy.summary()) != copied.figures:
+                raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.figures}")
             copy.refuse_damaged()
             unreadable = yield from _opening(copy, vault.over(copy), summary.versions)
         for row in unreadable:  # it may be copied as it is, but must not have become so in the copy

@@ -16,7 +16,8 @@ from msgspec import Struct
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.engine.engine import Engine
-from alcove.engine.rows import Row, Scope
+from alcove.engine.rows.versions import Row
+from alcove.engine.scope import Scope
 from alcove.store.row_decoding import Opener
 from alcove.store.wipe_ledger import Ledger
 

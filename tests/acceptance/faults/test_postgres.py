@@ -14,9 +14,9 @@ import pytest
 
 from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
-from alcove.engine.postgres import WRITING
-from alcove.engine.postgres_connection import Connection
-from alcove.engine.postgres_pool import Pool
+from alcove.engine.postgres.connection import Connection
+from alcove.engine.postgres.database import WRITING
+from alcove.engine.postgres.pool import Pool
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes

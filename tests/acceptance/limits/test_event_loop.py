@@ -16,7 +16,7 @@ import pytest
 
 from alcove.agents import spec_loading
 from alcove.core import validation
-from alcove.engine.sqlite import SqliteDatabase
+from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.server import application, chat, logs
 from alcove.server.config import ServeConfig
 from alcove.server.routes import Resource

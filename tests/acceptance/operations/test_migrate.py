@@ -224,7 +224,8 @@ def test_killed_half_way_it_goes_on_where_it_was(path: Path, database: str, back
 
 def _replaced(steps: Iterator[Progress[Migrated]]) -> Iterator[str]:
     """The pages of versions that a copy writes."""
-    from alcove.engine import postgres_connection, sqlite  # noqa: PLC0415
+    from alcove.engine.postgres import connection as postgres_connection  # noqa: PLC0415
+    from alcove.engine.sqlite import database as sqlite  # noqa: PLC0415
 
     loaded: list[str] = []
     with pytest.MonkeyPatch.context() as patched:

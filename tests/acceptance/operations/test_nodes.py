@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from alcove.engine.postgres import WRITING
+from alcove.engine.postgres.database import WRITING
 from tests.support.conversing import written as written_specs
 from tests.support.embeddings import embeddings
 from tests.support.nodes import HOME, node, opened, two_nodes

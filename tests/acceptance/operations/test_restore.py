@@ -13,7 +13,7 @@ from alcove import (
     NotFound,
     StoreError,
 )
-from alcove.engine import sqlite
+from alcove.engine.sqlite import database as sqlite
 from alcove.store.wipe_ledger import Ledger, Note
 from tests.support.aging import aged
 from tests.support.clock import ManualClock

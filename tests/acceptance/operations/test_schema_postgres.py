@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from alcove import Alcove, MemoryKey, StoreError
-from alcove.engine import postgres
-from alcove.engine.postgres import schema_lines
+from alcove.engine.postgres import database as postgres
+from alcove.engine.postgres.database import schema_lines
 from alcove.engine.schema_check import created, postgres_manifest
 from alcove.engine.statements import schema
 from tests.support.bag import Bag

@@ -14,7 +14,7 @@ import pytest
 
 from alcove import Alcove, Namespace, StoreError
 from alcove.engine import meanings
-from alcove.engine.postgres import channel_of, migration_lock
+from alcove.engine.postgres.database import channel_of, migration_lock
 from alcove.engine.vector_store import _STEP
 from tests.support.bag import Bag
 from tests.support.inspection import assert_sound

@@ -14,9 +14,10 @@ import psycopg
 import pytest
 
 from alcove import Alcove, Receipt, Settings
-from alcove.engine import administration, meanings, postgres_scrub
-from alcove.engine.postgres_dialect import STATEMENTS
-from alcove.engine.postgres_scrub import STATISTICS, WAL
+from alcove.engine import administration, meanings
+from alcove.engine.postgres import scrub as postgres_scrub
+from alcove.engine.postgres.dialect import STATEMENTS
+from alcove.engine.postgres.scrub import STATISTICS, WAL
 from tests.support.bag import Bag
 from tests.support.inspection import assert_sound
 from tests.support.markers import PLAIN, POLICY, Markers, fill

@@ -1,4 +1,4 @@
--- What PostgreSQL is asked in other words than SQLite. All else is shared: see `postgres_dialect.py`.
+-- What PostgreSQL is asked in other words than SQLite. All else is shared: see `engine/postgres/dialect.py`.
 
 -- name: append
 INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
@@ -51,7 +51,7 @@ UPDATE marks SET value = greatest(value, coalesce((
 WHERE name = 'turn'
 
 -- name: next_in_line
--- Without those that another node is just taking. A NUL that JSON spells is kept escaped (`postgres_dialect.escaped`); inside of an array it is spelled as it was.
+-- Without those that another node is just taking. A NUL that JSON spells is kept escaped (`postgres/text_escaping.py`); inside of an array it is spelled as it was.
 SELECT CAST(coalesce(json_agg(json_build_array(
     seq, replace(index_text, U&'\F8F02', '\u0000'), tries + 1, at_field, at_window) ORDER BY turn, seq), '[]') AS TEXT)
 FROM (

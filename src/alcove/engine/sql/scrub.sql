@@ -1,4 +1,4 @@
--- Rewriting tables so that no byte of deleted rows is left in PostgreSQL's data files: see `engine/postgres_scrub.py`.
+-- Rewriting tables so that no byte of deleted rows is left in PostgreSQL's data files: see `engine/postgres/scrub.py`.
 
 -- name: store_tables
 -- The tables of a store by their names, and the parts that they were split into: whether each only stands for its

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import ConnStatus
 
 from alcove.core.errors import AlcoveError
-from alcove.engine.postgres_pool import Raw
+from alcove.engine.postgres.pool import Raw
 
 log = logging.getLogger("alcove")
 RENEW_SECONDS = 60.0

@@ -11,9 +11,22 @@ from alcove.core.cursor import MAX_PAGE_BYTES
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import EventKind
-from alcove.engine import rows
-from alcove.engine.database import Connection, Found, Value
-from alcove.engine.rows import DataKeyGone, GetRow, Row, RowOperation, Writer
+from alcove.engine.database import Connection, Found
+from alcove.engine.rows.operations import (
+    DataKeyGone,
+    DeleteRow,
+    EvictRow,
+    GetRow,
+    IdempotentRequest,
+    Outcome,
+    PutRow,
+    RowOperation,
+    StaleDecision,
+    StoredAnswer,
+    TouchRow,
+)
+from alcove.engine.rows.versions import Row, Writer
+from alcove.engine.statements import Value
 
 NOBODY = Writer(None, None, None)
 
@@ -69,8 +82,8 @@ class Transaction:
         if writes := [each for each in ahead if not isinstance(each, GetRow)]:
             begun = db.run("begin_ahead", (len(writes),))
             for each in writes:
-                if not isinstance(each, rows.EvictRow) and (each.ns, each.key) not in self._ahead:
-                    data_key = each.data_key if isinstance(each, rows.PutRow) else None
+                if not isinstance(each, EvictRow) and (each.ns, each.key) not in self._ahead:
+                    data_key = each.data_key if isinstance(each, PutRow) else None
                     asked = db.run("newest", (each.ns, each.key, data_key))
                     self._ahead[each.ns, each.key] = data_key, asked
             self.documents, last, number = begun.get
@@ -79,7 +92,7 @@ class Transaction:
             self.documents, last = db.run("begin").get
         self.at = clock() if last is None else max(clock(), last + 1)
 
-    def run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
+    def run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
         """Does every operation in order, or raises and has done none of them."""
         if len(operations) == 1 and not once:
             return [self._do(operations[0], 0)]
@@ -93,9 +106,9 @@ class Transaction:
         self._db.run("end_one")
         return outcome
 
-    def _run(self, operations: Sequence[RowOperation], once: rows.IdempotentRequest | None) -> rows.Outcome:
+    def _run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
         if once and (found := self._one("kept_answer", once.user, once.token, self.at - DAY)):
-            return rows.KeptAnswer._make(found)
+            return StoredAnswer._make(found)
         done = self._rows(operations)
         if once:
             if not self._one("data_key_exists", once.data_key):
@@ -133,22 +146,22 @@ class Transaction:
     def _do(self, operation: RowOperation, position: int) -> Row | None:
         try:
             match operation:
-                case rows.PutRow():
+                case PutRow():
                     return self._put(operation)
                 case GetRow(ns, key):
                     found = self._one("get", ns, key, self.at)
                     return Row._make(found) if found else None
-                case rows.DeleteRow():
+                case DeleteRow():
                     return self._delete(operation)
-                case rows.TouchRow():
+                case TouchRow():
                     return self._touch(operation)
-                case rows.EvictRow():
+                case EvictRow():
                     return self._evict(operation)
         except (Conflict, NotFound) as error:
             error.details["operation"] = position
             raise
 
-    def _put(self, put: rows.PutRow) -> Row:
+    def _put(self, put: PutRow) -> Row:
         newest = self._newest(put.ns, put.key, put.data_key)
         if put.expected is not None:
             _expect(put.expected, newest.live.revision if newest.live else 0, put)
@@ -162,7 +175,7 @@ class Transaction:
         version = _version(put, revision + 1, self.at, newest.added_at if newest.live else None)
         return self._append(version, put.owner, ended_at=None)
 
-    def _delete(self, delete: rows.DeleteRow) -> Row | None:
+    def _delete(self, delete: DeleteRow) -> Row | None:
         newest = self._newest(delete.ns, delete.key)
         if delete.expected is not None:
             _expect(delete.expected, newest.live.revision if newest.live else 0, delete)
@@ -170,7 +183,7 @@ class Transaction:
             self.end(newest.lapsed, "expired")
         return self.end(newest.live, "delete", delete.writer) if newest.live else None
 
-    def _touch(self, touch: rows.TouchRow) -> Row | None:
+    def _touch(self, touch: TouchRow) -> Row | None:
         live = self._newest(touch.ns, touch.key).live
         if not live and touch.refresh:
             return None
@@ -184,10 +197,10 @@ class Transaction:
         row = self._do(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 
-    def _evict(self, evict: rows.EvictRow) -> Row | None:
+    def _evict(self, evict: EvictRow) -> Row | None:
         """The memory that made room, as it was; None where there was room, or where the key is not new."""
         count, oldest, known = self._one("crowd", evict.ns, evict.key) or (0, 0, 0)
-        found = None if count < evict.most or known else self._one("still_live", oldest)
+        found = None if count < evict.max_keys or known else self._one("still_live", oldest)
         if not found:
             return None
         live = Live._make(found)
@@ -224,18 +237,18 @@ class Transaction:
         return self._db.run(name, params).fetchone()
 
 
-def told(put: rows.PutRow, at: int, decided_by: int | None) -> tuple[Value, ...]:
-    """What the statement `put` is run with, for `Database.put_each`."""
+def put_parameters(put: PutRow, at: int, decided_by: int | None) -> tuple[Value, ...]:
+    """Returns the parameters of the statement `put`, for `Database.put_each`."""
     return (decided_by, at, put.expected, put.until, put.ttl, put.original_at, put.added_at,
             put.id, put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes,
             put.index_text)  # fmt: skip
 
 
-def answered(put: rows.PutRow, answer: list[int]) -> Row:
-    """The version that came of a put by that statement, or why it was refused."""
+def read_put_answer(put: PutRow, answer: list[int]) -> Row:
+    """Returns the version that the statement `put` made, or raises why it was refused."""
     match answer:
         case [-1]:
-            raise rows.DecidedByOlder
+            raise StaleDecision
         case [-2]:
             raise DataKeyGone
         case [-3, actual]:
@@ -245,7 +258,7 @@ def answered(put: rows.PutRow, answer: list[int]) -> Row:
     return Row(seq, *_version(put, revision, at, since))
 
 
-def _version(put: rows.PutRow, revision: int, at: int, since: int | None) -> tuple[Any, ...]:
+def _version(put: PutRow, revision: int, at: int, since: int | None) -> tuple[Any, ...]:
     """The fields of a `Row` after its number; `since` when there has been something, for an update."""
     expires_at = at + put.ttl if put.until is None and put.ttl is not None else put.until
     original_at = _past(put.original_at, at)
@@ -262,7 +275,7 @@ def _past(moment: int | None, at: int) -> int | None:
     return moment if moment is not None and moment < at else None
 
 
-def _expect(expected: int, actual: int, at: rows.PutRow | rows.DeleteRow) -> None:
+def _expect(expected: int, actual: int, at: PutRow | DeleteRow) -> None:
     """`actual`: the revision that is there, or 0."""
     if expected == actual:
         return

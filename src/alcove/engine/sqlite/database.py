@@ -17,11 +17,11 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
-from alcove.core.filters import Params
-from alcove.engine.database import Bound, Database, Findings, RuledOut, Value, pairs
-from alcove.engine.rows import Copied, Scope
+from alcove.engine.database import Bound, Database, Findings, RuledOut, pairs
+from alcove.engine.rows.versions import CopyProgress
 from alcove.engine.schema_check import refuse_differences, sqlite_lines, sqlite_manifest
-from alcove.engine.statements import SQL, schema
+from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
+from alcove.engine.statements import SQL, Params, Value, schema
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()
@@ -84,6 +84,7 @@ class SqliteDatabase(Database):
     """The connections to one file."""
 
     keeps_digests = True
+    filters = SqliteFilterCompiler()
 
     def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self.path = path
@@ -172,17 +173,14 @@ class SqliteDatabase(Database):
             finally:
                 cursor.close()
 
-    def where(self, scope: Scope, params: Params) -> str:
-        return scope.sql(params)
-
     def sound(self) -> Findings:
         with self.snapshot() as db:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
 
-    def copy(self, to: Path) -> Iterator[Copied]:
-        from alcove.engine.file_copy import copy  # noqa: PLC0415  it reads what is here
+    def copy(self, to: Path) -> Iterator[CopyProgress]:
+        from alcove.engine.sqlite.backup_file import copy  # noqa: PLC0415  it reads what is here
 
         with self.read() as db:
             yield from copy(db, to)

@@ -21,8 +21,10 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
 
-from alcove.engine.database import Bound, Findings, Value, pairs
-from alcove.engine.postgres_dialect import STATEMENTS, escaped, numbered, restored, spelled
+from alcove.engine.database import Bound, Findings, pairs
+from alcove.engine.postgres.dialect import STATEMENTS, numbered, spelled
+from alcove.engine.postgres.text_escaping import escape, unescape
+from alcove.engine.statements import Value
 
 CONNECT_SECONDS = 5
 """How long it may take to reach the server."""
@@ -339,7 +341,7 @@ class _TextDumper(Dumper):
     oid = postgres.types["text"].oid
 
     def dump(self, obj: str) -> bytes:
-        return escaped(obj).encode()
+        return escape(obj).encode()
 
 
 class _TextLoader(Loader):
@@ -348,4 +350,4 @@ class _TextLoader(Loader):
     format = Format.BINARY
 
     def load(self, data: Buffer) -> str:
-        return restored(bytes(data).decode())
+        return unescape(bytes(data).decode())

@@ -24,17 +24,18 @@ from psycopg.pq import TransactionStatus
 from alcove.core import cancellation
 from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
-from alcove.core.filters import Params
 from alcove.core.records import Residue
-from alcove.engine.database import Database, Findings, RuledOut, Value
+from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.locks import Locks, lock_number
-from alcove.engine.postgres_connection import AT_ONCE, Connection, filled
-from alcove.engine.postgres_dialect import STATEMENTS, numbered, where
-from alcove.engine.postgres_listening import Listener, ServerClock
-from alcove.engine.postgres_pool import Pool, alive, renewed
-from alcove.engine.postgres_scrub import PAUSE_SECONDS, WAL, Scrub
-from alcove.engine.rows import Copied, Scope
+from alcove.engine.postgres.connection import AT_ONCE, Connection, filled
+from alcove.engine.postgres.dialect import STATEMENTS, numbered
+from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
+from alcove.engine.postgres.listener import Listener, ServerClock
+from alcove.engine.postgres.pool import Pool, alive, renewed
+from alcove.engine.postgres.scrub import PAUSE_SECONDS, WAL, Scrub
+from alcove.engine.rows.versions import CopyProgress
 from alcove.engine.schema_check import POSTGRES_LINES, created, postgres_manifest, refuse_differences
+from alcove.engine.statements import Params, Value
 from alcove.engine.statements import schema as schema_scripts
 
 log = logging.getLogger("alcove")
@@ -55,6 +56,7 @@ class PostgresDatabase(Database):
     """The connections of one node to a database: a writer, and readers from a pool."""
 
     far = True
+    filters = PostgresFilterCompiler()
 
     def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self._address = address
@@ -229,14 +231,11 @@ class PostgresDatabase(Database):
         self._listener.tell(call)
         return True
 
-    def where(self, scope: Scope, params: Params) -> str:
-        return where(scope, params)
-
     def sound(self) -> Findings:
         """PostgreSQL checks its pages as it reads them, where it was told to (`data_checksums`)."""
         yield from ()
 
-    def copy(self, to: Path) -> Iterator[Copied]:
+    def copy(self, to: Path) -> Iterator[CopyProgress]:
         from alcove.engine.table_copy import into_file  # noqa: PLC0415  for who makes a backup
 
         with self.snapshot() as db:

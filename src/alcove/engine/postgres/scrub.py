@@ -19,7 +19,7 @@ from psycopg import errors
 from alcove.core.errors import StoreError
 from alcove.core.records import Residue
 from alcove.engine.meanings import drop_windows
-from alcove.engine.postgres_connection import Connection
+from alcove.engine.postgres.connection import Connection
 from alcove.engine.schema_check import created
 
 LOCK_MS = 200

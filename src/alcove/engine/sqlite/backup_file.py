@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,8 +13,16 @@ from urllib.parse import quote
 import apsw
 
 from alcove.core.errors import StoreError, Unavailable
-from alcove.engine.rows import FOR_EVER, Copied, DataKey, Row, Summary
-from alcove.engine.sqlite import distrust_schema, explained, migrations, pragma, refuse_foreign, rewrite
+from alcove.engine.data_keys import DataKey, DataKeys
+from alcove.engine.rows.versions import CopyProgress, Row, StoreFigures
+from alcove.engine.sqlite.database import (
+    distrust_schema,
+    explained,
+    migrations,
+    pragma,
+    refuse_foreign,
+    rewrite,
+)
 from alcove.engine.statements import SQL
 
 _DATA = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX)\b")
@@ -23,7 +30,7 @@ _PAGES = 1024
 """A step of the copy: 4 MiB, so that progress shows and nothing waits long for its turn."""
 
 
-def copy(source: apsw.Connection, to: Path) -> Iterator[Copied]:
+def copy(source: apsw.Connection, to: Path) -> Iterator[CopyProgress]:
     """Copies what `source` sees now, however much others write meanwhile.
 
     The read transaction keeps SQLite from starting again with every foreign commit. There is no
@@ -31,7 +38,7 @@ def copy(source: apsw.Connection, to: Path) -> Iterator[Copied]:
     """
     source.execute("BEGIN")
     try:
-        summary = Summary._make(source.execute(SQL["summary"]).fetchall()[0])
+        summary = StoreFigures._make(source.execute(SQL["summary"]).fetchall()[0])
         with explained(to):
             target = apsw.Connection(os.fspath(to), vfs="unix-none")  # it is locked already, in another way
             try:
@@ -41,18 +48,18 @@ def copy(source: apsw.Connection, to: Path) -> Iterator[Copied]:
                 target.close()
     finally:
         source.execute("ROLLBACK")
-    yield Copied(1, 1, summary._replace(scrubbed=summary.wipes))
+    yield CopyProgress(1, 1, summary._replace(scrubbed=summary.wipes))
 
 
-def _pages(source: apsw.Connection, target: apsw.Connection) -> Iterator[Copied]:
+def _pages(source: apsw.Connection, target: apsw.Connection) -> Iterator[CopyProgress]:
     _set(target, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
     with target.backup("main", source, "main") as backup:
         while not backup.done:
             backup.step(_PAGES)
-            yield Copied(backup.page_count - backup.remaining, backup.page_count)
+            yield CopyProgress(backup.page_count - backup.remaining, backup.page_count)
 
 
-def _finish(target: apsw.Connection, summary: Summary) -> None:
+def _finish(target: apsw.Connection, summary: StoreFigures) -> None:
     """One file without a log beside it, and without the bytes of a wipe that still waits for its scrub."""
     _set(target, "PRAGMA journal_mode = OFF")
     if summary.wipes > summary.scrubbed:
@@ -73,29 +80,6 @@ def without_log(path: Path) -> None:
 def _set(db: apsw.Connection, script: str) -> None:
     """Runs all of a script; `execute` alone stops at the first statement that answers with a row."""
     db.execute(script).fetchall()
-
-
-class DataKeys(ABC):
-    """The wrapped data keys in a store's file, as a vault asks for them, whoever has it open."""
-
-    _fetch: Callable[..., list[tuple[Any, ...]]]
-
-    @abstractmethod
-    def add_data_key(
-        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
-    ) -> DataKey | None:
-        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more."""
-
-    @abstractmethod
-    def rewrap(self, keys: Sequence[DataKey]) -> None:
-        """Keeps keys that another key-encryption key has wrapped."""
-
-    def data_key(self, *, subject: str | None = None, id: int | None = None) -> DataKey | None:
-        found = self._fetch("data_key_of", subject) if id is None else self._fetch("data_key_by_id", id)
-        return DataKey._make(found[0]) if found else None
-
-    def data_keys(self, *, not_wrapped_by: str | None = None, limit: int = FOR_EVER) -> list[DataKey]:
-        return [DataKey._make(row) for row in self._fetch("data_keys", not_wrapped_by, limit)]
 
 
 class Copy(DataKeys, AbstractContextManager["Copy"]):
@@ -150,9 +134,9 @@ class Copy(DataKeys, AbstractContextManager["Copy"]):
         if wrong:
             raise StoreError(f"{self.path} is damaged ({wrong[0]})")
 
-    def summary(self) -> Summary:
+    def summary(self) -> StoreFigures:
         """What it holds, in figures."""
-        return Summary._make(self._fetch("summary")[0])
+        return StoreFigures._make(self._fetch("summary")[0])
 
     def every_version(self) -> Iterator[Row]:
         """Every version, in the order of the log."""

@@ -1,0 +1,119 @@
+"""Compiles filters and scopes into SQL predicates on `versions v`.
+
+The structure is written once; a database adds how it looks into JSON and how it compares a field.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from alcove.core.filters import Exists, FieldTest, Filter, Not, OneOf, Range
+from alcove.engine.scope import Scope
+from alcove.engine.statements import Params
+
+
+class FilterCompiler(ABC):
+    """Turns a scope into a predicate; subclasses spell the tests of one field, which SQL calls `f`.
+
+    Each method appends the parameters of the predicate that it returns.
+    """
+
+    plain_test_is_exact = False
+    """Whether `plain_test` is the test, and not only true for the most common of the matches."""
+
+    @abstractmethod
+    def fields(self, column: str) -> str:
+        """The fields of a JSON column of `v`, as a table with `key` and `value`."""
+
+    @abstractmethod
+    def one_of(self, test: OneOf, params: Params) -> str:
+        """Whether the value of `f` equals one of some scalars, or is an array that holds one. Never NULL."""
+
+    @abstractmethod
+    def range(self, test: Range, params: Params) -> str:
+        """Whether the value of `f` is on one side of a bound. Never NULL."""
+
+    @abstractmethod
+    def plain_test(self, name: str, test: FieldTest, params: Params) -> str | None:
+        """A test of one attribute that does not look at the others; None where there is none.
+
+        Nearly all policies ask that attributes equal texts. To look at every attribute costs more than all
+        the rest of a statement.
+        """
+
+    def predicate(self, scope: Scope, params: Params) -> str:
+        """The versions of a subtree that a scope shows."""
+        parts = [self.policy(scope.policy, params)]
+        if scope.unowned:
+            parts.append("v.owner IS NULL")
+        if scope.owner is not None:
+            parts.append("(v.owner IS NULL OR v.owner = ?)")
+            params.append(scope.owner)
+        if scope.written_by is not None:
+            parts.append(f"({_written_by(scope.written_by, params)})")
+        if scope.unowned_written_by is not None:
+            parts.append(f"(v.owner IS NOT NULL OR {_written_by(scope.unowned_written_by, params)})")
+        if scope.unindexed:
+            parts.append("v.index_text IS NULL")
+        parts.append(self.filter(scope.filter, params))
+        return " AND ".join(parts)
+
+    def filter(self, filter: Filter, params: Params) -> str:
+        """A caller's filter: false only where `Filter.matches` is, whatever the sealed value holds."""
+        if not filter.on_fields:
+            return "TRUE"
+        attributes, index = (
+            f"NOT EXISTS (SELECT 1 FROM {self.fields(column)} f"
+            f" WHERE NOT {self._all_tests(filter, params, other='TRUE')}"
+            for column in ("attributes", "index_text")
+        )
+        hidden = f"EXISTS (SELECT 1 FROM {self.fields('attributes')} a WHERE a.key = f.key)"
+        return f"{attributes}) AND {index} AND NOT {hidden})"
+
+    def policy(self, filter: Filter, params: Params) -> str:
+        """A policy's own filter: it applies to attributes only, and an absent one never matches."""
+        if not filter.conditions:
+            return "TRUE"
+        plain_params: Params = []
+        plain = [self.plain_test(name, test, plain_params) or "" for name, test in filter.on_fields]
+        shortcut = ""
+        if all(plain):
+            params += plain_params
+            shortcut = " AND ".join(plain)
+            if self.plain_test_is_exact:
+                return shortcut
+            shortcut += " OR "
+        tests = self._all_tests(filter, params, other="FALSE")
+        names = len(filter.by_field())
+        return f"({shortcut}(SELECT count(*) FROM {self.fields('attributes')} f WHERE {tests}) = {names})"
+
+    def _all_tests(self, filter: Filter, params: Params, *, other: str) -> str:
+        """What `f` must fulfil, in one expression, so that a row is read once for all conditions."""
+        cases = []
+        for name, tests in filter.by_field().items():
+            params.append(name)
+            cases.append(f"WHEN ? THEN {' AND '.join(self._test(test, params) for test in tests)}")
+        return f"(CASE f.key {' '.join(cases)} ELSE {other} END)"
+
+    def _test(self, test: FieldTest, params: Params) -> str:
+        match test:
+            case Not(opposite):
+                return f"NOT ({self._test(opposite, params)})"
+            case Exists(expected):
+                return "TRUE" if expected else "FALSE"
+            case OneOf():
+                return self.one_of(test, params)
+            case Range():
+                return self.range(test, params)
+
+
+def placeholders(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _written_by(users: tuple[str | None, ...], params: Params) -> str:
+    """Whether one of these users wrote a version."""
+    # NULL as well, which equals nothing here: PostgreSQL refuses an empty list.
+    names = [*filter(None, users), None]
+    params.extend(names)
+    return f'v."user" IN ({placeholders(len(names))})' + ' OR v."user" IS NULL' * (None in users)
