@@ -213,13 +213,13 @@ def test_a_refused_request_does_not_use_up_its_key(alice: Alcove) -> None:
 
 
 def test_what_a_newcomer_writes_is_checked_once(memory: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, value = list[object](), validation.value
+    checked, value = list[object](), validation.encode_value
 
     def counted(given: object, settings: Settings) -> bytes:
         checked.append(given)
         return value(given, settings)
 
-    monkeypatch.setattr(validation, "value", counted)
+    monkeypatch.setattr(validation, "encode_value", counted)
     newcomer = memory.as_user("newcomer")
     puts = [Put(namespace=("user", "newcomer"), key=f"k{n}", value={"n": n}) for n in range(5)]
     first = newcomer.batch(puts, idempotency_key="once")

@@ -57,18 +57,18 @@ def refused(call: Callable[[], object]) -> InvalidRequest:
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_a_value_reads_back_equal_and_compact(value: dict[str, object]) -> None:
-    encoded = validation.value(value, Settings())
+    encoded = validation.encode_value(value, Settings())
     assert msgspec.json.decode(encoded) == value
     assert b": " not in encoded or ": " in repr(value)
 
 
 def test_any_mapping_is_a_json_object() -> None:
-    assert validation.value(types.MappingProxyType({"a": 1}), SETTINGS) == b'{"a":1}'
+    assert validation.encode_value(types.MappingProxyType({"a": 1}), SETTINGS) == b'{"a":1}'
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7, True, b"{}", {"a"}, [("a", 1)], Colour.RED])
 def test_a_value_that_is_no_object_is_refused(value: object) -> None:
-    assert refused(lambda: validation.value(value, SETTINGS)).field == "value"
+    assert refused(lambda: validation.encode_value(value, SETTINGS)).field == "value"
 
 
 UNFIT = [
@@ -109,13 +109,13 @@ def test_what_json_cannot_carry_is_refused_with_its_path(unfit: object) -> None:
         ({"a": [{"b": [[], [unfit]]}]}, "value.a[0].b[1][0]"),
     ]
     for value, path in places:
-        assert refused(lambda value=value: validation.value(value, SETTINGS)).field == path  # type: ignore[misc]
+        assert refused(lambda value=value: validation.encode_value(value, SETTINGS)).field == path  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", [1, None, True, 1.5, ("a",), b"a"])
 def test_a_name_that_is_no_string_is_refused_with_its_path(name: object) -> None:
-    assert refused(lambda: validation.value({name: 1}, SETTINGS)).field == "value"
-    assert refused(lambda: validation.value({"a": [{name: 1}]}, SETTINGS)).field == "value.a[0]"
+    assert refused(lambda: validation.encode_value({name: 1}, SETTINGS)).field == "value"
+    assert refused(lambda: validation.encode_value({"a": [{name: 1}]}, SETTINGS)).field == "value.a[0]"
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "a\udfff", "\ude00\ud83d"])
@@ -127,19 +127,21 @@ def test_lone_surrogates_are_refused_wherever_text_is(surrogate: str) -> None:
         {"a": {surrogate: {}}},
     ]
     for value in values:
-        assert refused(lambda value=value: validation.value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
-    assert refused(lambda: validation.index({"a": surrogate}, SETTINGS)).field == "index.a"
-    assert refused(lambda: validation.index({surrogate: "a"}, SETTINGS)).field == "index"
-    assert refused(lambda: validation.location(["user"], surrogate, SETTINGS)).field == "key"
-    assert refused(lambda: validation.location(["user", surrogate], "key", SETTINGS)).field == "namespace"
+        assert refused(lambda value=value: validation.encode_value(value, SETTINGS)).field.startswith("value")  # type: ignore[misc]
+    assert refused(lambda: validation.encode_index({"a": surrogate}, SETTINGS)).field == "index.a"
+    assert refused(lambda: validation.encode_index({surrogate: "a"}, SETTINGS)).field == "index"
+    assert refused(lambda: validation.parse_location(["user"], surrogate, SETTINGS)).field == "key"
+    assert (
+        refused(lambda: validation.parse_location(["user", surrogate], "key", SETTINGS)).field == "namespace"
+    )
 
 
 def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper() -> None:
     deep: dict[str, object] = {}
     for _ in range(validation.MAX_NESTING - 1):
         deep = {"a": deep}
-    assert validation.value(deep, Settings())
-    error = refused(lambda: validation.value({"a": deep}, Settings()))
+    assert validation.encode_value(deep, Settings())
+    error = refused(lambda: validation.encode_value({"a": deep}, Settings()))
     assert error.field == "value" + ".a" * validation.MAX_NESTING
     assert "100 levels" in error.expected
 
@@ -147,13 +149,13 @@ def test_a_value_may_be_a_hundred_levels_deep_and_no_deeper() -> None:
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: dict[str, object] = {}
     value["self"] = value
-    assert refused(lambda: validation.value(value, SETTINGS)).field.startswith("value.self")
+    assert refused(lambda: validation.encode_value(value, SETTINGS)).field.startswith("value.self")
 
 
 def test_a_value_at_its_limit_fits_and_one_byte_more_is_too_large() -> None:
     fitting = {"a": "é" * 46}
-    assert len(validation.value(fitting, SETTINGS)) == 100
-    error = refused(lambda: validation.value({"a": "é" * 46 + "b"}, SETTINGS))
+    assert len(validation.encode_value(fitting, SETTINGS)) == 100
+    error = refused(lambda: validation.encode_value({"a": "é" * 46 + "b"}, SETTINGS))
     assert isinstance(error, PayloadTooLarge)
     assert (error.code, error.field) == ("payload_too_large", "value")
 
@@ -163,7 +165,7 @@ def test_a_long_name_costs_no_more_than_its_length() -> None:
 
     def seconds(name: str) -> float:
         settings, value, started = Settings(), {name: [[7]] * 10_000}, time.thread_time()
-        validation.value(value, settings)
+        validation.encode_value(value, settings)
         return time.thread_time() - started
 
     short, long = (min(seconds(name) for _ in range(3)) for name in ("a", "a" * 200_000))
@@ -171,66 +173,66 @@ def test_a_long_name_costs_no_more_than_its_length() -> None:
 
 
 def test_the_size_is_looked_at_before_what_is_inside() -> None:
-    error = refused(lambda: validation.value({"a": "b" * 100, "c": math.nan}, SETTINGS))
+    error = refused(lambda: validation.encode_value({"a": "b" * 100, "c": math.nan}, SETTINGS))
     assert isinstance(error, PayloadTooLarge)
 
 
 def test_an_error_repeats_no_more_of_what_was_sent_than_a_line() -> None:
     for call in (
-        lambda: validation.value({"a" * 10_000: math.nan}, Settings()),
-        lambda: validation.location("a%" * 10_000, "key", SETTINGS),
-        lambda: validation.index({"a" * 10_000: 7}, SETTINGS),
+        lambda: validation.encode_value({"a" * 10_000: math.nan}, Settings()),
+        lambda: validation.parse_location("a%" * 10_000, "key", SETTINGS),
+        lambda: validation.encode_index({"a" * 10_000: 7}, SETTINGS),
     ):
         assert len(str(refused(call))) < 1000
 
 
 def test_the_limits_of_an_index_count_fields_and_bytes() -> None:
-    assert validation.index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
-    assert refused(lambda: validation.index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
-    assert refused(lambda: validation.index(dict.fromkeys("abcd", ""), SETTINGS)).field == "index"
+    assert validation.encode_index({"a": "", "b": "", "c": "é" * 10}, SETTINGS)
+    assert refused(lambda: validation.encode_index({"a": "é" * 10 + "b"}, SETTINGS)).field == "index.a"
+    assert refused(lambda: validation.encode_index(dict.fromkeys("abcd", ""), SETTINGS)).field == "index"
 
 
 def test_no_index_and_an_empty_one_are_the_same() -> None:
-    assert validation.index(None, SETTINGS) is validation.index({}, SETTINGS) is None
-    assert validation.index(False, SETTINGS, {"text": "tea"}) is None
-    assert validation.index([], SETTINGS, {"text": "tea"}) is None
+    assert validation.encode_index(None, SETTINGS) is validation.encode_index({}, SETTINGS) is None
+    assert validation.encode_index(False, SETTINGS, {"text": "tea"}) is None
+    assert validation.encode_index([], SETTINGS, {"text": "tea"}) is None
 
 
 def test_the_limits_of_an_index_hold_for_the_texts_of_a_value() -> None:
     assert (
-        validation.index(True, SETTINGS, {"a": "tea", "b": {"c": "hot", "d": 1}})
+        validation.encode_index(True, SETTINGS, {"a": "tea", "b": {"c": "hot", "d": 1}})
         == b'{"a":"tea","b.c":"hot"}'
     )
-    error = refused(lambda: validation.index(True, SETTINGS, {"a": {"b": ["é" * 10, "b"]}}))
+    error = refused(lambda: validation.encode_index(True, SETTINGS, {"a": {"b": ["é" * 10, "b"]}}))
     assert error.field == "index.a.b"
     assert "'d' is one too many" in str(
-        refused(lambda: validation.index(True, SETTINGS, dict.fromkeys("abcd", "tea")))
+        refused(lambda: validation.encode_index(True, SETTINGS, dict.fromkeys("abcd", "tea")))
     )
-    assert validation.index(["d"], SETTINGS, dict.fromkeys("abcd", "tea")) == b'{"d":"tea"}'
+    assert validation.encode_index(["d"], SETTINGS, dict.fromkeys("abcd", "tea")) == b'{"d":"tea"}'
 
 
 @pytest.mark.parametrize("key", ["a", "a" * 1024, "é" * 512, "\0", "\0a", " ", "/"])
 def test_any_text_that_fits_is_a_key(key: str) -> None:
-    assert validation.location(["user"], key, SETTINGS).key == key.encode()
+    assert validation.parse_location(["user"], key, SETTINGS).key == key.encode()
 
 
 @pytest.mark.parametrize("namespace", [[], "", list("abcd"), "a:b:c:d"])
 def test_a_namespace_has_one_segment_to_as_many_as_the_setting_says(namespace: object) -> None:
-    error = refused(lambda: validation.location(namespace, "key", SETTINGS))
+    error = refused(lambda: validation.parse_location(namespace, "key", SETTINGS))
     assert (error.field, "1 to 3 segments" in error.expected) == ("namespace", True)
 
 
 def test_no_time_to_live_and_zero_both_mean_for_ever() -> None:
-    assert validation.ttl(0) is None
-    assert validation.ttl(1) == 1_000_000
-    assert validation.ttl(MAX_TTL_SECONDS) == MAX_TTL_SECONDS * 1_000_000
+    assert validation.parse_ttl(0) is None
+    assert validation.parse_ttl(1) == 1_000_000
+    assert validation.parse_ttl(MAX_TTL_SECONDS) == MAX_TTL_SECONDS * 1_000_000
 
 
 def test_create_only_means_revision_zero() -> None:
-    assert validation.revision(None) is None
-    assert validation.revision(0) == validation.revision(None, create_only=True) == 0
-    assert validation.revision(3) == 3
-    wrong = refused(lambda: validation.revision(None, create_only=None))
+    assert validation.parse_revision(None) is None
+    assert validation.parse_revision(0) == validation.parse_revision(None, create_only=True) == 0
+    assert validation.parse_revision(3) == 3
+    wrong = refused(lambda: validation.parse_revision(None, create_only=None))
     assert wrong.field == "create_only"
 
 

@@ -43,10 +43,11 @@ def in_sql(
     filter: Filter, attributes: dict[str, JSON], index: dict[str, str], *, policy: bool = False
 ) -> bool:
     """Whether the compiled predicate lets a row pass."""
-    text = validation.json(index, "index").decode() if index else None
+    text = validation.encode_json(index, "index").decode() if index else None
     DB.execute("DELETE FROM versions")
     DB.execute(
-        "INSERT INTO versions VALUES (?, ?)", (validation.json(attributes, "attributes").decode(), text)
+        "INSERT INTO versions VALUES (?, ?)",
+        (validation.encode_json(attributes, "attributes").decode(), text),
     )
     params: Params = []
     where = COMPILER.policy(filter, params) if policy else COMPILER.filter(filter, params)

@@ -304,7 +304,7 @@ def test_a_pause_before_the_next_try_holds_no_place() -> None:
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in os.environ if each.startswith("ALCOVE_")]:
         monkeypatch.delenv(name)
-    assert not LLMSettings.of_environment().configured
+    assert not LLMSettings.from_environment().is_configured
     given = {"URL": "http://h/v1", "KEY": KEY, "MODEL": "m", "TIMEOUT": "7.5", "RETRIES": "3"}
     for name, value in given.items():
         monkeypatch.setenv(f"ALCOVE_LLM_{name}", value)
@@ -314,7 +314,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert meant == LLMSettings(
         llm_url="http://h/v1", llm_key=KEY, llm_model="m", llm_timeout=7.5, llm_retries=3, turn_rounds=5
     )
-    assert (provider, meant.configured) == (None, True)
+    assert (provider, meant.is_configured) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_a_variable_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"ALCOVE_{name}", value)
     with pytest.raises(InvalidRequest) as told:
-        LLMSettings.of_environment()
+        LLMSettings.from_environment()
     assert told.value.field == name.lower()
 
 

@@ -285,7 +285,7 @@ def checked_message(given: Message | Mapping[str, Any], argument: str) -> Messag
         message = convert(msgspec.to_builtins(given), Message)
         field, expected = _wrong(message) or ("", "")
     except msgspec.ValidationError as error:
-        refused = validation.refusal(error, Message, "role")
+        refused = validation.to_invalid_request(error, Message, "role")
         field, expected = refused.field, refused.expected
     except (TypeError, UnicodeEncodeError):
         field, expected = "content", "JSON data"
@@ -393,5 +393,5 @@ def _key(number: int) -> str:
 
 def _value(message: Message) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(message)
-    validation.json(value, "messages")
+    validation.encode_json(value, "messages")
     return value

@@ -165,7 +165,7 @@ class Knowledge:
         `query`: the question. `limit`: how many at most. `threshold`: the least score.
         """
         spec = self._managed(principal, source, reads=True)
-        validation.whole(limit, "limit", 1, MOST_FOUND)
+        validation.check_integer(limit, "limit", 1, MOST_FOUND)
         found = self._found(keeper(spec.name), spec.name, self._memories.question(query), limit)
         return [each for each in found if each.score >= threshold]
 
@@ -237,7 +237,7 @@ def _as_bytes(content: str | bytes) -> bytes:
         return content
     head, found, rest = content[:200].partition(";base64,")
     if not (head.startswith("data:") and found):
-        return validation.text(content, "content")
+        return validation.encode_text(content, "content")
     try:
         return base64.b64decode(rest + content[200:], validate=True)
     except ValueError:

@@ -88,7 +88,7 @@ class Prompts:
 
         `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
         """
-        validation.whole(budget_tokens, "budget_tokens", 1, 10_000_000)
+        validation.check_integer(budget_tokens, "budget_tokens", 1, 10_000_000)
         return self.assembled(self._turn(principal, agent, session_id), [said(message)], budget_tokens)
 
     def assembled(
@@ -259,7 +259,7 @@ def _spoken(text: str | None, speaker: str, at: datetime | None) -> str:
 
 def said(message: str, field: str = "message") -> Message:
     """What a user says; an error names the field that it came in."""
-    if not validation.text(message, field).strip():
+    if not validation.encode_text(message, field).strip():
         raise InvalidRequest(field, "something that was said")
     return Message(role="user", content=message)
 

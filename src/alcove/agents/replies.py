@@ -84,6 +84,6 @@ class TurnRequest:
     ) -> TurnRequest:  # fmt: skip
         """One message of a user, in a session."""
         if budget is not None:
-            validation.whole(budget, "budget_tokens", 1, 10_000_000)
+            validation.check_integer(budget, "budget_tokens", 1, 10_000_000)
         where = {"session_id": session, "instances": instances or {}, "budget": budget}
         return cls(agent=agent, told=[said(message)], explain=explain, **where)  # type: ignore[arg-type]

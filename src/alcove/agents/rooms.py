@@ -64,7 +64,7 @@ class Rooms:
                 raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
         ids = {f"instances.{kind}": id for kind, id in self.instances.items()}
         for where, given in {"session_id": self.session_id, **ids}.items():
-            if given is not None and len(validation.text(given, where)) > MOST_ID:
+            if given is not None and len(validation.encode_text(given, where)) > MOST_ID:
                 raise InvalidRequest(where, f"at most {MOST_ID} bytes")
 
     @functools.cached_property

@@ -96,8 +96,8 @@ class Runs:
     ) -> list[Run]:
         """The runs that the caller owns or is in: at most `limit`, after the first `offset`."""
         user = principal.user_id
-        validation.whole(offset, "offset", 0, 2**31)
-        stop = offset + validation.whole(limit, "limit", 1, MOST_RUNS)
+        validation.check_integer(offset, "offset", 0, 2**31)
+        stop = offset + validation.check_integer(limit, "limit", 1, MOST_RUNS)
         found = (run for kind in sorted(RUNS) for run in self.runs_of(user, kind))
         runs = (self.find(run) for run in islice(found, offset, stop))
         return [run for run in runs if user in run.members]
@@ -200,7 +200,7 @@ def _run(kind: str, id: str, field: str = "id") -> Namespace:
     """Where the records of a run are."""
     if kind not in RUNS:
         raise InvalidRequest("kind", f"one of {', '.join(RUNS)}")
-    if type(id) is not str or id in ("", "u") or len(validation.text(id, field)) > MOST_ID:
+    if type(id) is not str or id in ("", "u") or len(validation.encode_text(id, field)) > MOST_ID:
         raise InvalidRequest(field, f"1 to {MOST_ID} bytes of text, and not 'u'")
     return Namespace(("runs", kind, id))
 

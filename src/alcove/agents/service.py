@@ -276,7 +276,7 @@ class Agents(Runs):
         """The newest tool calls of an agent, at most `limit`; everybody's for an admin or auditor."""
         everybody = principal.is_admin or principal.is_auditor
         found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)
-        return [*islice(found, validation.whole(limit, "limit", 1, MOST_CALLS))]
+        return [*islice(found, validation.check_integer(limit, "limit", 1, MOST_CALLS))]
 
     def usage(self, principal: Principal, agent: str) -> list[UserUse]:
         """The tokens that an agent took, by user and day; everybody's for an admin or auditor."""

@@ -130,8 +130,8 @@ class Sessions(Prompts):
         self, principal: Principal, agent: str, limit: Limit = 100, offset: int = 0
     ) -> list[Session]:
         """The caller's sessions with an agent, the last active first: `limit` of them, after `offset`."""
-        validation.whole(limit, "limit", 1, MOST_SESSIONS)
-        start = validation.whole(offset, "offset", 0, 2**31)
+        validation.check_integer(limit, "limit", 1, MOST_SESSIONS)
+        start = validation.check_integer(offset, "offset", 0, 2**31)
         return self._all(principal, agent)[start : start + limit]
 
     def session(
@@ -139,9 +139,9 @@ class Sessions(Prompts):
     ) -> SessionLog:
         """A session with its last messages, at most `limit`; `before`: only those before this number."""
         log = self._log(self._turn(principal, agent, session))
-        validation.whole(limit, "limit", 1, MOST_SESSIONS)
+        validation.check_integer(limit, "limit", 1, MOST_SESSIONS)
         if before is not None:
-            validation.whole(before, "before", 1, MOST_NUMBER)
+            validation.check_integer(before, "before", 1, MOST_NUMBER)
         said, more = take_page(log.newest_first(before, originals=True), limit, _shown_bytes)
         shown = said[::-1]
         return SessionLog(
@@ -168,7 +168,7 @@ class Sessions(Prompts):
 
     def keep_sessions(self, principal: Principal, agent: str, *, keep: Annotated[int, Meta(ge=0)]) -> Removed:
         """Takes all but the last active sessions away; `keep` says how many stay."""
-        validation.whole(keep, "keep", 0, 2**31)
+        validation.check_integer(keep, "keep", 0, 2**31)
         old = [
             self._log(self._turn(principal, agent, each.id)) for each in self._all(principal, agent)[keep:]
         ]

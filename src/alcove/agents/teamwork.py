@@ -108,7 +108,7 @@ class Chats(Runner):
                     tools += [event.tool] if event.tool else []
                     reply = event.reply
         except AlcoveError as failure:
-            error, use = failure.told, convert(failure.details.get("usage", {}), TokenUse)
+            error, use = failure.public_message, convert(failure.details.get("usage", {}), TokenUse)
         return Contribution(
             agent=asked.agent,
             text=reply.text if reply else None,

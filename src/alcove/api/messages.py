@@ -68,7 +68,7 @@ _SETTINGS = get_type_hints(AdjustableSettings, include_extras=True)
 
 
 def _about(name: str) -> Meta:
-    return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["about"])
+    return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["help"])
 
 
 SettingsInForce: type[Told] = defstruct(  # type: ignore[assignment]
@@ -111,7 +111,9 @@ class BatchAnswer(Told, omit_defaults=True):
 
     def meant(self, arguments: Mapping[str, Any]) -> Page[OperationResult]:
         after = arguments["after_cursor"]
-        asked = validation.operations(arguments["operations"])[0 if after is None else cursor.decode(after) :]
+        asked = validation.parse_operations(arguments["operations"])[
+            0 if after is None else cursor.decode(after) :
+        ]
         found: Page[OperationResult] = Page(map(_result, asked, self.results))
         found.after_cursor = self.after_cursor
         return found
@@ -189,7 +191,7 @@ class ErrorAnswer(Struct):
     @classmethod
     def of(cls, error: AlcoveError, request_id: str) -> ErrorAnswer:
         reason = getattr(error, "reason", UNSET)
-        return cls(error.code, error.told, request_id, error.details or UNSET, reason)
+        return cls(error.code, error.public_message, request_id, error.details or UNSET, reason)
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):

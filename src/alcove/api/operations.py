@@ -21,7 +21,7 @@ NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 _AT = "/v1/memories"
 _NS = {"namespace": "ns", "prefix": "ns"}
-_KINDS = {"kinds": validation.kinds}
+_KINDS = {"kinds": validation.parse_kinds}
 _FILTER = {"filter": filter_to_json}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
@@ -29,7 +29,7 @@ _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 def _written(operations: Sequence[Write | Mapping[str, object]]) -> msgspec.Raw:
     """The operations of a batch as a client sends them; an error says which it is about."""
     return msgspec.Raw(
-        b"[%b]" % b",".join(_line(*each) for each in enumerate(validation.operations(operations)))
+        b"[%b]" % b",".join(_line(*each) for each in enumerate(validation.parse_operations(operations)))
     )
 
 
@@ -40,7 +40,7 @@ def _line(position: int, write: Write) -> bytes:
         given["namespace"] = [*Namespace.checked(write.namespace)]
         if "index" in given:
             given["index"] = _listed(given["index"])
-        lines = {name: msgspec.Raw(validation.json(value, name)) for name, value in given.items()}
+        lines = {name: msgspec.Raw(validation.encode_json(value, name)) for name, value in given.items()}
         return msgspec.json.encode({"op": type(write).__struct_config__.tag, **lines})
     except AlcoveError as error:
         error.details["operation"] = position

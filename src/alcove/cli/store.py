@@ -117,7 +117,7 @@ def _agents(
     if local:
         from alcove.client.store import AgentsHandle  # noqa: PLC0415  --help does without
 
-        return AgentsHandle(store.transport.agent(specs, replace(LLMSettings.of_environment(), **given)))
+        return AgentsHandle(store.transport.agent(specs, replace(LLMSettings.from_environment(), **given)))
     typed = click.get_current_context().get_parameter_source
     if any(typed(name) is ParameterSource.COMMANDLINE for name in llm):
         raise click.UsageError("--llm-… is for a store's file; a server has its own LLM")
@@ -292,7 +292,7 @@ _LLM_NAMES = ("llm_url", "llm_key", "llm_model", "llm_provider", "llm_timeout")
 _LLM = [
     Option([f"--{name.replace('_', '-')}"], envvar=f"ALCOVE_{name.upper()}", show_envvar=True,
            type=float if name == "llm_timeout" else str,
-           help=LLMSettings.__dataclass_fields__[name].metadata["about"])
+           help=LLMSettings.__dataclass_fields__[name].metadata["help"])
     for name in _LLM_NAMES
 ] + [click.Option(["--user", "as_user"], metavar="USER", help="The same as --as-user.")]  # fmt: skip
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="As JSON, for programs.")

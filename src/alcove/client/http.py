@@ -83,7 +83,7 @@ class Server:
         if operation.idempotent:
             key = arguments[IDEMPOTENCY_KEY]
             if key is not None:
-                validation.text(key, IDEMPOTENCY_KEY)
+                validation.encode_text(key, IDEMPOTENCY_KEY)
             headers["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
         if not operation.in_query:
             headers["Content-Type"] = "application/json"
@@ -175,20 +175,20 @@ def body(fields: Mapping[str, object]) -> bytes:
 def _json(field: object, name: str) -> msgspec.Raw:
     if isinstance(field, msgspec.Raw):
         return field
-    return msgspec.Raw(validation.json(dict(field) if isinstance(field, Mapping) else field, name))
+    return msgspec.Raw(validation.encode_json(dict(field) if isinstance(field, Mapping) else field, name))
 
 
 def _query(fields: Mapping[str, object]) -> dict[str, object]:
     for name, field in fields.items():
         for text in field if isinstance(field, list) else [field]:
             if isinstance(text, str):
-                validation.text(text, name)
+                validation.encode_text(text, name)
     return {**fields}
 
 
 def segment(text: str, field: str) -> str:
     """A part of a path; any character may be in it, also the dots that a path is tidied of."""
-    if not validation.text(text, field):
+    if not validation.encode_text(text, field):
         raise InvalidRequest(field, "a non-empty string")
     return quote(text, safe="").replace(".", "%2E")
 

@@ -75,7 +75,7 @@ class OpenStore:
 
         place: Path | bytes | None = None
         if isinstance(specs, Mapping):
-            place = validation.json(dict(specs), "specs")
+            place = validation.encode_json(dict(specs), "specs")
         elif specs is not None:
             place = Path(specs).absolute()
         with self._opening:  # of two, one would be left to itself, with the calls it was to record

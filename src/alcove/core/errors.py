@@ -35,13 +35,13 @@ class AlcoveError(Exception):
         super().__init__(message)
         self.message = message
         self.details: dict[str, object] = details or {}
-        self.told = message
+        self.public_message = message
         """What whoever calls over a network hears: not where the store is, nor what its database says."""
 
     @property
     def tool_text(self) -> str:
         """One line for the model that called a tool; it leaves this machine, so it is what `told` says."""
-        return f"error: {' '.join(self.told.split())}"
+        return f"error: {' '.join(self.public_message.split())}"
 
 
 class InvalidRequest(AlcoveError):
@@ -112,7 +112,7 @@ class StoreError(AlcoveError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.told = "the store cannot be opened"
+        self.public_message = "the store cannot be opened"
 
 
 class KeyUnavailable(AlcoveError):
@@ -120,7 +120,7 @@ class KeyUnavailable(AlcoveError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.told = "the key that opens this store is not available"
+        self.public_message = "the key that opens this store is not available"
 
 
 class Unreadable(AlcoveError):
@@ -171,7 +171,7 @@ class MissingExtra(AlcoveError):
 
 def hide_address(error: E, place: object, told: str | None = None) -> E:
     """An error whose message names the place of a store, which is not for everybody who calls."""
-    error.told = told or error.message.replace(str(place), "the store")
+    error.public_message = told or error.message.replace(str(place), "the store")
     return error
 
 

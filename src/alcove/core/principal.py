@@ -65,7 +65,7 @@ class Principal:
         return "auditor" in self.roles
 
     @functools.cached_property
-    def holds_role(self) -> bool:
+    def has_role(self) -> bool:
         """Whether the claims carry either role."""
         return self.is_admin or self.is_auditor
 
@@ -75,7 +75,7 @@ class Principal:
         Documents of knowledge sources (`knowledge:…`) belong to nobody, so this is never true of them.
         """
         owner = namespace.owner
-        if owner == self.user_id or not self.holds_role or self.is_service:
+        if owner == self.user_id or not self.has_role or self.is_service:
             return False
         if owner is not None:
             return True  # a grant never opens what belongs to somebody else

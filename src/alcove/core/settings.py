@@ -25,13 +25,13 @@ Count = Annotated[int, Meta(ge=1)]
 Days = Annotated[float, Meta(gt=0)]
 
 
-def setting(default: T, about: str, *, least: float | None = None, most: float | None = None) -> T:
+def setting(default: T, help: str, *, min: float | None = None, max: float | None = None) -> T:
     """Declares a setting as a field of a dataclass.
 
-    `about` is one sentence for help pages. A number is positive unless `least` is 0. Any other `least`, and
-    `most`, are for who types it: a flag refuses what is beyond them as a slip.
+    `help` is one sentence for help pages. A number is positive unless `min` is 0. Any other `min`,
+    and `max`, hold for command-line flags only, where a value beyond them is a slip.
     """
-    return field(default=default, metadata={"about": about, "least": least, "most": most})
+    return field(default=default, metadata={"help": help, "min": min, "max": max})
 
 
 def read_variable(name: str) -> str | None:
@@ -57,17 +57,17 @@ def read_variable(name: str) -> str | None:
 class AdjustableSettings:
     """Limits and retention: what can be put while a store runs, for all of its processes."""
 
-    max_depth: Count = setting(5, "Segments in a namespace.", most=100)
-    max_value_bytes: Count = setting(MIB, "Largest value, as compact JSON.", most=2048 * MIB)
-    max_index_fields: Count = setting(64, "Index fields of one memory.", most=10_000)
-    max_index_bytes: Count = setting(64 * KIB, "Largest text of one index field, as UTF-8.", most=2048 * MIB)
-    max_batch: Count = setting(1000, "Operations in one batch.", most=1_000_000)
-    retention_days: Days = setting(90.0, "Days that superseded versions and tombstones stay.", most=1_000_000)
+    max_depth: Count = setting(5, "Segments in a namespace.", max=100)
+    max_value_bytes: Count = setting(MIB, "Largest value, as compact JSON.", max=2048 * MIB)
+    max_index_fields: Count = setting(64, "Index fields of one memory.", max=10_000)
+    max_index_bytes: Count = setting(64 * KIB, "Largest text of one index field, as UTF-8.", max=2048 * MIB)
+    max_batch: Count = setting(1000, "Operations in one batch.", max=1_000_000)
+    retention_days: Days = setting(90.0, "Days that superseded versions and tombstones stay.", max=1_000_000)
     retention_max_age: Mapping[str, Days] = field(
         default_factory=lambda: MappingProxyType({}),
-        metadata={"about": "Days after which live memories expire, by the root segment of their namespace."},
+        metadata={"help": "Days after which live memories expire, by the root segment of their namespace."},
     )
-    audit_days: Days = setting(365.0, "Days that entries of the audit log stay.", most=1_000_000)
+    audit_days: Days = setting(365.0, "Days that entries of the audit log stay.", max=1_000_000)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -82,22 +82,24 @@ class AdjustableSettings:
 class Settings(AdjustableSettings):
     """Limits, retention and timing of one store; the timing is that of the process that opens it."""
 
-    sweep_interval: float = setting(60.0, "Seconds between two sweeps; 0 for none.", least=0, most=1_000_000)
-    busy_timeout: float = setting(10.0, "Seconds a write waits for another process.", most=3600)
-    indexing_batch: int = setting(100, "Texts embedded at a time.", most=10_000)
+    sweep_interval: float = setting(60.0, "Seconds between two sweeps; 0 for none.", min=0, max=1_000_000)
+    busy_timeout: float = setting(10.0, "Seconds a write waits for another process.", max=3600)
+    indexing_batch: int = setting(100, "Texts embedded at a time.", max=10_000)
     indexing_interval: float = setting(
         30.0,
         "Seconds between two looks for what to index, beside those at each write; 0 indexes nothing here.",
-        least=0,
-        most=86_400,
+        min=0,
+        max=86_400,
     )
     search_memory_mb: int = setting(
-        1024, "Megabytes that searched subtrees may take in a process; one user's own a quarter.", most=2**20
+        1024,
+        "Megabytes that searched subtrees may take in a process; one user's own a quarter.",
+        max=2**20,
     )
     search_memory_texts: int = setting(
         20_000,
         "Texts of a subtree up to which all of it is searched in memory; above, candidates are found first.",
-        most=10**9,
+        max=10**9,
     )
 
     session_store: str | None = setting(
@@ -126,19 +128,19 @@ class LLMSettings:
     llm_key: str | None = setting(None, "Key for the LLM.")
     llm_model: str | None = setting(None, "Name of the model, as its server knows it.")
     llm_provider: Literal["openai", "anthropic"] = setting("openai", "Whose API the LLM has.")
-    llm_timeout: float = setting(60.0, "Longest silence of the LLM.", most=86_400)
-    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", least=0, most=100)
-    llm_at_once: int = setting(128, "Calls of the LLM that a process makes at once.", most=100_000)
-    turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", most=86_400)
-    turn_rounds: int = setting(8, "Rounds of tools in one turn.", most=1000)
+    llm_timeout: float = setting(60.0, "Longest silence of the LLM.", max=86_400)
+    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", min=0, max=100)
+    llm_at_once: int = setting(128, "Calls of the LLM that a process makes at once.", max=100_000)
+    turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", max=86_400)
+    turn_rounds: int = setting(8, "Rounds of tools in one turn.", max=1000)
     turn_tokens: int = setting(
-        200_000, "Tokens of one turn, in and out, over all its rounds of tools.", most=10**9
+        200_000, "Tokens of one turn, in and out, over all its rounds of tools.", max=10**9
     )
     answer_tokens: int = setting(
         0, "Longest answer that the LLM is asked for; 0 for 4096 tokens, or what a caller asks for.",
-        least=0, most=10**9,
+        min=0, max=10**9,
     )  # fmt: skip
-    context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", most=10**7)
+    context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", max=10**7)
 
     @property
     def max_answer_tokens(self) -> int:
@@ -146,7 +148,7 @@ class LLMSettings:
         return self.answer_tokens or DEFAULT_ANSWER_TOKENS
 
     @property
-    def configured(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether there is a model to ask."""
         return bool(self.llm_url or self.llm_key)
 
@@ -158,7 +160,7 @@ class LLMSettings:
             raise InvalidRequest("llm_key", "a key of plain characters, without blanks or line ends")
 
     @classmethod
-    def of_environment(cls) -> LLMSettings:
+    def from_environment(cls) -> LLMSettings:
         """What the variables `ALCOVE_LLM_URL` and so on say; an error names the one that is wrong."""
         given: dict[str, Any] = {}
         for each in fields(cls):
@@ -175,7 +177,7 @@ def check_numbers(settings: Any) -> None:
     """Refuses settings with a number that cannot be one of theirs."""
     for each in fields(settings):
         if type(each.default) in (int, float):
-            zero = each.metadata["least"] == 0
+            zero = each.metadata["min"] == 0
             _check(each.name, getattr(settings, each.name), type(each.default), zero=zero)
 
 

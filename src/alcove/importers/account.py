@@ -102,7 +102,7 @@ def numbered(place: str, records: Iterable[T]) -> Iterator[tuple[str, T]]:
 
 def encoded(line: Line) -> bytes:
     """A line as JSON; an error names what of it JSON cannot carry."""
-    validation.json(line.value, "value")
+    validation.encode_json(line.value, "value")
     try:
         return msgspec.json.encode(line)
     except UnicodeEncodeError:

@@ -109,7 +109,7 @@ def _checked(account: Account, place: str, said: Iterable[Mapping[str, Any]]) ->
     for name, given in numbered(place, said):
         try:
             [message] = checked([given])
-            validation.json(msgspec.to_builtins(message), "message")
+            validation.encode_json(msgspec.to_builtins(message), "message")
         except InvalidRequest as error:
             account.fail(name, error.message.removeprefix("messages[0]."))
         else:

@@ -120,4 +120,4 @@ async def _done(files: MemoryFiles, given: object) -> str:
     except msgspec.ValidationError as error:
         raise ToolError(f"This is no command of the memory tool: {str(error)[:300]}") from None
     except MENDABLE as error:
-        raise ToolError(error.told) from error
+        raise ToolError(error.public_message) from error

@@ -154,7 +154,7 @@ def make_server() -> Server[Connected]:
             return await call_next(ctx)
         except AlcoveError as error:
             code = types.INVALID_PARAMS if STATUS[error.code] < 500 else types.INTERNAL_ERROR
-            raise MCPError(code, error.told, {"code": error.code}) from None
+            raise MCPError(code, error.public_message, {"code": error.code}) from None
 
     def answered(method: str, kind: Any, handler: Callable[[Connected, Any], Awaitable[Told]]) -> None:
         async def handle(ctx: Any, asked: Any) -> Told:

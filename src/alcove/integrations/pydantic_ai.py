@@ -60,6 +60,6 @@ class AlcoveToolset(AbstractToolset[Any]):
         try:
             return (await awaited(self._handle.call, name, tool_args)).text
         except InvalidRequest as error:
-            raise ModelRetry(error.told) from error
+            raise ModelRetry(error.public_message) from error
         except MENDABLE as error:  # that nothing is there is an answer, too
             return error.tool_text

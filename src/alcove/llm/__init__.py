@@ -19,15 +19,15 @@ def resolved(llm: LLM | None) -> tuple[LLMSettings, Provider | None]:
     """The settings that were meant, which are those of the environment for None; and a provider, if given."""
     if isinstance(llm, str):
         url, _, model = llm.partition("#")
-        return replace(LLMSettings.of_environment(), llm_url=url, llm_model=model or None), None
+        return replace(LLMSettings.from_environment(), llm_url=url, llm_model=model or None), None
     if llm is None or isinstance(llm, LLMSettings):
-        return llm or LLMSettings.of_environment(), None
+        return llm or LLMSettings.from_environment(), None
     return LLMSettings(), llm
 
 
 def provider_of(settings: LLMSettings, waiting: Waiting) -> Provider | None:
     """The way to the model that the settings name; None where they name none."""
-    if not settings.configured:
+    if not settings.is_configured:
         return None
     if settings.llm_provider == "anthropic":
         from alcove.llm.anthropic import Anthropic  # noqa: PLC0415  an extra

@@ -194,7 +194,7 @@ def _attributes(engine: regorus.Engine) -> bytes:
     if not {str}.issuperset(map(type, attributes.values())):
         attributes = value(engine, "attributes.attributes", exact=True)
     try:
-        return validation.json(attributes, "attributes")
+        return validation.encode_json(attributes, "attributes")
     except InvalidRequest as error:
         raise PolicyError(f"attributes.rego: {error.message}") from None
 

@@ -189,7 +189,7 @@ class Application:
             return page
         except AlcoveError as error:
             refused = error
-            if STATUS[error.code] >= 500 and error.told != error.message:
+            if STATUS[error.code] >= 500 and error.public_message != error.message:
                 trouble.warning("request %s: %s", request.id, error.message)
         except TimeoutError:
             refused = errors.Unavailable("the request took longer than is allowed")

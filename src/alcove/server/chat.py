@@ -106,7 +106,7 @@ class OpenAIError(Struct):
         field = str(error.details["field"]) if "field" in error.details else None
         return cls(
             {
-                "message": error.told,
+                "message": error.public_message,
                 "type": kind,
                 "code": error.code,
                 "param": field,
@@ -263,7 +263,7 @@ def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
         raise InvalidRequest("n", "1: a conversation has one answer")
     for name in ("max_tokens", "max_completion_tokens"):
         if (limit := getattr(asked, name)) is not None:
-            validation.whole(limit, name, 1, 10**9)
+            validation.check_integer(limit, name, 1, 10**9)
     tools = asked.tools or []
     for place, tool in enumerate(tools):
         function = tool.get("function")

@@ -26,10 +26,10 @@ class ServeConfig(Settings, LLMSettings):
     """Everything `alcove serve` can be told: what its store and its agents can, and what is said here."""
 
     host: str = setting("127.0.0.1", "Address to serve on.")
-    port: int = setting(8080, "Port to serve on.", most=65535)
+    port: int = setting(8080, "Port to serve on.", max=65535)
     at: str = setting("memory.db", "The store's file, or postgresql://USER@HOST/DATABASE.")
-    workers: int = setting(1, "Processes that serve, all on the same store.", most=256)
-    threads: int = setting(8, "Threads a worker has for calls that read many rows.", most=256)
+    workers: int = setting(1, "Processes that serve, all on the same store.", max=256)
+    threads: int = setting(8, "Threads a worker has for calls that read many rows.", max=256)
     auth: Literal["noop", "jwt", "apikey", "jwt,apikey"] = setting(
         "noop", "How callers say who they are; jwt,apikey takes both tokens and API keys."
     )
@@ -46,7 +46,7 @@ class ServeConfig(Settings, LLMSettings):
     jwt_roles_claim: str = setting(
         "roles", "Claim with the list of roles; dots lead into objects, as in realm_access.roles."
     )
-    jwt_leeway: float = setting(0.0, "Seconds that clocks may differ.", least=0, most=86_400)
+    jwt_leeway: float = setting(0.0, "Seconds that clocks may differ.", min=0, max=86_400)
     jwt_require_exp: bool = setting(True, "Refuse tokens that never expire.")
     policy_dir: str | None = setting(None, "Folder of Rego files; the built-in ones without it.")
     agents: str | None = setting(None, "File or folder of agent and team specs.")
@@ -54,15 +54,15 @@ class ServeConfig(Settings, LLMSettings):
         "o200k", "Family of the models whose tokens are counted, such as llama3 or claude."
     )
     rate_limit: float = setting(
-        0.0, "Requests a second for each principal; 0 for any number.", least=0, most=10**9
+        0.0, "Requests a second for each principal; 0 for any number.", min=0, max=10**9
     )
-    request_seconds: float = setting(30.0, "Longest that a request may take.", least=0.001, most=86_400)
+    request_seconds: float = setting(30.0, "Longest that a request may take.", min=0.001, max=86_400)
     head_seconds: float = setting(
-        10.0, "Longest that a request's head may take to come.", least=0.1, most=86_400
+        10.0, "Longest that a request's head may take to come.", min=0.1, max=86_400
     )
-    max_body_bytes: int = setting(4 * MIB, "Largest body of a request.", most=2048 * MIB)
+    max_body_bytes: int = setting(4 * MIB, "Largest body of a request.", max=2048 * MIB)
     most_in_flight: int = setting(
-        1000, "Requests at once, and streams beside them; one user gets four fifths.", most=1_000_000
+        1000, "Requests at once, and streams beside them; one user gets four fifths.", max=1_000_000
     )
     embedder: str = setting(
         "minilm",
@@ -126,18 +126,18 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command every option of `ServeConfig`, and `--config` for a file with some of them."""
     kinds = get_type_hints(ServeConfig)
     for name, declared in reversed(_OPTIONS.items()):
-        kind, about = kinds[name], declared.metadata
+        kind, setting = kinds[name], declared.metadata
         names = [name, *(alias for alias, known in ALIASES.items() if known == name and "." not in alias)]
         flags = [f"--{each.replace('_', '-')}" for each in names]
         command = click.option(
             *([f"{flags[0]}/--no-{flags[0][2:]}"] if kind is bool else flags),
             name,
             cls=Option,
-            type=_click_type(kind, about["least"], about["most"]),
+            type=_click_type(kind, setting["min"], setting["max"]),
             default=declared.default,
             show_default=declared.default is not None,
             envvar=[*(f"ALCOVE_{each.upper()}" for each in names), *VARIABLES.get(name, [])],
-            help=about["about"],
+            help=setting["help"],
         )(command)
     return click.option(
         "--config",
@@ -161,13 +161,13 @@ def sources(context: click.Context) -> dict[str, str]:
     return {name: words.get(context.get_parameter_source(name), "default") for name in _OPTIONS}
 
 
-def _click_type(kind: Any, least: float | None, most: float | None) -> Any:
+def _click_type(kind: Any, minimum: float | None, maximum: float | None) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind is int:
-        return click.IntRange(1 if least is None else int(least), most)  # type: ignore[arg-type]
+        return click.IntRange(1 if minimum is None else int(minimum), maximum)  # type: ignore[arg-type]
     if kind is float:
-        return _Number(least or 0, most, min_open=least is None)
+        return _Number(minimum or 0, maximum, min_open=minimum is None)
     return bool if kind is bool else str
 
 

@@ -73,7 +73,7 @@ class RpcError(Struct, kw_only=True):
         """Of what was refused before it was known which message it is about."""
         about = {"code": error.code, "request_id": request_id, "details": error.details}
         code = -32600 if STATUS[error.code] == 400 else -32000
-        return cls(error={"code": code, "message": error.told, "data": about})
+        return cls(error={"code": code, "message": error.public_message, "data": about})
 
 
 class PooledTransport(LocalTransport):
@@ -154,7 +154,7 @@ class McpEdge:
             try:
                 self._exchanges = await self._changes(_exchanges)
             except MissingExtra as error:
-                raise NotFound(error.told) from None
+                raise NotFound(error.public_message) from None
         return self._exchanges
 
     def _stream(self, told: Notices) -> Stream:

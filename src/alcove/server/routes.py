@@ -19,7 +19,7 @@ from alcove.api.operation import Operation, operations
 from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
-from alcove.core.validation import refusal
+from alcove.core.validation import to_invalid_request
 from alcove.server.headers import Authenticator
 from alcove.server.limits import Reservations, Shares, Step, ThreadPool
 from alcove.store.common import Work
@@ -231,7 +231,7 @@ def _has(kind: type, hint: Any) -> bool:
 
 def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> InvalidRequest:
     """The same complaint with the field first, and with the operation of a batch that it is about."""
-    found = refusal(error, record, whole)
+    found = to_invalid_request(error, record, whole)
     if operation := re.match(r"operations\[(\d+)\]", found.field):
         found.details["operation"] = int(operation[1])
     return found

@@ -201,7 +201,7 @@ class Streams:
         namespace, principal = Namespace.checked(request.asked.ns, "ns"), request.principal
         view = request.view = self.memories.view(lambda: request.principal, namespace)
         # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
-        threads = self.changes if principal.holds_role else self.reads
+        threads = self.changes if principal.has_role else self.reads
         return self._lines(self.memories.seen(principal, namespace, view), threads)
 
     async def export(self, request: Request) -> Struct:

@@ -227,7 +227,7 @@ class Admin(People):
     ) -> AuditPage:
         """Who operated on what, newest first."""
         principal.require("auditor")
-        limit = validation.whole(limit, "limit", 1, 1000)
+        limit = validation.check_integer(limit, "limit", 1, 1000)
         return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
 
     def denied(self, principal: Principal, operation: str) -> None:

@@ -134,7 +134,7 @@ class Audit:
         None where the caller needs no role for any of these memories, and where an entry of the last minute
         counts the read. `namespaces`: those of the memories in the answer, one for each.
         """
-        if not principal.holds_role:
+        if not principal.has_role:
             return None
         shown = [*namespaces]
         rooms = {each for each in set(shown) if principal.reads_by_role(each)}
@@ -170,7 +170,7 @@ class Audit:
             entry.seq = self._rows.add_audit_entry(row)
         except Unavailable as error:
             refused = Unavailable(f"{_NOT_RECORDED}: {error.message}")
-            refused.told = f"{_NOT_RECORDED}: {error.told}"
+            refused.public_message = f"{_NOT_RECORDED}: {error.public_message}"
             raise refused from error
         with self._mutex:
             if read in self._open_reads or len(self._open_reads) < _MAX_OPEN_READS:

@@ -112,14 +112,14 @@ class Finding(Timeline):
         others write meanwhile.
         """
         yield Work.LARGE
-        limit = validation.whole(limit, "limit", 1, 100)
+        limit = validation.check_integer(limit, "limit", 1, 100)
         if mode not in MODES:
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
         if query is not None:
-            validation.query(query)
+            validation.check_query(query)
         if after_cursor is not None and (query is not None or offset):
             raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
-        least = validation.min_relevance(min_relevance, min_score)
+        least = validation.parse_min_relevance(min_relevance, min_score)
         if least and query is None:
             name = "min_relevance" if min_relevance else "min_score"
             raise InvalidRequest(name, "a query beside it, by which relevance is told")
@@ -163,7 +163,7 @@ class Finding(Timeline):
 
     def question(self, query: str) -> Question:
         """Reads and embeds a question once, for several searches that ask it."""
-        validation.query(query)
+        validation.check_query(query)
         return self._searcher.question(query, "hybrid")
 
     def answers(
@@ -236,7 +236,7 @@ class Finding(Timeline):
 
         `unranked`: whether entries without index text come after all others, in their own order.
         """
-        validation.query(query)
+        validation.check_query(query)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         question, seqs = self._searcher.question(query, "hybrid"), [each.seq for each in entries]
         how: How = {
@@ -346,7 +346,7 @@ class Finding(Timeline):
         `unindexed`: only what has no index text, so that no query finds it.
         """
         yield Work.LARGE
-        limit = validation.whole(limit, "limit", 1, 1000)
+        limit = validation.check_integer(limit, "limit", 1, 1000)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
         below = Namespace.checked(namespace_prefix, "namespace_prefix")
         if unindexed:
@@ -372,7 +372,7 @@ class Finding(Timeline):
         exact: bool,
     ) -> tuple[Scope, int, int | None]:
         """Where a search or a list looks, after how many it begins, and of which moment."""
-        offset = validation.whole(offset, "offset", 0, MOST_OFFSET)
+        offset = validation.check_integer(offset, "offset", 0, MOST_OFFSET)
         at = parse_moment(as_of, "as_of")
         below = Namespace.checked(prefix, "namespace_prefix")
         return self._scope(principal, below, filter, exact=exact), offset, at

@@ -126,7 +126,7 @@ class Memories(Writing, Overview):
 
     def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool | None]:
         """The same for who must not block: yields how long to pause before asking for the next pause."""
-        place = validation.location(entry.namespace, entry.key, self._configuration.current().settings)
+        place = validation.parse_location(entry.namespace, entry.key, self._configuration.current().settings)
         row = self._engine.get(place.ns, place.key, now=self._clock())
         if row is None or row.index_text is None:
             return None
@@ -183,7 +183,7 @@ class Memories(Writing, Overview):
         whether it can.
         """
         yield Work.LARGE
-        parsed = validation.operations(operations)
+        parsed = validation.parse_operations(operations)
         results = yield from self._write(principal, parsed, idempotency_key, after_cursor)
         if wait_for_index:
             until = time.monotonic() + self.index_patience
@@ -204,8 +204,11 @@ class Memories(Writing, Overview):
     def present(self, principal: Principal, put: ImportedPut) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
-        place = validation.location(put.namespace, put.key, settings)
-        value, index = validation.value(put.value, settings), validation.index(put.index, settings, put.value)
+        place = validation.parse_location(put.namespace, put.key, settings)
+        value, index = (
+            validation.encode_value(put.value, settings),
+            validation.encode_index(put.index, settings, put.value),
+        )
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
         return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
@@ -250,7 +253,7 @@ class Memories(Writing, Overview):
     def clear(self, principal: Principal, namespace: NamespaceLike) -> int:
         """Takes everything out of one namespace and leaves no trace of it: no history, no tombstones."""
         policy, settings = self._configuration.current()
-        place = validation.location(namespace, "*", settings)
+        place = validation.parse_location(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
         removed = self._engine.erasure.clear(place.ns)
         self._erased(place.namespace.owner)
@@ -259,7 +262,7 @@ class Memories(Writing, Overview):
     def erase(self, principal: Principal, namespace: NamespaceLike, key: str) -> bool:
         """Takes what is at a key away with every version, in restored backups too; whether it was there."""
         policy, settings = self._configuration.current()
-        place = validation.location(namespace, key, settings)
+        place = validation.parse_location(namespace, key, settings)
         policy.authorise(principal, "delete", place.namespace, key)
         erased = 0
         while row := self._engine.get(place.ns, place.key, now=self._clock()):  # somebody may write meanwhile

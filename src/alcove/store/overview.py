@@ -102,7 +102,7 @@ class Overview(Reading):
 
         `prefix`: of which; the roots, without. `limit`: how many. `after`: only what follows this segment.
         """
-        limit, below = validation.whole(limit, "limit", 1, 1000), Namespace.checked(prefix, "prefix")
+        limit, below = validation.check_integer(limit, "limit", 1, 1000), Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
         low = max(scope.low, Namespace((*below, after)).subtree()[1]) if after else scope.low
         counts = self._engine.counts(replace(scope, low=low), now=self._clock())
@@ -127,7 +127,7 @@ class Overview(Reading):
         `after_cursor`: where an earlier answer ended.
         """
         yield Work.LARGE
-        limit = validation.whole(limit, "limit", 1, 100)
+        limit = validation.check_integer(limit, "limit", 1, 100)
         before = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None, exact=exact)
@@ -156,7 +156,7 @@ class Overview(Reading):
         `prefix`: where. `days`: how many, today among them.
         """
         yield Work.LARGE
-        days, now = validation.whole(days, "days", 1, MOST_DAYS), self._clock()
+        days, now = validation.check_integer(days, "days", 1, MOST_DAYS), self._clock()
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
         since = (now // DAY - days + 1) * DAY
@@ -191,7 +191,7 @@ class Overview(Reading):
         from alcove.search import map_layout  # noqa: PLC0415  it brings numpy along
 
         yield Work.LARGE
-        limit = validation.whole(limit, "limit", 1, MOST_POINTS)
+        limit = validation.check_integer(limit, "limit", 1, MOST_POINTS)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
         embedder = self._engine.index.serving() or ""

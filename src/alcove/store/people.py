@@ -76,7 +76,7 @@ class People(Service):
     ) -> ReviewPage:
         """What is live in a user's rooms or was written by them into others', page by page; audited."""
         self._may_read(principal, user)
-        limit = validation.whole(limit, "limit", 1, 1000)
+        limit = validation.check_integer(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         found = self._rows.of_person(self._person(user), live=True, after=position)
         page, _ = take_page(self._read(seq for seq, _ in found), limit)

@@ -107,7 +107,7 @@ class Reading(Finding):
         while True:
             version, (policy, settings) = self._configuration.loaded
             try:
-                place = validation.location(namespace, key, settings)
+                place = validation.parse_location(namespace, key, settings)
                 policy.authorise(principal, "read", place.namespace, key)
             except AlcoveError:
                 if self._configuration.is_newest(version):
@@ -120,7 +120,7 @@ class Reading(Finding):
 
     def _past(self, principal: Principal, namespace: NamespaceLike, key: str, as_of: TimeLike) -> Row | None:
         policy, settings = self._configuration.current()
-        place, at = validation.location(namespace, key, settings), parse_moment(as_of, "as_of")
+        place, at = validation.parse_location(namespace, key, settings), parse_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
         row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
         self._refuse_forgotten(at)
@@ -141,7 +141,7 @@ class Reading(Finding):
         """
         yield Work.LARGE
         policy, settings = self._configuration.current()
-        place = validation.location(namespace, key, settings)
+        place = validation.parse_location(namespace, key, settings)
         below = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         policy.authorise(principal, "read", place.namespace, key)
 
@@ -188,9 +188,9 @@ class Reading(Finding):
     ) -> List[Namespace]:
         """The same; with an owner, only those that belong to this user, at the cost of those."""
         ending = Namespace.checked(suffix, "suffix")
-        depth = None if max_depth is None else validation.whole(max_depth, "max_depth", 1, 2**31)
-        offset = validation.whole(offset, "offset", 0, MOST_OFFSET)
-        stop = None if limit is None else offset + validation.whole(limit, "limit", 1, MOST_OFFSET)
+        depth = None if max_depth is None else validation.check_integer(max_depth, "max_depth", 1, 2**31)
+        offset = validation.check_integer(offset, "offset", 0, MOST_OFFSET)
+        stop = None if limit is None else offset + validation.check_integer(limit, "limit", 1, MOST_OFFSET)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
         found = self._below(scope, None if ending else depth, owner)
         cut = (Namespace(ns[:depth]) for ns in found if ns[len(ns) - len(ending) :] == ending)
@@ -228,7 +228,7 @@ class Reading(Finding):
         """
         view = self.view(lambda: principal, prefix, exact=exact)
         below = Namespace.checked(prefix)
-        start = None if after is None else (below.encode(), validation.text(after, "after"))
+        start = None if after is None else (below.encode(), validation.encode_text(after, "after"))
         return self.seen(principal, below, view, start)
 
     def view(self, who: Callable[[], Principal], prefix: NamespaceLike, *, exact: bool = False) -> View:

@@ -85,12 +85,12 @@ class Timeline(Service):
     ) -> Steps[EventPage]:
         """The steps of the same, bounded in bytes as the caller says; the audit log says `operation`."""
         yield Work.LARGE
-        chosen = validation.kinds(kinds) or KINDS
+        chosen = validation.parse_kinds(kinds) or KINDS
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
         since, until = parse_moment(after, "after"), parse_moment(before, "before")
-        limit = validation.whole(limit, "limit", 1, 200)
+        limit = validation.check_integer(limit, "limit", 1, 200)
 
         def read() -> EventPage:
             found, more = self._engine.events(

@@ -216,7 +216,7 @@ class Writing(Service):
         With what is noted among the write's data keys.
         """
         policy, principal = write.policy, write.principal
-        place = validation.location(operation.namespace, operation.key, write.settings)
+        place = validation.parse_location(operation.namespace, operation.key, write.settings)
         match operation:
             case Put():
                 return self._allow_put(write, operation, place)
@@ -227,11 +227,11 @@ class Writing(Service):
                 policy.authorise(principal, "read", place.namespace, operation.key)
                 return GetRow(place.ns, place.key)
             case records.Delete():
-                expected = validation.revision(operation.expected_revision)
+                expected = validation.parse_revision(operation.expected_revision)
                 policy.authorise(principal, "delete", place.namespace, operation.key)
                 return DeleteRow(place.ns, place.key, write.writer, expected)
             case records.Touch():
-                ttl = None if operation.ttl_seconds is None else validation.ttl(operation.ttl_seconds)
+                ttl = None if operation.ttl_seconds is None else validation.parse_ttl(operation.ttl_seconds)
                 if operation.refresh and ttl is not None:
                     raise InvalidRequest("refresh", "not to be combined with ttl_seconds")
                 policy.authorise_write(principal, place.namespace, operation.key, b"null", None)
@@ -241,10 +241,10 @@ class Writing(Service):
 
     def _allow_put(self, write: _Write, put: Put, place: validation.Location) -> _Allowed:
         namespace, ns, _ = place
-        value = validation.value(put.value, write.settings)
-        index = validation.index(put.index, write.settings, put.value)
-        ttl = None if put.ttl_seconds is None else validation.ttl(put.ttl_seconds)
-        expected = validation.revision(put.expected_revision, create_only=put.create_only)
+        value = validation.encode_value(put.value, write.settings)
+        index = validation.encode_index(put.index, write.settings, put.value)
+        ttl = None if put.ttl_seconds is None else validation.parse_ttl(put.ttl_seconds)
+        expected = validation.parse_revision(put.expected_revision, create_only=put.create_only)
         room = write.rooms.get(ns)
         if room is None:
             room = write.rooms[ns] = _Room(namespace)
@@ -377,7 +377,7 @@ def _again(operation: BatchOperation, earlier: Row | None, found: Mapping[int, R
 
 def _token(principal: Principal, key: str) -> bytes:
     """A digest of the key and of who uses it: two clients of one user do not share keys."""
-    if not 1 <= len(validation.text(key, "idempotency_key")) <= _MAX_KEY_BYTES:
+    if not 1 <= len(validation.encode_text(key, "idempotency_key")) <= _MAX_KEY_BYTES:
         raise InvalidRequest("idempotency_key", f"1 to {_MAX_KEY_BYTES} bytes")
     who = [principal.user_id, principal.client_id, principal.agent, key]
     return hashlib.sha256(msgspec.json.encode(who)).digest()

@@ -210,7 +210,7 @@ class Importer:
             raise msgspec.ValidationError(f"expected a line of at most {self.lines.most} bytes")
         given = msgspec.structs.asdict(parsed := _line(line))
         if parsed.value and not isinstance(parsed.index, dict):  # as texts, to be compared with what is there
-            index = validation.index(parsed.index, self._memories.settings, parsed.value)
+            index = validation.encode_index(parsed.index, self._memories.settings, parsed.value)
             given["index"] = msgspec.json.decode(index) if index else None
         if parsed.written_by and parsed.written_by.user is not None:  # else no wipe could name them
             check_user_id(parsed.written_by.user, "written_by.user")

@@ -30,7 +30,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Author, Entry, Memory, SearchResults
-from alcove.core.validation import refusal
+from alcove.core.validation import to_invalid_request
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Tool:
         try:
             arguments = structs.asdict(convert({**given}, record))
         except msgspec.ValidationError as error:
-            raise refusal(error, record, "arguments") from None
+            raise to_invalid_request(error, record, "arguments") from None
         for name, allowed in self.choices.items():
             if arguments[name] not in allowed:
                 raise InvalidRequest(name, f"one of {', '.join(allowed)}")

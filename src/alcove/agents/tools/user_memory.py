@@ -85,7 +85,7 @@ def _key(room: Room, content: str) -> str:
     So a fact that is learned twice, by whoever and at whatever moment, is kept once. Where another was put
     under that key since, it gets the next one.
     """
-    digest = hashlib.sha256(validation.text(content, "content"))
+    digest = hashlib.sha256(validation.encode_text(content, "content"))
     if same := room.memories.list(room.who, room.at, filter={"content": content}, limit=1, exact=True):
         return same[0].key
     while True:
@@ -123,7 +123,7 @@ def memory_remember(
     scope: Scope = "agent",
 ) -> Answer:
     scope = _scope_name(scope)
-    validation.index({"content": content}, turn.memories.settings)  # its size, before all of it is read
+    validation.encode_index({"content": content}, turn.memories.settings)  # checks its size first
     room, id = turn.room(turn.rooms.long_term[scope]), f"{scope}-{_digest(content)}"
     known, tags = room.get(id), _tags(tags)
     if known:
@@ -244,7 +244,7 @@ def _digest(content: str) -> str:
     """The same for contents that differ only in case, spacing or punctuation."""
     folded = normalize("NFKC", content).casefold()
     words = re.findall(r"\w+", folded)
-    return hashlib.sha256(validation.text(" ".join(words or [folded]), "content")).hexdigest()[:20]
+    return hashlib.sha256(validation.encode_text(" ".join(words or [folded]), "content")).hexdigest()[:20]
 
 
 def _tags(tags: list[str]) -> list[str]:
