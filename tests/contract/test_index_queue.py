@@ -320,14 +320,21 @@ def test_who_waits_for_long_looks_ever_more_rarely_and_not_past_the_time_given(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seq, indexer, now = queue.put("alice", "k", {"text": "tea"}), queue.indexer(), 100.0
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
     monkeypatch.setattr(indexer, "wake", lambda: None)  # no thread
     monkeypatch.setattr("alcove.search.indexer.time.monotonic", lambda: now)
-    paused = []
-    for pause in indexer.pauses(seq, 30):
-        paused.append(pause)
-        now += pause
-    assert sum(paused) == pytest.approx(30)
-    assert len(paused) < 100
-    assert paused[0] < 0.01
+    monkeypatch.setattr("alcove.search.indexer.time.sleep", sleep)
+    indexer.wait(seq, 30)
+    assert sum(slept) == pytest.approx(30)
+    assert len(slept) < 100
+    assert slept[0] < 0.01
     indexer.step()
-    assert list(indexer.pauses(seq, 30)) == []
+    slept.clear()
+    indexer.wait(seq, 30)
+    assert slept == []

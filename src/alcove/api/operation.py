@@ -8,7 +8,7 @@ table: of a store in this process, of one at a URL, and awaited of either.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import (
@@ -95,6 +95,8 @@ class Operation(Generic[P, R]):
     reads: bool | Callable[[Mapping[str, Any]], bool] = False
     """Whether it never waits for somebody who writes (unless the audit log has to record it), ends when its
     caller is gone, and may be sent again, as any GET may."""
+    quick: bool = False
+    """Whether it may be tried on an event loop: it is most often done at once, or only waits for a commit."""
     unhurried: bool = False
     """Whether it may take as long as the store is large."""
     raw: str | None = None
@@ -109,7 +111,8 @@ class Operation(Generic[P, R]):
     tag: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.steps: Callable[..., Generator[Any, None, R]] | None = getattr(self.does, "steps", None)
+        self.begin: Callable[..., Any] | None = getattr(self.does, "begin", None)
+        """Begins the write that it is, and gives a future of its result; None where it is none."""
         self.awaited: Callable[..., Coroutine[Any, Any, R]] | None = getattr(self.does, "awaited", None)
         self.method, self.path = self.route.split()
         self.__doc__ = self.does.__doc__
@@ -245,8 +248,6 @@ class Operation(Generic[P, R]):
     def _returns(self) -> Any:
         """The type of what the method gives in the end."""
         kind = self._hints["return"]
-        if get_origin(kind) is Generator:
-            kind = get_args(kind)[2]
         return get_args(kind)[0] if self.absent else kind
 
     @cached_property

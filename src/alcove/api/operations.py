@@ -64,15 +64,24 @@ class MemoryOperations:
         "Store a memory",
         sends={"index": _listed},
         refuses=(409,),
+        quick=True,
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
-    get = Operation(Memories.get, f"GET {_AT}", "Read a memory", names=_NS, absent="there is no such memory")
+    get = Operation(
+        Memories.get,
+        f"GET {_AT}",
+        "Read a memory",
+        names=_NS,
+        absent="there is no such memory",
+        quick=True,
+    )
     delete = Operation(
         Memories.delete,
         f"DELETE {_AT}",
         "Delete a memory; absent is fine",
         names=_NS,
         quiet=True,
+        quick=True,
         refuses=(409,),
     )
     touch = Operation(
@@ -80,6 +89,7 @@ class MemoryOperations:
         f"POST {_AT}/touch",
         "Change when a memory expires",
         refuses=(404,),
+        quick=True,
         example={**_EXAMPLE, "ttl_seconds": 3600},
     )
     search = Operation(

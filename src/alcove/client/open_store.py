@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,8 +106,8 @@ class OpenStore:
         importer = Importer(self.memories, lambda: principal)
         for bundle in importer.lines.all_of(lines):
             importer.take(bundle)
-            for pause in importer.index_pauses() if wait_for_index else ():
-                time.sleep(pause)
+            if wait_for_index:
+                importer.wait_for_index()
         return importer.report
 
     def sweep(self, principal: Principal) -> SweepResult:

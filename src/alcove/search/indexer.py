@@ -12,8 +12,9 @@ from itertools import chain, repeat
 
 import msgspec
 
-from alcove.core import heap
+from alcove.core import cancellation, heap
 from alcove.core.background import Worker
+from alcove.core.blocking import before_waiting
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError, requires_extra
 from alcove.engine.index import SearchIndex
@@ -55,6 +56,8 @@ REST_SECONDS = 0.05
 
 Writers then share the processor with fewer steps, and what they write meanwhile shares the next one."""
 LONGEST_PAUSE = 60
+LONGEST_SLEEP = 2.0
+"""Seconds after which a call that waits for the index looks whether it was cancelled."""
 STOP_SECONDS = 15
 
 
@@ -80,11 +83,10 @@ class Indexer(Worker):
         self._hurried.set()
         super().stop(seconds)
 
-    def pauses(self, seq: int, seconds: float) -> Iterator[float]:
-        """Ends when a version has its vectors, failed to get them, or has waited for so long.
+    def wait(self, seq: int, seconds: float) -> None:
+        """Blocks until a version has its vectors, has failed to get them, or `seconds` have passed.
 
-        Until then it yields how long to pause before looking again: a thread sleeps, an event loop awaits.
-        The longer it has waited the longer it pauses, so that many who wait for long cost next to nothing.
+        The longer it has waited the longer it sleeps, so that many that wait for long cost next to nothing.
         """
         self._hurried.set()
         self.wake()
@@ -93,7 +95,9 @@ class Indexer(Worker):
             waits, error = self._index.waits(seq)
             if not waits or error is not None or self._index.serving() not in (None, self._embedder.name):
                 return
-            yield min(max(waited / 8, 0.002), seconds - waited)
+            before_waiting()
+            cancellation.check()
+            time.sleep(min(max(waited / 8, 0.002), seconds - waited, LONGEST_SLEEP))
 
     def look(self) -> None:
         """Wakes it where something is due: for who hears of commits, and not of what they brought."""

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
+from alcove.core.blocking import WouldTakeLong, WouldWait, on_event_loop, without_waiting
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
 from alcove.engine.commit import Submission
-from alcove.store.common import Work
 
 _MOST_BUCKETS = 100_000
 _ASKING_AT_ONCE = 4
 _TIMES_WHAT_IS_FREE = 4
+_WAITING_THREADS = 64
+"""Threads of each pool for calls that wait for a writer or for the index: they sleep most of the time."""
 
 T = TypeVar("T")
 TakeRequest = Callable[[Principal, float], bool | None]
-Step = Submission | float | Work
-"""What is to be waited for, a commit or so many seconds; or that much work follows."""
 current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
 """The user whose request the running task answers; None where nobody has said who they are."""
 
@@ -203,18 +203,37 @@ class ThreadPool:
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
         self._threads = Queue(threads)
         self._stops = stops
+        self._waiters = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="alcove-waiting")
+        self._waiting = Queue(_WAITING_THREADS)
 
     async def __call__(self, call: Callable[[], T]) -> T:
+        return await self._in_thread(self._pool, self._threads, call)
+
+    async def run(self, call: Callable[[], T], *, quick: bool = False) -> T:
+        """Runs a call that raises `WouldBlock` before it has any effect, and so can be made again.
+
+        A `quick` one is tried on the event loop first. One that would wait for a writer or for the index is
+        made again in a thread from which it keeps nobody.
+        """
+        try:
+            if quick:
+                with suppress(WouldTakeLong):
+                    return on_event_loop(call)
+            return await self(partial(without_waiting, call))
+        except WouldWait:
+            return await self._in_thread(self._waiters, self._waiting, call)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, places: Queue, call: Callable[[], T]) -> T:
         user = current_user.get()
-        await self._threads.take(user)
+        await places.take(user)
         work, loop = Cancellation(), asyncio.get_running_loop()
 
         def ended(_: Future[T]) -> None:
             """Gives the thread to the next, which may be later than its caller left."""
             with suppress(RuntimeError):  # the server has stopped meanwhile
-                loop.call_soon_threadsafe(self._threads.give, user)
+                loop.call_soon_threadsafe(places.give, user)
 
-        running = self._pool.submit(work.run, call)
+        running = pool.submit(work.run, call)
         running.add_done_callback(ended)
         try:
             return await asyncio.wrap_future(running)
@@ -222,30 +241,7 @@ class ThreadPool:
             work.cancelled = self._stops
             raise
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True)
-        self._committer.shutdown(wait=True)
-
-    async def settled(self, steps: Iterator[Step | T]) -> T:
-        """What steps come to in the end, their waiting done here; the loop serves others meanwhile.
-
-        What is small is done on the loop, and by a thread from where they say that it is large.
-        """
-        large = waits = False
-        while True:
-            if waits:
-                step = await asyncio.wrap_future(self._committer.submit(next, steps))
-            else:
-                step = await self(partial(next, steps)) if large else next(steps)
-            large, waits = large or step is Work.LARGE, step is Work.WAITS
-            if isinstance(step, Submission):
-                await self._committed(step)
-            elif isinstance(step, float):
-                await asyncio.sleep(step)
-            elif not isinstance(step, Work):
-                return step
-
-    async def _committed(self, pending: Submission) -> None:
+    async def committed(self, pending: Submission) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -263,6 +259,10 @@ class ThreadPool:
 
         pending.attend(signal)
         await done
+
+    def close(self) -> None:
+        for pool in (self._pool, self._waiters, self._committer):
+            pool.shutdown(wait=True)
 
 
 def _set(done: asyncio.Future[None]) -> None:

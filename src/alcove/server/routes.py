@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, unquote_plus
 
@@ -21,8 +22,7 @@ from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.core.validation import to_invalid_request
 from alcove.server.headers import Authenticator
-from alcove.server.limits import Reservations, Shares, Step, ThreadPool
-from alcove.store.common import Work
+from alcove.server.limits import Reservations, Shares, ThreadPool
 from alcove.store.reading import View
 
 JSON = b"application/json"
@@ -238,16 +238,26 @@ def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> 
 
 
 def served(
-    table: type, service: object, *, reads: ThreadPool, changes: ThreadPool, streams: object = None
+    table: type,
+    service: object,
+    *,
+    reads: ThreadPool,
+    changes: ThreadPool,
+    streams: object = None,
+    restarts: bool = False,
 ) -> list[Resource]:
     """What is at the routes of a table's operations, done by the methods of a service.
 
     `reads` and `changes` have the threads for operations that only read, and for the others. `streams` has a
-    handler for each that streams, by its name.
+    handler for each that streams, by its name. `restarts`: whether the service says before any effect that it
+    would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
     """
     resources = []
     for each in operations(table):
-        handler = getattr(streams, each.name) if each.streams else _handler(each, service, reads, changes)
+        if each.streams:
+            handler = getattr(streams, each.name)
+        else:
+            handler = (_restarting if restarts else _handler)(each, service, reads, changes)
         if each.streams_too:
             handler = _either(handler, getattr(streams, each.name))
         asked = {"query" if each.in_query else "body": each.request} if each.request else {}
@@ -263,27 +273,49 @@ def _handler(
     if operation.awaited:
         return _awaited(operation, service)
     method = getattr(service, operation.does.__name__)
-    steps = operation.steps and operation.steps.__get__(service)
 
-    def done(request: Request, arguments: dict[str, Any]) -> Iterator[Step | Page]:
-        if steps is None or request.large:
-            yield Work.LARGE
+    async def handle(request: Request) -> Page:
+        arguments = operation.arguments(request)
+
+        def answer() -> Page:
+            return _answer(operation, request, method(request.principal, **arguments))
+
         try:
-            if steps:
-                result = yield from steps(request.principal, **arguments)
-            else:
-                result = method(request.principal, **arguments)
+            return await (reads if operation.reading(arguments) else changes)(answer)
         except InvalidRequest as error:
             raise operation.named(error) from None
-        answer = operation.told(result)
-        quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
-        yield NOTHING if quiet or answer is None else Page(wire.encoded(answer))
-
-    def handle(request: Request) -> Awaitable[Page]:
-        arguments = operation.arguments(request)
-        return (reads if operation.reading(arguments) else changes).settled(done(request, arguments))
 
     return handle
+
+
+def _restarting(
+    operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
+) -> Handler:
+    """The handler of an operation that can be tried on the event loop; a write awaits its commit there."""
+    method = getattr(service, operation.does.__name__)
+    begin = operation.begin and operation.begin.__get__(service)
+
+    async def handle(request: Request) -> Page:
+        arguments = operation.arguments(request)
+        threads = reads if operation.reading(arguments) else changes
+        quick = operation.quick and not request.large
+        result = partial(method, request.principal, **arguments)
+        try:
+            if begin:
+                pending = await threads.run(partial(begin, request.principal, **arguments), quick=quick)
+                await threads.committed(pending.commit)
+                result = pending.result
+            return await threads.run(lambda: _answer(operation, request, result()), quick=quick)
+        except InvalidRequest as error:
+            raise operation.named(error) from None
+
+    return handle
+
+
+def _answer(operation: Operation[..., Any], request: Request, result: object) -> Page:
+    answer = operation.told(result)
+    quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
+    return NOTHING if quiet or answer is None else Page(wire.encoded(answer))
 
 
 def _awaited(operation: Operation[..., Any], service: object) -> Handler:

@@ -210,7 +210,7 @@ def build(config: ServeConfig) -> ASGIApp:
     chat = ChatEdge(agents, chats)
     serve = partial(served, reads=reads, changes=changes, streams=streams)
     resources = [
-        *serve(MemoryOperations, memories, changes=reads),
+        *serve(MemoryOperations, memories, changes=reads, restarts=True),
         *serve(AdminOperations, memories.admin),
         *serve(AgentOperations, agents),
         *serve(SessionOperations, agents.sessions),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,9 +22,8 @@ from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventKind, EventPage
-from alcove.server.limits import Step, ThreadPool, TimeLimit
+from alcove.server.limits import ThreadPool, TimeLimit
 from alcove.server.routes import Request, Resource
-from alcove.store.common import Work
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
@@ -38,6 +37,7 @@ PART_BYTES = 64 * 1024
 """What a connection takes without waiting for its reader."""
 _PAGE = 100
 _BACKUP_PIECE_BYTES = 256 * 1024
+T = TypeVar("T")
 Page = tuple[EventPage, list[bytes]]
 """A page without its events, and what is sent of those."""
 _encode = msgspec.json.Encoder().encode
@@ -156,9 +156,8 @@ class Streams:
         seen = self.tail.end()
         after = self.memories.end_of_events() if resumed is None else resumed.decode("latin-1")
 
-        def read(position: str) -> Iterator[Step | Page]:
-            yield Work.LARGE
-            page = yield from self.memories.event_page(
+        def read(position: str) -> Page:
+            page = self.memories.event_page(
                 who(),
                 namespace,
                 kinds=kinds,
@@ -166,15 +165,15 @@ class Streams:
                 limit=_PAGE,
                 most_bytes=cursor.STREAM_CHUNK_BYTES,
             )
-            yield msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
+            return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
 
         request.view = self.memories.view(who, namespace)
-        first = await self.reads.settled(read(after))  # refused here, with a status
+        first = await self.reads.run(partial(read, after))  # refused here, with a status
         events = self._events(read, after, first, seen)
         return Stream(events, EVENTS.encode(), b": ended %s\n\n")
 
     async def _events(
-        self, read: Callable[[str], Iterator[Step | Page]], after: str, found: Page, seen: int
+        self, read: Callable[[str], Page], after: str, found: Page, seen: int
     ) -> AsyncIterator[bytes]:
         """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
         page, pieces = found
@@ -194,7 +193,7 @@ class Streams:
                 yield b": still here\n\n"
                 heard = time.monotonic()
             seen = self.tail.end()
-            page, pieces = await self.reads.settled(read(cursor.encode(position)))
+            page, pieces = await self.reads.run(partial(read, cursor.encode(position)))
 
     async def export_memories(self, request: Request) -> Struct:
         request.hold(MOST_BYTES)  # of what is read and not yet taken
@@ -249,9 +248,8 @@ class Streams:
 
     async def _take(self, importer: Importer, bundle: Sequence[bytes], request: Request) -> None:
         await self.changes(partial(importer.take, bundle))
-        for pause in importer.index_pauses() if request.asked.wait_for_index == "true" else ():
-            await asyncio.sleep(min(pause, ASK_AGAIN_SECONDS))
-            await request.ask_again()
+        if request.asked.wait_for_index == "true":
+            await allowed(self.reads.run(importer.wait_for_index), request)
 
 
 async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: TimeLimit) -> None:
@@ -274,23 +272,25 @@ async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: T
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
+async def allowed(work: Awaitable[T], request: Request) -> T:
+    """What the work gives; whether the request is still allowed is asked every few seconds."""
+    coming = asyncio.ensure_future(work)
+    try:
+        while not coming.done():
+            await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
+            await request.ask_again()
+        return await coming
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
 async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
     """The same pieces; whether the request is still allowed is asked before each, and every few seconds."""
-    coming: asyncio.Future[bytes | None] | None = None
     try:
-        while True:
-            coming = asyncio.ensure_future(anext(pieces, None))
-            while not coming.done():
-                await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
-                await request.ask_again()
-            piece = await coming
-            if piece is None:
-                return
+        while (piece := await allowed(anext(pieces, None), request)) is not None:
             yield piece
     finally:
-        if coming:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
         await pieces.aclose()  # type: ignore[attr-defined]
 
 

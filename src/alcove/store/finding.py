@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import dropwhile, islice
@@ -33,7 +33,6 @@ from alcove.core.records import (
 from alcove.engine.rows.versions import Row
 from alcove.engine.scope import Scope
 from alcove.store import row_decoding
-from alcove.store.common import Steps, Work, stepwise
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ class Finding(Timeline):
         """Made by the first search: it brings numpy along."""
         return self._make_searcher()
 
-    @stepwise
     def search(
         self,
         principal: Principal,
@@ -91,7 +89,7 @@ class Finding(Timeline):
         unindexed: bool = False,
         wait_for_index: bool = False,
         after_cursor: AfterCursor | None = None,
-    ) -> Steps[SearchResults]:
+    ) -> SearchResults:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
@@ -111,7 +109,6 @@ class Finding(Timeline):
         `after_cursor`: without a query, where an earlier answer ended; unlike an offset, it stays right where
         others write meanwhile.
         """
-        yield Work.LARGE
         limit = validation.check_integer(limit, "limit", 1, 100)
         if mode not in MODES:
             raise InvalidRequest("mode", f"one of {', '.join(MODES)}")
@@ -130,10 +127,10 @@ class Finding(Timeline):
         below = Namespace.checked(namespace_prefix, "namespace_prefix")
         scope = replace(scope, unindexed=unindexed)
         if query is not None:
-            question = self._searcher.question(query, mode)
-            if wait_for_index and at is None:
+            if wait_for_index and at is None:  # first: what would wait is done again from the start
                 fits = partial(self._fits, scope.filter)
-                yield from self.indexed(self._searcher.without_vectors(scope, fits=fits))
+                self.wait_for_all(self._searcher.without_vectors(scope, fits=fits))
+            question = self._searcher.question(query, mode)
             how: How = {
                 "mode": mode,
                 "limit": limit,
@@ -144,7 +141,7 @@ class Finding(Timeline):
             }
             best, shown = self._best(scope, question, at, similarity=similarity, **how)
             best.namespace_prefix = _narrowed_prefix(scope, below)
-            yield from self._record_read(principal, "search", below, shown)
+            self._record_read(principal, "search", below, shown)
             return best
 
         def find() -> SearchResults:
@@ -158,7 +155,7 @@ class Finding(Timeline):
 
         memories = row_decoding.undisturbed(find)
         memories.namespace_prefix = _narrowed_prefix(scope, below)
-        yield from self._record_read(principal, "search", below, (each.namespace for each in memories))
+        self._record_read(principal, "search", below, (each.namespace for each in memories))
         return memories
 
     def question(self, query: str) -> Question:
@@ -182,7 +179,7 @@ class Finding(Timeline):
         scope = self._scope(principal, below, filter, exact=exact)
         how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
         memories, shown = self._best(scope, question, None, **how)
-        self._record_read_now(principal, "search", below, shown)
+        self._record_read(principal, "search", below, shown)
         return memories
 
     def entries_of_user(
@@ -260,14 +257,11 @@ class Finding(Timeline):
 
         return row_decoding.undisturbed(find)
 
-    def indexed(self, seqs: Sequence[int]) -> Generator[float, None, None]:
-        """Waits, for as long as the index's patience, until versions have their vectors or cannot have any.
-
-        Yields how long to pause before asking for the next pause.
-        """
+    def wait_for_all(self, seqs: Sequence[int]) -> None:
+        """Waits until versions have their vectors or cannot have any, or the index's patience is over."""
         until = time.monotonic() + self.index_patience
         for seq in seqs if self._indexer else ():
-            yield from self._indexer.pauses(seq, until - time.monotonic())  # type: ignore[union-attr]
+            self._indexer.wait(seq, until - time.monotonic())  # type: ignore[union-attr]
 
     def _best(
         self,
@@ -324,7 +318,6 @@ class Finding(Timeline):
             found = self._scanned(replace(scope, unindexed=True), at)
         return [Namespace.decode(row.ns) for row in islice(found, MOST_COUNTED)]
 
-    @stepwise
     def list(
         self,
         principal: Principal,
@@ -336,7 +329,7 @@ class Finding(Timeline):
         as_of: TimeLike | None = None,
         exact: bool = False,
         unindexed: bool = False,
-    ) -> Steps[List[Entry]]:
+    ) -> List[Entry]:
         """Memories below a prefix by namespace and key, without their values, which are not opened.
 
         `namespace_prefix`: where to look; everywhere the caller may, without.
@@ -345,7 +338,6 @@ class Finding(Timeline):
         `exact`: whether to look only in the namespace itself, and not below it.
         `unindexed`: only what has no index text, so that no query finds it.
         """
-        yield Work.LARGE
         limit = validation.check_integer(limit, "limit", 1, 1000)
         scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
         below = Namespace.checked(namespace_prefix, "namespace_prefix")
@@ -358,7 +350,7 @@ class Finding(Timeline):
             return entries
 
         entries = row_decoding.undisturbed(find)
-        yield from self._record_read(principal, "list", below, (each.namespace for each in entries))
+        self._record_read(principal, "list", below, (each.namespace for each in entries))
         return entries
 
     def _asked(

@@ -10,13 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from alcove.core import validation
 from alcove.core.clock import DAY, to_datetime
@@ -47,10 +44,11 @@ from alcove.core.records import (
 from alcove.engine.rows.versions import MAX_INT64
 from alcove.store import row_decoding
 from alcove.store.admin import Admin
-from alcove.store.common import Parts, Steps, Work, stepwise
+from alcove.store.common import Parts
 from alcove.store.overview import Overview
+from alcove.store.pending_write import PendingWrite, commits
 from alcove.store.session_store import Places
-from alcove.store.writing import Writing
+from alcove.store.writing import Request, Writing
 from alcove.vault import user_subject
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class Memories(Writing, Overview):
 
     # Writing
 
-    @stepwise
+    @commits
     def put(
         self,
         principal: Principal,
@@ -90,7 +88,7 @@ class Memories(Writing, Overview):
         create_only: bool = False,
         idempotency_key: str | None = None,
         wait_for_index: bool = False,
-    ) -> Steps[Entry]:
+    ) -> PendingWrite[Entry]:
         """Stores a JSON object at a key, replacing what was there; the answer does not echo the value.
 
         `namespace`, `key`: where; a namespace is a sequence of segments, or its spelling (`user:alice`).
@@ -105,36 +103,14 @@ class Memories(Writing, Overview):
         cannot yet.
         """
         put = Put(namespace, key, value, index, ttl_seconds, expected_revision, create_only)
-        entry = yield from self._write_one(principal, put, Entry, idempotency_key)
-        if wait_for_index and index:
-            indexed = yield from self.index_pauses(entry, self.index_patience)
-            return structs.replace(entry, indexed=bool(indexed))
-        return entry
+        return self._begin_one(principal, put, Entry, idempotency_key, wait_for_index=wait_for_index)
 
-    @stepwise
-    def put_record(self, principal: Principal, put: Put) -> Steps[Entry]:
+    @commits
+    def put_record(self, principal: Principal, put: Put) -> PendingWrite[Entry]:
         """Stores what a record says."""
-        return (yield from self._write_one(principal, put, Entry))
+        return self._begin_one(principal, put, Entry)
 
-    @stepwise
-    def wait_for_index(self, entry: Entry, seconds: float) -> Steps[bool | None]:
-        """Waits until an entry that was just written can be found by meaning; whether it can.
-
-        None where it has no text, or is gone by now.
-        """
-        return (yield from self.index_pauses(entry, seconds))
-
-    def index_pauses(self, entry: Entry, seconds: float) -> Generator[float, None, bool | None]:
-        """The same for who must not block: yields how long to pause before asking for the next pause."""
-        place = validation.parse_location(entry.namespace, entry.key, self._configuration.current().settings)
-        row = self._engine.get(place.ns, place.key, now=self._clock())
-        if row is None or row.index_text is None:
-            return None
-        if self._indexer is not None:
-            yield from self._indexer.pauses(row.seq, seconds)
-        return not self._engine.index.waits(row.seq)[0]
-
-    @stepwise
+    @commits
     def delete(
         self,
         principal: Principal,
@@ -143,7 +119,7 @@ class Memories(Writing, Overview):
         *,
         expected_revision: Revision | None = None,
         idempotency_key: str | None = None,
-    ) -> Steps[Deletion]:
+    ) -> PendingWrite[Deletion]:
         """Deletes what is at a key; nothing there is not an error.
 
         `namespace`, `key`: where.
@@ -151,20 +127,20 @@ class Memories(Writing, Overview):
         `idempotency_key`: the same key with the same request is done once, and answered again for a day.
         """
         delete = Delete(namespace, key, expected_revision)
-        return (yield from self._write_one(principal, delete, Deletion, idempotency_key))
+        return self._begin_one(principal, delete, Deletion, idempotency_key)
 
-    @stepwise
+    @commits
     def touch(
         self, principal: Principal, namespace: NamespaceLike, key: Key, *, ttl_seconds: Seconds | None = None
-    ) -> Steps[Entry]:
+    ) -> PendingWrite[Entry]:
         """Changes when a memory expires; no version, no event. NotFound where there is none.
 
         `namespace`, `key`: where. `ttl_seconds`: how long it lives from now on; for ever without.
         """
         touch = Touch(namespace, key, ttl_seconds)
-        return (yield from self._write_one(principal, touch, Entry))
+        return self._begin_one(principal, touch, Entry)
 
-    @stepwise
+    @commits
     def batch(
         self,
         principal: Principal,
@@ -173,7 +149,7 @@ class Memories(Writing, Overview):
         idempotency_key: str | None = None,
         after_cursor: AfterCursor | None = None,
         wait_for_index: bool = False,
-    ) -> Steps[Page[OperationResult]]:
+    ) -> PendingWrite[Page[OperationResult]]:
         """Puts, gets, deletes and touches in one transaction, which reads its own writes: all or none.
 
         `operations`: records (`Put`, `Get`, `Delete`, `Touch`) or mappings with an `op`.
@@ -182,24 +158,16 @@ class Memories(Writing, Overview):
         `wait_for_index`: answers when what was put can be found by meaning, too; each entry says in `indexed`
         whether it can.
         """
-        yield Work.LARGE
         parsed = validation.parse_operations(operations)
-        results = yield from self._write(principal, parsed, idempotency_key, after_cursor)
-        if wait_for_index:
-            until = time.monotonic() + self.index_patience
-            for n, (put, entry) in enumerate(zip(parsed, results, strict=False)):
-                if isinstance(put, Put) and put.index and isinstance(entry, Entry):
-                    indexed = yield from self.index_pauses(entry, until - time.monotonic())
-                    results[n] = structs.replace(entry, indexed=bool(indexed))
-        return results
+        request = Request(principal, parsed, idempotency_key, after_cursor, wait_for_index=wait_for_index)
+        return self._begin(request)
 
-    @stepwise
+    @commits
     def batch_in_session(
         self, principal: Principal, operations: Sequence[BatchOperation], places: Places
-    ) -> Steps[Page[OperationResult]]:
+    ) -> PendingWrite[Page[OperationResult]]:
         """The same, and what it puts at a session's places goes into the session store, if there is one."""
-        yield Work.LARGE
-        return (yield from self._write(principal, operations, places=places))
+        return self._begin(Request(principal, operations, places=places))
 
     def present(self, principal: Principal, put: ImportedPut) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
@@ -215,7 +183,7 @@ class Memories(Writing, Overview):
 
     def record_unchanged(self, principal: Principal, namespaces: Sequence[Namespace]) -> None:
         """Records what an import found as it was: whoever imports a guess learns that it is right."""
-        self._record_read_now(principal, "import", Namespace(), namespaces)
+        self._record_read(principal, "import", Namespace(), namespaces)
 
     def bound(self, user: str) -> KeyBinding:
         """What a `Deferred` put for a user is bound to; waits for no other write."""

@@ -21,7 +21,6 @@ from alcove.core.records import AfterCursor, EventKind, Limit, Memory, Namespace
 from alcove.engine.rows.versions import MAX_INT64, Row
 from alcove.engine.scope import Scope
 from alcove.store import row_decoding
-from alcove.store.common import Steps, Work, stepwise
 from alcove.store.reading import Reading
 
 MOST_POINTS = 10_000
@@ -111,7 +110,6 @@ class Overview(Reading):
         branches = groupby(((ns, n) for ns, n in deeper if len(ns) >= depth), lambda each: each[0][:depth])
         return [_branch(Namespace(ns), dict(rooms)) for ns, rooms in islice(branches, limit)]
 
-    @stepwise
     def newest(
         self,
         principal: Principal,
@@ -120,13 +118,12 @@ class Overview(Reading):
         exact: bool = False,
         limit: Annotated[int, Meta(ge=1, le=100)] = 20,
         after_cursor: AfterCursor | None = None,
-    ) -> Steps[Page[Memory]]:
+    ) -> Page[Memory]:
         """Memories below a prefix, those first that were written last.
 
         `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: how many.
         `after_cursor`: where an earlier answer ended.
         """
-        yield Work.LARGE
         limit = validation.check_integer(limit, "limit", 1, 100)
         before = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
@@ -140,29 +137,27 @@ class Overview(Reading):
             return memories
 
         memories = row_decoding.undisturbed(read)
-        yield from self._record_read(principal, "newest", below, (each.namespace for each in memories))
+        self._record_read(principal, "newest", below, (each.namespace for each in memories))
         return memories
 
-    @stepwise
     def activity(
         self,
         principal: Principal,
         prefix: NamespaceLike = (),
         *,
         days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30,
-    ) -> Steps[Activity]:
+    ) -> Activity:
         """What happened below a prefix in the last days, as numbers to plot.
 
         `prefix`: where. `days`: how many, today among them.
         """
-        yield Work.LARGE
         days, now = validation.check_integer(days, "days", 1, MOST_DAYS), self._clock()
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
         since = (now // DAY - days + 1) * DAY
         events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST)
         types = self._types(scope)  # texts out of values; all else here is figures
-        yield from self._record_read(principal, "activity", below, (namespace for namespace, _ in types))
+        self._record_read(principal, "activity", below, (namespace for namespace, _ in types))
         return Activity(
             since=to_datetime(since).date(),
             events=[DayOfEvents(day=_date(day), kind=kind, count=n) for day, kind, n in events],
@@ -176,21 +171,19 @@ class Overview(Reading):
         typed = self._typed(row for row, _ in found)
         return [(Namespace.decode(row.ns), type) for row, type in typed if type is not None]
 
-    @stepwise
     def map(
         self,
         principal: Principal,
         prefix: NamespaceLike = (),
         *,
         limit: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = MOST_POINTS,
-    ) -> Steps[Map]:
+    ) -> Map:
         """The newest memories below a prefix, laid out so that what means something alike lies close.
 
         `prefix`: where. `limit`: how many are looked at.
         """
         from alcove.search import map_layout  # noqa: PLC0415  it brings numpy along
 
-        yield Work.LARGE
         limit = validation.check_integer(limit, "limit", 1, MOST_POINTS)
         below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, None)
@@ -209,7 +202,7 @@ class Overview(Reading):
             )
             for (row, type), (x, y) in zip(self._typed(row for row, _ in placed), positions, strict=True)
         ]
-        yield from self._record_read(principal, "map", below, (point.namespace for point in points))
+        self._record_read(principal, "map", below, (point.namespace for point in points))
         return Map(points=points, unplaced=min(len(found), limit) - len(placed), more=len(found) > limit)
 
     def _typed(self, rows: Iterator[Row]) -> Iterator[tuple[Row, str | None]]:

@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias, TypeVar
 from msgspec import Meta
 
 from alcove.core import cursor, validation
+from alcove.core.blocking import before_long_work
 from alcove.core.clock import parse_moment
 from alcove.core.cursor import Page, take_page
 from alcove.core.errors import AlcoveError, KeyDestroyed, PermissionDenied
@@ -31,7 +32,6 @@ from alcove.engine.rows.versions import MAX_INT64, Row
 from alcove.engine.scope import Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding
-from alcove.store.common import Steps, Work, stepwise
 from alcove.store.finding import MOST_OFFSET, Finding
 from alcove.store.session_store import Places, Reads, Recent
 
@@ -65,34 +65,20 @@ class Reading(Finding):
 
         `namespace`, `key`: where. `as_of`: a past moment, of which to tell what was there.
         """
+        if self._engine.far:
+            before_long_work()
         row = self._row(principal, namespace, key, as_of)
+        if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
+            before_long_work()
         try:
             memory = row and self._opener.memory(row)
         except KeyDestroyed:  # wiped since it was read
+            before_long_work()
             find = partial(self._row, principal, namespace, key, as_of)
             memory = row_decoding.undisturbed(lambda: (found := find()) and self._opener.memory(found))
         if memory is not None and memory.namespace.owner != principal.user_id:
-            self._record_read_now(principal, "get", memory.namespace, (memory.namespace,))
+            self._record_read(principal, "get", memory.namespace, (memory.namespace,))
         return memory
-
-    def _get_steps(
-        self, principal: Principal, namespace: NamespaceLike, key: Key, *, as_of: TimeLike | None = None
-    ) -> Steps[Memory | None]:
-        if self._engine.far:
-            yield Work.LARGE  # a journey to a server, for which no event loop waits
-        row = self._row(principal, namespace, key, as_of)
-        if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
-            yield Work.LARGE
-        try:
-            memory = row and self._opener.memory(row)
-        except KeyDestroyed:
-            yield Work.LARGE
-            return self.get(principal, namespace, key, as_of=as_of)
-        if memory is not None and memory.namespace.owner != principal.user_id:
-            yield from self._record_read(principal, "get", memory.namespace, (memory.namespace,))
-        return memory
-
-    get.steps = _get_steps  # type: ignore[attr-defined]  # not `stepwise`: a generator would be a tenth of a get
 
     def _row(
         self, principal: Principal, namespace: NamespaceLike, key: str, as_of: TimeLike | None
@@ -126,7 +112,6 @@ class Reading(Finding):
         self._refuse_forgotten(at)
         return row
 
-    @stepwise
     def history(
         self,
         principal: Principal,
@@ -134,12 +119,11 @@ class Reading(Finding):
         key: Key,
         *,
         after_cursor: AfterCursor | None = None,
-    ) -> Steps[Page[Version]]:
+    ) -> Page[Version]:
         """Every retained version of one key, newest first; at most 4 MiB at once.
 
         `namespace`, `key`: where. `after_cursor`: where an earlier answer to the same call ended.
         """
-        yield Work.LARGE
         policy, settings = self._configuration.current()
         place = validation.parse_location(namespace, key, settings)
         below = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
@@ -153,7 +137,7 @@ class Reading(Finding):
 
         versions = row_decoding.undisturbed(read)
         shown = (each.namespace for each in versions)
-        yield from self._record_read(principal, "history", place.namespace, shown)
+        self._record_read(principal, "history", place.namespace, shown)
         return versions
 
     def namespaces(
@@ -256,7 +240,7 @@ class Reading(Finding):
         """
         limit = _FIRST_PAGE
         while page := self._engine.scan_page(view(), after=after, now=self._clock(), limit=limit):
-            self._record_read_now(principal, "export", prefix, (Namespace.decode(row.ns) for row in page))
+            self._record_read(principal, "export", prefix, (Namespace.decode(row.ns) for row in page))
             yield from self._opener.still_there(page, self._opener.memory)
             after, limit = (page[-1].ns, page[-1].key), _EXPORT_PAGE
 

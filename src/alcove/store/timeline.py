@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
@@ -18,7 +19,7 @@ from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLik
 from alcove.core.value_pattern import filter_to_json
 from alcove.engine.scope import Scope
 from alcove.store import row_decoding
-from alcove.store.common import Service, Steps, Work, stepwise
+from alcove.store.common import Service
 
 _FOLLOWED = 100
 _POLL_SECONDS = 0.05
@@ -39,7 +40,6 @@ class Timeline(Service):
         """The cursor after everything that has happened."""
         return cursor.encode(self.last_event())
 
-    @stepwise
     def events(
         self,
         principal: Principal,
@@ -50,24 +50,22 @@ class Timeline(Service):
         before: TimeLike | None = None,
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=200)] = 50,
-    ) -> Steps[EventPage]:
+    ) -> EventPage:
         """A page of what happened below a prefix, oldest first, and the cursor to go on from.
 
         `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
         `after`, `before`: only what happened between these moments.
         `after_cursor`: where an earlier page ended. `limit`: how many at most.
         """
-        return (
-            yield from self.event_page(
-                principal,
-                prefix,
-                operation="events",
-                kinds=kinds,
-                after=after,
-                before=before,
-                after_cursor=after_cursor,
-                limit=limit,
-            )
+        return self.event_page(
+            principal,
+            prefix,
+            operation="events",
+            kinds=kinds,
+            after=after,
+            before=before,
+            after_cursor=after_cursor,
+            limit=limit,
         )
 
     def event_page(
@@ -82,9 +80,8 @@ class Timeline(Service):
         after_cursor: str | None,
         limit: int,
         most_bytes: int = MAX_PAGE_BYTES,
-    ) -> Steps[EventPage]:
-        """The steps of the same, bounded in bytes as the caller says; the audit log says `operation`."""
-        yield Work.LARGE
+    ) -> EventPage:
+        """The same, bounded in bytes as the caller says; the audit log says `operation`."""
         chosen = validation.parse_kinds(kinds) or KINDS
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
@@ -105,7 +102,7 @@ class Timeline(Service):
             )
 
         page = row_decoding.undisturbed(read)
-        yield from self._record_read(principal, operation, below, (each.namespace for each in page.events))
+        self._record_read(principal, operation, below, (each.namespace for each in page.events))
         return page
 
     def follow(
@@ -122,26 +119,10 @@ class Timeline(Service):
         `after_cursor`: from where on; from now on, without.
         """
         position = after_cursor or self.end_of_events()
-        page = self._page_to_follow(principal, prefix, kinds, position)
-        return self._followed(principal, prefix, kinds, page)
+        page_after = partial(self.event_page, principal, prefix, kinds=kinds, limit=_FOLLOWED)
+        return self._followed(page_after, page_after(after_cursor=position))
 
-    @stepwise
-    def _page_to_follow(
-        self,
-        principal: Principal,
-        prefix: NamespaceLike,
-        kinds: Sequence[EventKind] | None,
-        after_cursor: str,
-    ) -> Steps[EventPage]:
-        return (
-            yield from self.event_page(
-                principal, prefix, kinds=kinds, after_cursor=after_cursor, limit=_FOLLOWED
-            )
-        )
-
-    def _followed(
-        self, principal: Principal, prefix: NamespaceLike, kinds: Sequence[EventKind] | None, page: EventPage
-    ) -> Iterator[Event]:
+    def _followed(self, page_after: Callable[..., EventPage], page: EventPage) -> Iterator[Event]:
         seen = 0
         while True:
             yield from page.events
@@ -152,8 +133,7 @@ class Timeline(Service):
                     cancellation.check()
                     time.sleep(_POLL_SECONDS)
             seen = self.last_event()
-            after = cursor.encode(position)
-            page = self._page_to_follow(principal, prefix, kinds, after)
+            page = page_after(after_cursor=cursor.encode(position))
 
     def _scope(
         self,

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from alcove.core import cancellation, cursor, records, validation
+from alcove.core.blocking import before_long_work, before_waiting
 from alcove.core.clock import parse_moment
 from alcove.core.cursor import Page
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import BatchOperation, OperationResult, Put
+from alcove.core.records import BatchOperation, Entry, OperationResult, Put
+from alcove.engine.commit import Submission
 from alcove.engine.rows.operations import (
-    DataKeyGone,
     DeleteRow,
     EvictRow,
     GetRow,
     IdempotentRequest,
+    Outcome,
     PutRow,
     RowOperation,
     StaleDecision,
@@ -32,14 +36,42 @@ from alcove.engine.rows.operations import (
 from alcove.engine.rows.versions import Row, Writer
 from alcove.engine.transaction import new_id
 from alcove.store import row_decoding
-from alcove.store.common import Service, Steps, Work
+from alcove.store.common import Service
 from alcove.store.effective_configuration import Denials, InForce
+from alcove.store.pending_write import PendingWrite
 from alcove.store.session_store import Places
 from alcove.vault import SubjectKey, subject_of, user_subject
 
 R = TypeVar("R")
-_MOST_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 _MAX_KEY_BYTES = 255
+
+
+class Request:
+    """A write as it was asked for, whichever rules and keys hold when it is committed."""
+
+    __slots__ = ("answered", "attempts", "is_batch", "operations", "places", "principal", "token",
+                 "wait_for_index")  # fmt: skip
+
+    def __init__(
+        self,
+        principal: Principal,
+        operations: Sequence[BatchOperation],
+        idempotency_key: str | None = None,
+        after_cursor: str | None = None,
+        places: Places | None = None,
+        *,
+        wait_for_index: bool = False,
+        is_batch: bool = True,
+    ) -> None:
+        """`places`: of a session, whose messages go into the session store as well."""
+        self.answered = 0 if after_cursor is None else _position(after_cursor, operations)
+        if self.answered:  # nothing is written, so nothing can be written twice
+            operations, idempotency_key = operations[self.answered :], None
+        self.principal, self.operations = principal, operations
+        self.token = None if idempotency_key is None else _token(principal, idempotency_key)
+        self.places, self.wait_for_index, self.is_batch = places, wait_for_index, is_batch
+        self.attempts = 0
 
 
 class _Write:
@@ -88,115 +120,140 @@ class _Allowed(NamedTuple):
 class Writing(Service):
     """The writing half of the one road."""
 
+    index_patience = 30.0
+    """Seconds for which a call waits for the index, if it is asked to."""
+
     def check(self, principal: Principal, operation: BatchOperation) -> None:
         """Raises what this write would raise before it has any effect: wrong arguments, or a policy's no."""
         self._allow(_Write(self._configuration.current(), principal), operation)
 
-    def _write_one(
+    def _begin_one(
         self,
         principal: Principal,
         operation: BatchOperation,
         answer: type[R],
         idempotency_key: str | None = None,
-    ) -> Steps[R]:
-        try:
-            (result,) = yield from self._write(principal, [operation], idempotency_key)
-        except AlcoveError as error:
-            error.details.pop("operation", None)
-            raise
-        assert isinstance(result, answer)
-        return result
+        *,
+        wait_for_index: bool = False,
+    ) -> PendingWrite[R]:
+        """Begins a write of one operation, whose errors do not say which of a batch they are about."""
+        request = Request(
+            principal, [operation], idempotency_key, wait_for_index=wait_for_index, is_batch=False
+        )
 
-    def _write(
-        self,
-        principal: Principal,
-        operations: Sequence[BatchOperation],
-        idempotency_key: str | None = None,
-        after_cursor: str | None = None,
-        places: Places | None = None,
-    ) -> Steps[Page[OperationResult]]:
-        """A write; no part of it waits for the write lock but in what it yields, or after `Work.WAITS`."""
-        done = 0 if after_cursor is None else _position(after_cursor, operations)
-        if done:  # nothing is written, so nothing can be written twice
-            operations, idempotency_key = operations[done:], None
-        token = None if idempotency_key is None else _token(principal, idempotency_key)
-        for _ in range(_MOST_ATTEMPTS):
+        def the_only_result(outcome: Outcome) -> R:
+            (result,) = self._finish(request, outcome)
+            assert isinstance(result, answer)
+            return result
+
+        return PendingWrite(partial(self._submit, request), the_only_result, partial(self._recover, request))
+
+    def _begin(self, request: Request) -> PendingWrite[Page[OperationResult]]:
+        """Begins a write of many operations."""
+        submit, finish = partial(self._submit, request), partial(self._finish, request)
+        return PendingWrite(submit, finish, partial(self._recover, request))
+
+    def _submit(self, request: Request) -> Submission:
+        """Decides, seals and submits a write; where a data key has to be made first, it may wait for that."""
+        for _ in range(_MAX_ATTEMPTS):
             version, in_force = self._configuration.loaded
-            write = _Write(in_force, principal)
-            allowed, denials = self._configuration.decided(partial(self._allowed, write, operations))
+            write = _Write(in_force, request.principal)
+            allowed, denials = self._configuration.decided(partial(self._allowed, write, request))
             if isinstance(allowed, AlcoveError):
-                yield from self._refuse(allowed, denials, version)
+                self._refuse(allowed, denials, version)
                 continue
-            once = None
-            if token is not None:
-                own = user_subject(principal.user_id)
+            if request.token is not None:
+                own = user_subject(request.principal.user_id)
                 write.data_keys[own] = self._vault.held(own)
             if None in write.data_keys.values():  # of newcomers, or who has not been here for long
-                yield Work.WAITS
+                before_waiting()
                 write.data_keys = {subject: self._vault.key(subject) for subject in write.data_keys}
-                yield 0.0
-            if token is not None:
-                once = _request(write, operations, token)
             sealed = [_sealed(each, write) if isinstance(each, _Allowed) else each for each in allowed]
-            pending = self._engine.submit(sealed, once, principal.user_id, version)
-            yield pending
-            try:
-                outcome = pending.result()
-            except StaleDecision:  # rules were put between the decision and the commit: decide again
-                self._configuration.current()
-                continue
-            except DataKeyGone:  # a wipe came between sealing and the commit: seal under a new key
-                self._vault.forget(user_subject(principal.user_id))
-                for operation in operations:
-                    self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
-                continue
-            if isinstance(outcome, StoredAnswer):
-                assert token is not None
-                outcome = self._earlier(operations, token, outcome)
-            self._tell_others(principal, operations, outcome, places)
-            results = Page(map(self._result, operations, outcome))
-            gets = [each.namespace for each in results if isinstance(each, records.Memory)]
-            if gets:
-                yield from self._record_read(principal, "batch", _common_scope(gets), gets)
-            if len(outcome) < len(operations):
-                results.after_cursor = cursor.encode(done + len(outcome))
-            return results
-        raise Unavailable("this user is being wiped, or rules are put, again and again; try later")
+            once = _idempotent(write, request)
+            return self._engine.submit(sealed, once, request.principal.user_id, version)
+        raise Unavailable("rules are put again and again; try later")
 
-    def _refuse(self, refusal: AlcoveError, denials: Denials, version: int) -> Steps[None]:
+    def _refuse(self, refusal: AlcoveError, denials: Denials, version: int) -> None:
         """Raises a refusal, unless other rules were put than those of the version by which it was made."""
         if self._engine.far:
-            yield Work.LARGE  # a journey to a server, for which no event loop waits
+            before_long_work()
         if self._configuration.is_newest(version):
             self._configuration.tell(denials)
             raise refusal
 
-    def _tell_others(
-        self,
-        principal: Principal,
-        operations: Sequence[BatchOperation],
-        outcome: Sequence[Row | None],
-        places: Places | None,
-    ) -> None:
-        """Wakes the indexer if there is a text to index, and notes in the audit log what was imported.
+    def _recover(self, request: Request, error: Exception) -> None:
+        """Raises why a write was not committed, or gets ready to submit it once more.
 
-        What was put into a session goes to the session store as well.
+        That is where rules were put, or a data key was destroyed by a wipe, since it was decided and sealed.
         """
-        owners, texts = [], False
-        if self._sessions and places:
-            done = zip(operations, outcome, strict=True)
-            self._sessions.wrote(places, [row for each, row in done if row and isinstance(each, Put)])
-        for operation in operations:
-            texts = texts or (isinstance(operation, Put) and bool(operation.index))
-            if isinstance(operation, records.ImportedPut):
-                owners.append(Namespace.checked(operation.namespace).owner)
-        if self._indexer and texts:
-            self._indexer.wake()
-        if owners:
-            self._audit.imported(principal, owners)
+        if isinstance(error, AlcoveError):
+            if not request.is_batch:
+                error.details.pop("operation", None)
+            raise error
+        before_waiting()
+        request.attempts += 1
+        if request.attempts == _MAX_ATTEMPTS:
+            raise Unavailable("this user is being wiped, or rules are put, again and again; try later")
+        if isinstance(error, StaleDecision):
+            self._configuration.current()
+            return
+        self._vault.forget(user_subject(request.principal.user_id))
+        for operation in request.operations:
+            self._vault.forget(subject_of(Namespace.checked(operation.namespace)))
 
-    def _allowed(self, write: _Write, operations: Sequence[BatchOperation]) -> list[RowOperation | _Allowed]:
+    def _finish(self, request: Request, outcome: Outcome) -> Page[OperationResult]:
+        """The results of a write that was committed."""
+        principal, operations = request.principal, request.operations
+        if isinstance(outcome, StoredAnswer):
+            if self._engine.far:
+                before_long_work()
+            assert request.token is not None
+            outcome = self._earlier(operations, request.token, outcome)
+        imported = [each for each in operations if isinstance(each, records.ImportedPut)]
+        is_recorded = principal.has_role and any(isinstance(each, records.Get) for each in operations)
+        if imported or is_recorded or request.wait_for_index:
+            before_waiting()  # for the audit log or the index; now, because what follows has effects
+        if self._sessions and request.places:
+            done = zip(operations, outcome, strict=True)
+            self._sessions.wrote(request.places, [row for each, row in done if row and isinstance(each, Put)])
+        if self._indexer and any(isinstance(each, Put) and each.index for each in operations):
+            self._indexer.wake()
+        if imported:
+            self._audit.imported(principal, [Namespace.checked(each.namespace).owner for each in imported])
+        results = Page(map(self._result, operations, outcome))
+        if request.wait_for_index:
+            self._wait_for_all(operations, results)
+        gets = [each.namespace for each in results if isinstance(each, records.Memory)]
+        if gets:
+            self._record_read(principal, "batch", _common_scope(gets), gets)
+        if len(outcome) < len(operations):
+            results.after_cursor = cursor.encode(request.answered + len(outcome))
+        return results
+
+    def wait_for_index(self, entry: Entry, seconds: float) -> bool | None:
+        """Waits until an entry that was just written can be found by meaning; whether it can.
+
+        None where it has no text, or is gone by now.
+        """
+        place = validation.parse_location(entry.namespace, entry.key, self._configuration.current().settings)
+        row = self._engine.get(place.ns, place.key, now=self._clock())
+        if row is None or row.index_text is None:
+            return None
+        if self._indexer is not None:
+            self._indexer.wait(row.seq, seconds)
+        return not self._engine.index.waits(row.seq)[0]
+
+    def _wait_for_all(self, operations: Sequence[BatchOperation], results: Page[OperationResult]) -> None:
+        """Waits until what was put can be found by meaning, and says of each entry whether it can."""
+        until = time.monotonic() + self.index_patience
+        for n, (put, entry) in enumerate(zip(operations, results, strict=False)):
+            if isinstance(put, Put) and put.index and isinstance(entry, Entry):
+                indexed = self.wait_for_index(entry, until - time.monotonic())
+                results[n] = structs.replace(entry, indexed=bool(indexed))
+
+    def _allowed(self, write: _Write, request: Request) -> list[RowOperation | _Allowed]:
         """Every operation, checked and allowed; an error says which of a batch it is."""
+        operations = request.operations
         if len(operations) > (most := write.settings.max_batch):
             raise InvalidRequest("operations", f"at most {most}, not {len(operations)}")
         allowed = []
@@ -206,7 +263,8 @@ class Writing(Service):
             try:
                 allowed.append(self._allow(write, operation))
             except AlcoveError as error:
-                error.details["operation"] = position
+                if request.is_batch:
+                    error.details["operation"] = position
                 raise
         return allowed
 
@@ -349,9 +407,11 @@ class _Answer(NamedTuple):
 _answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-def _request(write: _Write, operations: Sequence[BatchOperation], token: bytes) -> IdempotentRequest:
-    """What the engine needs to do a request once."""
-    user, digest = write.principal.user_id, _digest(operations)
+def _idempotent(write: _Write, request: Request) -> IdempotentRequest | None:
+    """What the engine needs to do a request once, if that is asked for."""
+    if (token := request.token) is None:
+        return None
+    user, digest = write.principal.user_id, _digest(request.operations)
     data_key = write.data_keys[user_subject(user)]
     assert data_key is not None
 

@@ -168,11 +168,11 @@ class Importer:
         self._memories.record_unchanged(self._who(), same)
         self._write(changed)
 
-    def index_pauses(self) -> Iterator[float]:
-        """Yields how long to pause until what was written last can be found by meaning, if it can."""
-        for entry in self._written:
-            if (yield from self._memories.index_pauses(entry, _INDEX_SECONDS)) is False:
-                self.report.waiting = (self.report.waiting or 0) + 1
+    def wait_for_index(self) -> None:
+        """Waits until what was written last can be found by meaning, and counts what cannot yet."""
+        waits = (self._memories.wait_for_index(entry, _INDEX_SECONDS) is False for entry in self._written)
+        if count := sum(waits):
+            self.report.waiting = (self.report.waiting or 0) + count
 
     def _write(self, left: list[tuple[int, ImportedPut]]) -> None:
         """Writes all that can be written: what is refused is told of and left out."""
