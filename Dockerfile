@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# Alcove as a service: one process, no root, nothing fetched at run time (the model comes with the packages).
-# docs/deploy.md says how it is run.
+# Alcove as a service: one process, no root, no downloads at run time (the model is in the packages).
+# docs/deploy.md explains how to run it.
 FROM python:3.13-slim-bookworm AS build
 ARG EXTRAS=knowledge,llm,mcp,postgres,server,tokens,tracing,valkey
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
@@ -15,7 +15,7 @@ RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /
     && install --directory --owner=alcove --group=alcove --mode=0700 /data
 COPY --from=build /opt/alcove /opt/alcove
 ENV PATH=/opt/alcove/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 ALCOVE_HOST=0.0.0.0
-# The store's file, or with PostgreSQL the ledger of wipes: both are where the process is (ALCOVE_STATE).
+# Contains the store's file, or with PostgreSQL the ledger of wipes: both go to the working directory (ALCOVE_STATE).
 WORKDIR /data
 VOLUME /data
 USER 10001:10001

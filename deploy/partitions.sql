@@ -1,13 +1,13 @@
--- Splits what a store holds of people by tenant:
+-- Splits the tables that hold users' data by tenant:
 --     psql DATABASE -v bounds="{user:h,user:q}" -f deploy/partitions.sql
 --
--- A namespace begins with its tenant, so all that comes before `user:h` is in the first part, and so on. A part is a table
--- of its own (`versions_1`, `versions_2`, …) with its own indexes: it can lie on another disk (`ALTER TABLE versions_2 SET
--- TABLESPACE …`), and is vacuumed by itself. PostgreSQL refuses this where any key spans two parts.
+-- A namespace begins with its tenant, so everything that sorts before `user:h` is in the first part, and so on. Each part
+-- is a table (`versions_1`, `versions_2`, …) with its own indexes: you can put it on another disk (`ALTER TABLE versions_2
+-- SET TABLESPACE …`), and it is vacuumed by itself. PostgreSQL refuses the split if any key spans two parts.
 --
--- Stop the nodes first. Bounds ascend, tens of them at most, and are taken as they are spelled here. All of it is done, or
--- nothing, and it can be done once; it needs the space of the largest table once more. What is made of the vectors for
--- large pools (`terms`, `windows`) stays whole.
+-- Stop the nodes first. Give the bounds in ascending order, tens of them at most, spelled as above. The script does
+-- everything or nothing, and works only once; it needs free space of the size of the largest table. The tables for large
+-- pools that are derived from the vectors (`terms`, `windows`) are not split.
 
 \set ON_ERROR_STOP on
 BEGIN;
@@ -38,14 +38,14 @@ BEGIN
             low := high;
         END LOOP;
         EXECUTE format('INSERT INTO %I SELECT * FROM whole', split);
-        FOR made IN  -- who counts goes on counting
+        FOR made IN  -- sequences continue with the new table
             SELECT format('ALTER SEQUENCE %s OWNED BY %I.%I', pg_get_serial_sequence('whole', attname), split, attname)
             FROM pg_attribute WHERE attrelid = 'whole'::regclass AND attnum > 0
               AND pg_get_serial_sequence('whole', attname) IS NOT NULL
         LOOP
             EXECUTE made;
         END LOOP;
-        SELECT array_agg(rest) INTO last FROM (  -- triggers, grants, and names of indexes, which an upgrade may call by them
+        SELECT array_agg(rest) INTO last FROM (  -- triggers, grants, and index names, which an upgrade may use
             SELECT replace(pg_get_triggerdef(oid), format('%I.whole ', current_schema()), format('%I ', split)) AS rest
             FROM pg_trigger WHERE tgrelid = 'whole'::regclass AND NOT tgisinternal
             UNION ALL

@@ -2,7 +2,7 @@
 
 Run it: pip install '.[anthropic]', then python examples/anthropic_memory_tool.py
 
-With ANTHROPIC_API_KEY it talks with Claude; without, with a stand-in that makes two notes and reads them.
+With ANTHROPIC_API_KEY set it talks with Claude, otherwise with a stand-in that writes and reads notes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from alcove.integrations.anthropic_memory import AlcoveMemoryTool
 def main(folder: Path) -> None:
     with Alcove(folder / "memory.db") as memory, client() as claude:
         alice, bob = memory.as_user("alice"), memory.as_user("bob")
-        for said in ("I drink green tea. Note that.", "What do I drink?"):
+        for message in ("I drink green tea. Note that.", "What do I drink?"):
             runner = claude.beta.messages.tool_runner(
                 model="claude-sonnet-5-5",
                 max_tokens=1000,
-                messages=[{"role": "user", "content": said}],
+                messages=[{"role": "user", "content": message}],
                 tools=[AlcoveMemoryTool(alice, "assistant")],
             )
             answer = runner.until_done().content[-1]
-            print(f"{said:<30}", answer.text if answer.type == "text" else answer.type)
+            print(f"{message:<30}", answer.text if answer.type == "text" else answer.type)
 
         for file in alice.search("agent:assistant:u:alice:memories"):
             print("alice's file:        ", file.key, json.dumps(file.value["content"]))
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
 
 
 def client() -> Anthropic:
-    """Claude where there is a key, or who stands in for it."""
+    """Claude if there is an API key, otherwise a stand-in with scripted answers."""
     if os.environ.get("ANTHROPIC_API_KEY"):
         return Anthropic()
     script: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ NUMBERS = count(1)
 
 
 def use(**command: str) -> dict[str, Any]:
-    """A call of the memory tool, as Claude makes it."""
+    """A call of the memory tool in the form that Claude sends."""
     return {"type": "tool_use", "id": f"toolu_{next(NUMBERS)}", "name": "memory", "input": command}
 
 

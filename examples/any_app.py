@@ -1,4 +1,4 @@
-"""Memory for a program of your own, around any model: two lines, `remember` and `context`.
+"""Memory for your own program, with any model: two lines, `remember` and `context`.
 
 Run it: python examples/any_app.py
 """
@@ -12,7 +12,7 @@ import alcove
 
 
 def model(messages: list[dict[str, str]]) -> str:
-    """Stands for yours; it answers by what it finds in the prompt."""
+    """Stands in for your model; it answers from what it finds in the prompt."""
     return "Rice with vegetables, no nuts." if "allergic" in str(messages[:-1]) else "Noted."
 
 

@@ -1,4 +1,4 @@
-"""A LangGraph agent with memory: its store and its checkpoints in one sealed file.
+"""A LangGraph agent with memory: its store and its checkpoints in one encrypted file.
 
 Run it: pip install '.[langgraph]' langgraph, then python examples/langgraph_memory.py
 """
@@ -24,12 +24,12 @@ class State(TypedDict, total=False):
 
 
 def answer(state: State, runtime: Runtime[None]) -> State:
-    """Stands for a model: looks for what is known that fits, keeps what is new, and says so."""
+    """Stands in for a model: looks up a relevant memory, stores the new message, and answers."""
     memories, store = (state["user"], "memories"), runtime.store
     assert store
-    known = store.search(memories, query=state["message"], limit=1)
+    hits = store.search(memories, query=state["message"], limit=1)
     store.put(memories, str(len(store.search(memories, limit=100))), {"text": state["message"]})
-    return {"answer": f"You once said: {known[0].value['text']}" if known else "Nice to meet you."}
+    return {"answer": f"You once said: {hits[0].value['text']}" if hits else "Nice to meet you."}
 
 
 def main(folder: Path) -> None:
@@ -43,17 +43,17 @@ def main(folder: Path) -> None:
 
         def say(user: str, thread: str, message: str) -> None:
             config: Any = {"configurable": {"thread_id": thread}}
-            said = graph.invoke({"user": user, "message": message}, config)
-            print(f"{user}: {message}\n    {said['answer']}")
+            result = graph.invoke({"user": user, "message": message}, config)
+            print(f"{user}: {message}\n    {result['answer']}")
 
         say("alice", "monday", "I am allergic to peanuts")
         say("alice", "friday", "What can I eat?")
         say("bob", "friday-bob", "What can I eat?")
-        every = AlcoveSaver(memory).list(None)
-        print("threads:      ", sorted({each.config["configurable"]["thread_id"] for each in every}))
+        checkpoints = AlcoveSaver(memory).list(None)
+        print("threads:      ", sorted({each.config["configurable"]["thread_id"] for each in checkpoints}))
         print("alice, erased:", memory.wipe("alice").removed["memories"], "memories")
-        left = {user: len(store.search((user,))) for user in ("alice", "bob")}
-        print("what is left: ", left)
+        remaining = {user: len(store.search((user,))) for user in ("alice", "bob")}
+        print("remaining:    ", remaining)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ SPECS = "agents: [{name: researcher, instructions: You help with research., memo
 
 async def main(folder: Path) -> None:
     (folder / "agents.yaml").write_text(SPECS)
-    where = ["--at", "memory.db", "--agents", "agents.yaml", "--as-user", "alice"]
-    words = ["-m", "alcove", "mcp", "--agent", "researcher", *where]
-    server = StdioServerParameters(command=sys.executable, args=words, cwd=folder)
+    options = ["--at", "memory.db", "--agents", "agents.yaml", "--as-user", "alice"]
+    arguments = ["-m", "alcove", "mcp", "--agent", "researcher", *options]
+    server = StdioServerParameters(command=sys.executable, args=arguments, cwd=folder)
 
     async with Client(stdio_client(server)) as client:
         print("tools:   ", [tool.name for tool in (await client.list_tools()).tools])
 
-        kept = await client.call_tool("remember", {"key": "tea", "content": "Alice drinks green tea"})
-        print("kept:    ", text(kept.content[0]))
+        stored = await client.call_tool("remember", {"key": "tea", "content": "Alice drinks green tea"})
+        print("stored:  ", text(stored.content[0]))
         wrong = await client.call_tool("recall", {"key": "coffee"})
         print("wrong:   ", wrong.is_error, text(wrong.content[0]))
 

@@ -2,7 +2,7 @@
 
 Run it: pip install '.[openai-agents]', then python examples/openai_agents_session.py
 
-With OPENAI_API_KEY it talks with OpenAI; without, with a stand-in that knows just what it is sent.
+With OPENAI_API_KEY set it talks with OpenAI, otherwise with a stand-in that knows only what it is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from alcove.integrations.openai_agents import AlcoveSession
 
 
 def main(folder: Path) -> None:
-    set_tracing_disabled(True)  # else the SDK sends OpenAI what was said
+    set_tracing_disabled(True)  # otherwise the SDK sends the conversation to OpenAI
     agent = Agent(name="assistant", model=None if os.environ.get("OPENAI_API_KEY") else stand_in())
     with Alcove(folder / "memory.db") as memory:
         alice = memory.as_user("alice").agent("assistant", session_id="monday")
@@ -35,19 +35,19 @@ def main(folder: Path) -> None:
         print("bob's first turn:    ", other.final_output)
 
         print(
-            "what Alcove keeps:   ",
+            "what Alcove stores:  ",
             [message.content for message in alice.agents.session("assistant", "monday").said],
         )
         memory.wipe("alice")
-        print("alice, forgotten:    ", alice.agents.sessions("assistant"))
+        print("alice, after a wipe: ", alice.agents.sessions("assistant"))
 
 
 def stand_in() -> Model:
-    """A model that repeats what it was told before."""
+    """A model that repeats the earlier messages of the user."""
 
     def answer(call: ModelCall) -> ModelStep:
-        before = [item["content"] for item in call.input[:-1] if item.get("role") == "user"]
-        text = f"You told me: {' '.join(before)}" if before else "Hello. I know nothing of you yet."
+        earlier = [item["content"] for item in call.input[:-1] if item.get("role") == "user"]
+        text = f"You told me: {' '.join(earlier)}" if earlier else "Hello. I know nothing of you yet."
         return ModelStep(output=[assistant_message(text)])
 
     return ScriptedModel([ModelStep.respond(answer)] * 3)

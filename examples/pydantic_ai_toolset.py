@@ -1,8 +1,8 @@
-"""A Pydantic AI agent with memory tools of Alcove.
+"""A Pydantic AI agent with Alcove's memory tools.
 
 Run it: pip install '.[pydantic-ai]', then python examples/pydantic_ai_toolset.py
 
-With ANTHROPIC_API_KEY it talks with Claude; without, with a stand-in that does as it is told.
+With ANTHROPIC_API_KEY set it talks with Claude, otherwise with a stand-in that calls the right tool.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ def main(folder: Path) -> None:
 
         print("tools:               ", [tool["name"] for tool in alice.tools("mcp")])
         print(
-            "on record:           ",
+            "recorded calls:      ",
             [(call.tool, call.outcome) for call in alice.agents.calls_of("assistant")],
         )
 
 
 def stand_in(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """A model that remembers or recalls, and repeats what the tool answered."""
+    """A model that calls `memory_remember` or `memory_recall`, and repeats the tool's answer."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
         return ModelResponse(parts=[TextPart(str(last.content))])
     assert isinstance(last, UserPromptPart)
-    asked = str(last.content)
-    if asked.startswith("Remember"):
+    message = str(last.content)
+    if message.startswith("Remember"):
         call = ToolCallPart("memory_remember", {"content": "Drinks green tea.", "type": "preference"})
     else:
-        call = ToolCallPart("memory_recall", {"query": asked})
+        call = ToolCallPart("memory_recall", {"query": message})
     return ModelResponse(parts=[call])
 
 

@@ -1,4 +1,4 @@
-"""Memory in a few lines: what one user stores, nobody else sees. Run it: python examples/quickstart.py"""
+"""Memory in a few lines: nobody else sees what a user stores. Run it: python examples/quickstart.py"""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def main(folder: Path) -> None:
         alice.put("user:alice:notes", "tea", {"text": "Alice drinks mint tea now", "cups": 3})
         alice.put("user:alice:notes", "trip", {"text": "To Lisbon in May"}, ttl_seconds=3600)
 
-        print("what she keeps:   ", [(m.key, m.value["text"]) for m in alice.search("user:alice")])
+        print("her memories:     ", [(m.key, m.value["text"]) for m in alice.search("user:alice")])
         print("three cups:       ", [m.key for m in alice.search("user:alice", filter={"cups": {"gte": 3}})])
         print(
-            "what tea was:     ",
+            "tea in the past:  ",
             [v.value and v.value["text"] for v in alice.history("user:alice:notes", "tea")],
         )
         print("what happened:    ", [(e.kind, e.key) for e in alice.events().events])
@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
             print("bob reads hers:   ", denied)
 
         receipt = memory.wipe("alice")
-        print("alice, forgotten: ", receipt.removed, "key destroyed:", receipt.key_destroyed)
+        print("alice, wiped:     ", receipt.removed, "key destroyed:", receipt.key_destroyed)
 
 
 if __name__ == "__main__":

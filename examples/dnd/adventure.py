@@ -1,10 +1,10 @@
-"""Five players in one adventure, and none of them thinks they are somebody else.
+"""Five players in one adventure, and none of them gets another's character.
 
     python examples/dnd/adventure.py
 
-All five write `character_sheet`. The key is the same, the rooms are not: each reads their own back, at
-version 1. The party's log is one room for all of them, the team's chronicle outlives the evening, and the
-second evening begins with clean sheets.
+All five write `character_sheet`. The key is the same, the rooms are not: each player reads their own sheet
+back, at version 1. The party's log is one room for all of them. The team's room lasts beyond the evening,
+and the second evening begins with empty sheets.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ STORY = [
 
 
 def evening(agents: AgentsHandle, run: str) -> None:
-    """One run of the workflow, from empty sheets to the end of the story."""
-    at: dict[str, Any] = {"instances": {"workflow": run}}
-    sheet = {"namespace": "agent", "key": "character_sheet", **at}
+    """Plays one run of the workflow, from empty sheets to the end of the story."""
+    instances: dict[str, Any] = {"instances": {"workflow": run}}
+    sheet = {"namespace": "agent", "key": "character_sheet", **instances}
     print(f"\n== {run} ==")
-    for name, drawn in SHEETS.items():
+    for name, expected in SHEETS.items():
         try:
             agents.call(name, "shared_memory_read", **sheet)
             raise AssertionError(f"{name} has a sheet from another evening")
         except NotFound:
-            written = agents.call(name, "shared_memory_write", value=drawn, **sheet).result
-            assert written["version"] == 1
-    for name, drawn in SHEETS.items():
+            result = agents.call(name, "shared_memory_write", value=expected, **sheet).result
+            assert result["version"] == 1
+    for name, expected in SHEETS.items():
         own = agents.call(name, "shared_memory_read", **sheet).result["value"]
-        assert own == drawn, f"{name} believes to be {own}"
+        assert own == expected, f"{name} has the sheet {own}"
         print(f"{name} the {own['class']}, {own['hp']} hp, carries {own['carries']}.")
     print()
     for number, (name, deed, hurt) in enumerate(STORY, 1):
-        line = {"namespace": "workflow", "key": f"turn-{number}", "value": f"{name} {deed}", **at}
+        line = {"namespace": "workflow", "key": f"turn-{number}", "value": f"{name} {deed}", **instances}
         agents.call(name, "shared_memory_write", **line)
         if hurt:
-            mine = agents.call(name, "shared_memory_read", **sheet).result
-            hit = {**mine["value"], "hp": mine["value"]["hp"] + hurt}
-            agents.call(name, "shared_memory_write", value=hit, expected_version=mine["version"], **sheet)
-    log = agents.call("Thorgrim", "shared_memory_list", namespace="workflow", **at).result["items"]
+            current = agents.call(name, "shared_memory_read", **sheet).result
+            hit = {**current["value"], "hp": current["value"]["hp"] + hurt}
+            agents.call(name, "shared_memory_write", value=hit, expected_version=current["version"], **sheet)
+    log = agents.call("Thorgrim", "shared_memory_list", namespace="workflow", **instances).result["items"]
     for entry in log:
         print(f"  {entry['value']}  [written by {entry['written_by']['agent']}]")
     print()
@@ -69,14 +69,14 @@ def evening(agents: AgentsHandle, run: str) -> None:
     agents.call("Luna", "share_finding", team="party", key=run, content="The door likes good manners.")
 
 
-def adventure(at: Path) -> None:
-    """Two evenings at the table of one player."""
-    with Alcove(at) as memory:
+def adventure(path: Path) -> None:
+    """Plays two evenings for one user, the game master."""
+    with Alcove(path) as memory:
         agents = memory.agents(SPECS).as_user("game-master")
         for run in ("first-evening", "second-evening"):
             evening(agents, run)
-        known = agents.call("Pip", "list_shared", team="party").result["items"]
-        print(f"\nThe party knows, after {len(known)} evenings: {known[0]['content']}")
+        findings = agents.call("Pip", "list_shared", team="party").result["items"]
+        print(f"\nThe party knows, after {len(findings)} evenings: {findings[0]['content']}")
 
 
 if __name__ == "__main__":
