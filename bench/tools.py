@@ -25,7 +25,7 @@ import httpx
 
 from alcove import Alcove
 from alcove.agents.service import Agents
-from alcove.agents.spec_loading import Watched
+from alcove.agents.specs.loading import WatchedSpecs
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.store.memories import Memories
@@ -278,7 +278,7 @@ def main() -> None:
         (specs := folder / "agents.yaml").write_text(SPECS)
         found: dict[str, list[tuple[float, float] | None]] = {}
         with Alcove(folder / "here.db") as memory:
-            agents = Agents(memory.memories, Watched(specs), authentication=False)
+            agents = Agents(memory.memories, WatchedSpecs(specs), authentication=False)
             here = Here(memory.memories, agents)
             prepared(here)
             for case in chosen:

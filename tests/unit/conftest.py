@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from alcove.agents import spec_loading
-from alcove.agents.spec_reading import read_yaml
+from alcove.agents.specs import loading
+from alcove.agents.specs.yaml_documents import read_yaml
 from tests.support.spec_schema import json_schema
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())
@@ -16,7 +16,7 @@ SCHEMA = jsonschema_rs.validator_for(json_schema())
 
 @pytest.fixture(autouse=True)
 def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = spec_loading._load
+    load = loading.build_catalogue
 
     def loaded(path: Any, contents: Any, max_depth: int) -> Any:
         catalogue = load(path, contents, max_depth)
@@ -25,4 +25,4 @@ def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> No
                 SCHEMA.validate(document)
         return catalogue
 
-    monkeypatch.setattr(spec_loading, "_load", loaded)
+    monkeypatch.setattr(loading, "build_catalogue", loaded)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from alcove.agents.rooms import direct_grants
-from alcove.agents.spec_loading import load
-from alcove.agents.specs import Agent, Catalogue, may_use
+from alcove.agents.specs.catalogue import Catalogue, may_use
+from alcove.agents.specs.loading import load
+from alcove.agents.specs.records import Agent
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal

@@ -7,14 +7,14 @@ from textwrap import dedent
 
 import pytest
 
-from alcove.agents.spec_loading import load
-from alcove.agents.specs import (
+from alcove.agents.specs.catalogue import Catalogue
+from alcove.agents.specs.loading import load
+from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.records import (
     Agent,
     AgentMemory,
-    Catalogue,
     Conversation,
     Facts,
-    InvalidSpecs,
     KnowledgeUse,
     LongTerm,
     Private,
@@ -36,8 +36,8 @@ def loaded(file: Path, text: str) -> Catalogue:
 def refused(file: Path, text: str) -> list[tuple[str, str]]:
     with pytest.raises(InvalidSpecs) as caught:
         loaded(file, text)
-    assert {trouble.file for trouble in caught.value.troubles} == {str(file)}
-    return [(trouble.path, trouble.expected) for trouble in caught.value.troubles]
+    assert {problem.file for problem in caught.value.problems} == {str(file)}
+    return [(problem.path, problem.message) for problem in caught.value.problems]
 
 
 def test_our_own_spelling(specs: Path) -> None:
@@ -112,9 +112,9 @@ def test_hooks_beside_primitives_say_whether_turns_are_stored(specs: Path) -> No
 def test_auto_memory_is_said_once(specs: Path) -> None:
     at, agent = "agents[0].hooks.auto_memory", "{name: a, primitives: {}, auto_memory: false, hooks: %s}"
     text = f"agents: [{agent % '{auto_memory: true}'}]"
-    assert refused(specs, text) == [(at, "this once, not also as agents[0].auto_memory")]
+    assert refused(specs, text) == [(at, "expected this once, not also as agents[0].auto_memory")]
     text = "agents: [{name: a, primitives: {}, hooks: {auto_memory: 3}}]"
-    assert refused(specs, text) == [(at, "true or false")]
+    assert refused(specs, text) == [(at, "expected true or false")]
 
 
 def test_primitives_on_an_agent(specs: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_file_may_be_one_agent(specs: Path) -> None:
         (
             "agents: [{name: a, primitives: {memory: {colour: 1}}}]",
             "agents[0].primitives.memory.colour",
-            "no such",
+            "unknown field",
         ),
         ("agents: [{name: a, primitives: {memory: 3}}]", "agents[0].primitives.memory", "a block"),
         ("agents: [{name: a, primitives: 3}]", "agents[0].primitives", "a block"),
@@ -343,32 +343,47 @@ def test_a_file_may_be_one_agent(specs: Path) -> None:
         (
             "{name: a, memory: {types: [{id: long_term, config: {c: 0}}]}}",
             "memory.types[0].config.c",
-            "no such",
+            "unknown field",
         ),
         (
             "agents: [{name: a, memory: {types: [{id: long_term, config: 3}]}}]",
             "agents[0].memory.types[0].config",
-            "max_memories",
+            "a block with enabled, recall_budget, scope",
         ),
         (
             "agents: [{name: a, memory: {long_term: {}, types: [{id: long_term}]}}]",
             "agents[0].memory.types[0]",
             "not also as agents[0].memory.long_term",
         ),
-        ("agents: [{name: a, systemPrompt: x, instructions: y}]", "agents[0].systemPrompt", "not also as"),
-        ("agents: [{name: a, autoMemory: true, auto_memory: true}]", "agents[0].autoMemory", "not also as"),
+        (
+            "agents: [{name: a, systemPrompt: x, instructions: y}]",
+            "agents[0].instructions",
+            "not also as agents[0].systemPrompt",
+        ),
+        (
+            "agents: [{name: a, autoMemory: true, auto_memory: true}]",
+            "agents[0].auto_memory",
+            "not also as agents[0].autoMemory",
+        ),
+        ("agents: [{name: a, 'primitives.memory': }]", "agents[0].primitives.memory", "unknown field"),
+        (
+            "agents: [{name: a, memory: {'types.long_term': {}}}]",
+            "agents[0].memory.types.long_term",
+            "unknown",
+        ),
         (
             "{kind: Agent, metadata: {name: a}, spec: {memory: {factz: {}}}}",
             "spec.memory.factz",
-            "did you mean facts",
+            "Did you mean 'facts'?",
         ),
-        ("{kind: Agent, metadata: {name: a}, spec: {name: b}}", "metadata.name", "this once"),
+        ("{kind: Agent, metadata: {name: a}, spec: {name: b}}", "spec.name", "not also as metadata.name"),
         ("{kind: Agent, metadata: {}, spec: {}}", "metadata.name", "required"),
         ("{kind: Agent, metadata: {name: u}}", "metadata.name", "another name"),
-        ("{kind: Agent, metadata: {name: a, colour: red}}", "metadata.colour", "no such field"),
-        ("{kind: Agent, spec: {}}", "metadata", "a block with name"),
+        ("{kind: Agent, metadata: {name: a, colour: red}}", "metadata.colour", "unknown field"),
+        ("{kind: Agent, spec: {}}", "metadata.name", "required"),
+        ("{kind: Agent, metadata: 3}", "metadata", "a block with name, version"),
         ("{kind: Agent, metadata: {name: a}, spec: 3}", "spec", "a block of fields"),
-        ("{kind: Agent, metadata: {name: a}, status: {}}", "status", "no such field"),
+        ("{kind: Agent, metadata: {name: a}, status: {}}", "status", "unknown field"),
         ("{kind: Pod, metadata: {name: a}}", "kind", "Agent, Team"),
         ("{apiVersion: 1, kind: Agent, metadata: {name: a}}", "apiVersion", "text"),
         ("{apiVersion: v1, agents: []}", "kind", "Agent"),

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
 from alcove.agents.rooms import Rooms, private_template
-from alcove.agents.spec_loading import load
-from alcove.agents.specs import Agent, AgentMemory, InvalidSpecs, Private
+from alcove.agents.specs.loading import load
+from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.records import Agent, AgentMemory, Private
 from tests.support.patience import LONG
 
 WORDS = st.sampled_from(["a", "b", "x", "agent", "%25user", "{agent_name}", "{session_id}", "{user_id}", "-"])

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from alcove.agents.spec_loading import load
-from alcove.agents.specs import InvalidSpecs
+from alcove.agents.specs.loading import load
+from alcove.agents.specs.problems import InvalidSpecs
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         (b"agents: [{name: caf\xe9}]", "UTF-8 (byte 19 is not)"),
-        (b"agents: [", "YAML: "),
+        (b"agents: [", "not valid YAML: "),
         (b"agents: []\nagents: []\n", "each field once (lines 1 and 2)"),
         (b"agents:\n  - name: a\n    name: b\n", "agents[0].name: expected each field once"),
         (b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"
@@ -29,11 +29,11 @@ from alcove.agents.specs import InvalidSpecs
         (b"no: x", "fields named by text"),
         (b"[a]: x", "fields named by text"),
         (b'agents: [{name: "\\ud800"}]', "agents[0].name: expected text without lone surrogates"),
-        (b"agents: [{name: \x07}]", "YAML: "),
-        (b"agents: [{name: a, memory: {facts: {max_facts: " + b"9" * 5000 + b"}}}]", "YAML: "),
+        (b"agents: [{name: \x07}]", "not valid YAML: "),
+        (b"agents: [{name: a, memory: {facts: {max_facts: " + b"9" * 5000 + b"}}}]", "not valid YAML: "),
         (b"just text", "a block with agents, teams, knowledge"),
         (b"- a", "a block with agents, teams, knowledge"),
-        (b"a: !!set {x}\n", "no such field"),
+        (b"a: !!set {x}\n", "unknown field"),
         (b"agents: [{name: !!binary aGk=}]", "agents[0].name: expected text"),
     ],
 )  # fmt: skip
@@ -42,4 +42,4 @@ def test_a_hostile_or_broken_file_is_a_clear_error(tmp_path: Path, content: byte
     file.write_bytes(content)
     with pytest.raises(InvalidSpecs) as caught:
         load(file)
-    assert any(expected in str(trouble) for trouble in caught.value.troubles), caught.value.message
+    assert any(expected in str(problem) for problem in caught.value.problems), caught.value.message

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.agents import spec_loading
+from alcove.agents.specs import loading
 from tests.support.spec_schema import json_schema
 from tests.unit.conftest import SCHEMA
 
-COMMITTED = Path(spec_loading.__file__).with_name("schema.json")
+COMMITTED = Path(loading.__file__).parents[1] / "schema.json"
 OURS: dict[str, Any] = {
     "agents": [
         {
@@ -110,7 +110,7 @@ def test_the_committed_schema_is_the_one_the_records_make() -> None:
 
 def test_the_schema_takes_both_spellings_of_every_field() -> None:
     SCHEMA.validate(OURS)
-    assert spec_loading._load(Path("."), {Path("agents.yaml"): yaml.safe_dump(OURS).encode()}, 5)
+    assert loading.build_catalogue(Path("."), {Path("agents.yaml"): yaml.safe_dump(OURS).encode()}, 5)
 
 
 @settings(deadline=None)
@@ -137,7 +137,7 @@ def test_the_schema_takes_every_spelling_that_the_loader_takes(
     files: dict[Path, bytes | str] = {Path("agents.yaml"): yaml.safe_dump(written).encode()}
     if written.get("name") != "helper":
         files[Path("helper.yaml")] = b"name: helper"  # whom teams name
-    spec_loading._load(Path("."), files, 5)
+    loading.build_catalogue(Path("."), files, 5)
     SCHEMA.validate(written)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from alcove.agents.rooms import Rooms
-from alcove.agents.specs import AgentMemory, Conversation
+from alcove.agents.specs.records import AgentMemory, Conversation
 from alcove.agents.summariser import Point, Prose, extended
 from alcove.core import validation
 from alcove.core.decoding import convert

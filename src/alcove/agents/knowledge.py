@@ -16,8 +16,9 @@ from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import SUFFIXES, Chunk
 from alcove.agents.library import Document, DocumentText, Library, files, keeper, place
 from alcove.agents.runs import ALCOVE
-from alcove.agents.specs import Catalogue, names_caller, short
-from alcove.agents.specs import Knowledge as Source
+from alcove.agents.specs.catalogue import Catalogue, includes_caller
+from alcove.agents.specs.problems import quote_name
+from alcove.agents.specs.records import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import READ, Turn, quoted
 from alcove.core import validation
@@ -122,7 +123,7 @@ class Knowledge:
         """A document with its pieces."""
         if found := self._library.document(self._managed(principal, source, reads=True).name, name):
             return found
-        raise NotFound(f"there is no document {short(name)}")
+        raise NotFound(f"there is no document {quote_name(name)}")
 
     def put_document(self, principal: Principal, source: str, name: str, content: str | bytes) -> Document:
         """Keeps a document in a source, in place of what was put there under its name.
@@ -135,7 +136,7 @@ class Knowledge:
             raise InvalidRequest("name", f"one that ends with {', '.join(SUFFIXES)}")
         known = self._library.document(spec.name, name) or Document(name=name, uploaded=True)
         if not known.uploaded:
-            raise Conflict(f"{short(name)} comes from the source's own files")
+            raise Conflict(f"{quote_name(name)} comes from the source's own files")
         grants = (Grant(place(spec.name)),)
         who = Principal(principal.user_id, principal.client_id, principal.claims, ALCOVE, grants)
         try:
@@ -148,7 +149,7 @@ class Knowledge:
         known = self.document(principal, source, name)
         spec = self._managed(principal, source)
         if not known.uploaded:
-            raise Conflict(f"{short(name)} comes from the source's own files: take it out of those")
+            raise Conflict(f"{quote_name(name)} comes from the source's own files: take it out of those")
         self._library.clear(spec.name, name)
 
     def search_knowledge(
@@ -173,7 +174,7 @@ class Knowledge:
         """A source that the caller may manage: an admin, or one of its writers; auditors may look."""
         spec = self._catalogue().knowledge.get(source)
         if spec is None:
-            raise NotFound(f"there is no source {short(source)}")
+            raise NotFound(f"there is no source {quote_name(source)}")
         if not (_manages(principal, spec) or (reads and principal.is_auditor)):
             raise PermissionDenied("only an admin or a writer of this source may do that")
         return spec
@@ -245,7 +246,7 @@ def _as_bytes(content: str | bytes) -> bytes:
 
 
 def _manages(principal: Principal, source: Source) -> bool:
-    return principal.is_admin or names_caller(source.writers, principal)
+    return principal.is_admin or includes_caller(source.writers, principal)
 
 
 def _piece(found: Found) -> Piece:

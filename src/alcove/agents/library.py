@@ -21,7 +21,7 @@ from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
 from alcove.agents.rooms import KNOWLEDGE
 from alcove.agents.runs import ALCOVE, acting_for
-from alcove.agents.specs import Knowledge as Source
+from alcove.agents.specs.records import Knowledge as Source
 from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace

@@ -22,7 +22,7 @@ from alcove.agents.conversations import (
     units,
     windowed,
 )
-from alcove.agents.specs import AgentMemory
+from alcove.agents.specs.records import AgentMemory
 from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point, untold
 from alcove.agents.summary_writer import Rolling, SummaryWriter

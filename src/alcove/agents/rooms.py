@@ -15,14 +15,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from alcove.agents.specs import NO_NAMES, Agent, Catalogue, Kind, Team, may_use
+from alcove.agents.specs.catalogue import Catalogue, may_use
+from alcove.agents.specs.records import OWNER_SEGMENTS, Agent, ScratchKind, Team
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
 from alcove.core.principal import Grant, Principal
 
 Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
-OWNERS = frozenset(NO_NAMES)
+OWNERS = frozenset(OWNER_SEGMENTS)
 """Segments that say whose a namespace is; no template and no name may spell one."""
 RESERVED = frozenset(
     {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
@@ -35,7 +36,7 @@ CHILD = "private, older"
 """The kind of room that a child namespace is listed as, which the fallback of a private namespace reads."""
 ONE_NAMESPACE = ("private", CHILD, "facts", "long-term")
 """Kinds of room that are one namespace each, without what lies below it."""
-RUNS: tuple[Kind, ...] = ("workflow", "swarm", "debate")
+RUNS: tuple[ScratchKind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
 MOST_ID = 512
 """Bytes in the id of a session or a run."""

@@ -21,7 +21,8 @@ from alcove.agents.conversations import Said, is_whole, size, turns_room, units,
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
-from alcove.agents.specs import Agent, short
+from alcove.agents.specs.problems import quote_name
+from alcove.agents.specs.records import Agent
 from alcove.agents.tools import Turn, offered
 from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import (
@@ -120,7 +121,7 @@ class Runner:
         """One turn: pieces of the answer and tools as they come, then the reply."""
         spec, run = self._agents.agent(principal, asked.agent), self.waiting.run
         if not self._agents.talks:
-            raise NotFound(f"{short(asked.agent)} does not talk: it has no spec on this server")
+            raise NotFound(f"{quote_name(asked.agent)} does not talk: it has no spec on this server")
         work = _Work(self._settings.turn_seconds)
         async with self._alone(principal, spec, asked.session_id, work):
             with work.stage("context"):

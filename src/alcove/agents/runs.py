@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.rooms import MOST_ID, RUNS
-from alcove.agents.specs import short
+from alcove.agents.specs.problems import quote_name
 from alcove.core import validation
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
@@ -75,7 +75,7 @@ class Runs:
         except Conflict:
             if self.role(run, owner):
                 raise Conflict(f"you are in this {kind} already") from None
-            raise NotFound(f"there is no {kind} {short(run[2])} that could be opened") from None
+            raise NotFound(f"there is no {kind} {quote_name(run[2])} that could be opened") from None
         return self.change_run(principal, kind, run[2], wanted)
 
     def change_run(self, principal: Principal, kind: str, id: str, members: Iterable[str]) -> Run:
@@ -177,7 +177,7 @@ class Runs:
         run = _run(kind, id)
         role = self.role(run, by)
         if role is None:
-            raise NotFound(f"there is no {kind} {short(id)}")
+            raise NotFound(f"there is no {kind} {quote_name(id)}")
         if role != "owner" and not (left and self.find(run).owner is None):
             raise PermissionDenied(f"only the owner of this {kind} may do that")
         return run

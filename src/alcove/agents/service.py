@@ -29,7 +29,9 @@ from alcove.agents.rooms import (
 )
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
-from alcove.agents.specs import Agent, Catalogue, Team, may_use, short
+from alcove.agents.specs.catalogue import Catalogue, may_use
+from alcove.agents.specs.problems import quote_name
+from alcove.agents.specs.records import Agent, Team
 from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READING, Answer, Turn, toolset
@@ -48,7 +50,7 @@ from alcove.llm.model import Model, Provider
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.agents.spec_loading import Given, Watched  # loads YAML
+    from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # loads YAML
 
 UNKNOWN = "unknown"
 """The tool of a call that named none the agent has: what a model made up is not taken down."""
@@ -82,7 +84,7 @@ class Agents(Runs):
     def __init__(
         self,
         memories: Memories,
-        watched: Watched | Given | None,
+        watched: WatchedSpecs | InlineSpecs | None,
         *,
         authentication: bool,
         tokenizer: str = "o200k",
@@ -99,7 +101,7 @@ class Agents(Runs):
         self._authentication = authentication
         self.talks = watched is not None or not authentication
         """Whether agents talk; without specs they do not for everybody, since a model costs its operator."""
-        self._catalogue = Catalogue(unspecified=watched is None)
+        self._catalogue = Catalogue(has_every_agent=watched is None)
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.calls = Calls(memories)
@@ -130,9 +132,9 @@ class Agents(Runs):
 
     def check(self) -> str | None:
         """Why the newest spec files do not load, and warnings; None if there is nothing to tell."""
-        catalogue, troubles = self.catalogue, self._watched.troubles if self._watched else ()
-        why = "; ".join(map(str, troubles))
-        broken = [f"the last good specs serve, because of {why}"] if why else []
+        catalogue, problems = self.catalogue, self._watched.problems if self._watched else ()
+        why = "; ".join(map(str, problems))
+        broken = [f"the last valid specs stay active, because of {why}"] if why else []
         return "; ".join([*broken, *catalogue.warnings]) or None
 
     def direct(self, principal: Principal) -> Principal:
@@ -169,7 +171,7 @@ class Agents(Runs):
         """The spec of the team of this name; NotFound if there is none that the caller may use."""
         spec = self.catalogue.teams.get(team)
         if spec is None or not may_use(spec, principal):
-            raise NotFound(f"there is no team {short(team)}")
+            raise NotFound(f"there is no team {quote_name(team)}")
         return spec
 
     def rooms(self, principal: Principal, agent: str) -> list[RoomSummary]:
@@ -247,7 +249,7 @@ class Agents(Runs):
             turn = self.turn(principal, spec, session_id, team, instances or {})
             known = turn.tools.get(tool)
             if known is None:
-                raise NotFound(f"{spec.name} has no tool {short(tool)}")
+                raise NotFound(f"{spec.name} has no tool {quote_name(tool)}")
             if known.scratch:
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))

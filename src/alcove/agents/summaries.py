@@ -30,7 +30,7 @@ from alcove.agents.conversations import (
 )
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import OVERSEER
-from alcove.agents.specs import Agent
+from alcove.agents.specs.records import Agent
 from alcove.agents.summariser import extended
 from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
 from alcove.core import cancellation

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from alcove.agents.conversations import RUNNING_TOKENS, Log, SessionState, record_at, undisturbed
 from alcove.agents.prose import written
 from alcove.agents.rooms import Rooms
-from alcove.agents.specs import Agent
+from alcove.agents.specs.records import Agent
 from alcove.agents.summariser import Point, Prose, untold
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed

@@ -14,7 +14,7 @@ from alcove.agents.prompts import Text, said
 from alcove.agents.replies import ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
-from alcove.agents.specs import Agent
+from alcove.agents.specs.records import Agent
 from alcove.agents.tools.base import name, quoted
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError

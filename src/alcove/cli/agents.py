@@ -52,7 +52,7 @@ def check(path: str, max_depth: int) -> None:
     All that is wrong is said at once, and the exit code is 2.
     Example:  alcove agents check agents.yaml
     """
-    from alcove.agents.spec_loading import load  # noqa: PLC0415  loads YAML, which few calls need
+    from alcove.agents.specs.loading import load  # noqa: PLC0415  loads YAML, which few calls need
 
     found = load(path, max_depth=max_depth)
     for warning in found.warnings:

@@ -70,7 +70,7 @@ class OpenStore:
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
         """The agents and teams of some specs, at work on this store; without specs, agents of any name."""
-        from alcove.agents.spec_loading import Given, Watched  # noqa: PLC0415  loads YAML, which few need
+        from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # noqa: PLC0415  loads YAML, which few need
 
         place: Path | bytes | None = None
         if isinstance(specs, Mapping):
@@ -80,11 +80,11 @@ class OpenStore:
         with self._opening:  # of two, one would be left to itself, with the calls it was to record
             if (place, llm) not in self._agents:
                 depth = self._settings.max_depth
-                watched: Given | Watched | None = None
+                watched: InlineSpecs | WatchedSpecs | None = None
                 if isinstance(place, bytes):
-                    watched = Given(place, max_depth=depth)
+                    watched = InlineSpecs(place, max_depth=depth)
                 elif place is not None:
-                    watched = Watched(place, max_depth=depth)
+                    watched = WatchedSpecs(place, max_depth=depth)
                 settings, provider = resolved(llm)
                 self._agents[place, llm] = Agents(
                     self.memories,

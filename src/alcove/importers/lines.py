@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from alcove.agents.conversations import checked, turns_room
-from alcove.agents.specs import NO_NAMES
+from alcove.agents.specs.records import OWNER_SEGMENTS
 from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
@@ -86,7 +86,7 @@ def turns(
     it, and what was said later comes after it; those of one second count on.
     """
     agent, user, session = room
-    if agent in NO_NAMES:
+    if agent in OWNER_SEGMENTS:
         raise InvalidRequest("agent", f"another name: {agent!r} has a meaning in namespaces")
     namespace = [*turns_room(agent, check_user_id(user, "user"), session)]
     messages = [*_checked(account, place, said)]

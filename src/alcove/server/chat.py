@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from alcove.agents.conversations import checked
 from alcove.agents.replies import ChatEvent, Reply, TurnRequest
 from alcove.agents.service import Agents
-from alcove.agents.specs import Agent
+from alcove.agents.specs.records import Agent
 from alcove.agents.teamwork import Chats
 from alcove.api.agent_operations import ChatOperations, ChatStreaming
 from alcove.api.messages import ErrorAnswer

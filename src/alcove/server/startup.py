@@ -25,7 +25,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 import alcove.search.searcher  # noqa: F401  before the first request, not during it
 from alcove.agents.service import Agents
-from alcove.agents.spec_loading import Watched
+from alcove.agents.specs.loading import WatchedSpecs
 from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import FAMILIES
 from alcove.api.agent_operations import (
@@ -123,7 +123,7 @@ def work(config: ServeConfig) -> None:
     log.info("at work on %s", without_password(config.at))
     while not stopping.wait(1):
         if specs:
-            specs.look()
+            specs.reload()
             agents.check()  # knowledge follows the specs
         with suppress(AlcoveError):  # a database that is away is asked again
             agents.sessions.keep_up()
@@ -261,18 +261,18 @@ def _try(config: ServeConfig) -> None:
     _store(config).close()
 
 
-def _specs(config: ServeConfig) -> Watched | None:
+def _specs(config: ServeConfig) -> WatchedSpecs | None:
     """The specs, at whose files no request looks."""
     path = Path(config.agents) if config.agents else None
-    return Watched(path, max_depth=config.max_depth, interval=math.inf) if path else None
+    return WatchedSpecs(path, max_depth=config.max_depth, interval=math.inf) if path else None
 
 
-def _reload(config: ServeConfig, specs: Watched | None, store: Alcove) -> None:
+def _reload(config: ServeConfig, specs: WatchedSpecs | None, store: Alcove) -> None:
     """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
     try:
         logs.write_to(config.log_file)
         if specs:
-            specs.look()
+            specs.reload()
         store.reload_policy()
     except (AlcoveError, OSError) as error:
         log.error("not reloaded, the last good one stays in force: %s", error)
@@ -280,12 +280,12 @@ def _reload(config: ServeConfig, specs: Watched | None, store: Alcove) -> None:
         log.info("reloaded")
 
 
-async def _follow(specs: Watched) -> None:
+async def _follow(specs: WatchedSpecs) -> None:
     """Looks at the files of specs every second, in a thread: many take seconds to load."""
     while True:
         await asyncio.sleep(1)
         try:
-            await asyncio.to_thread(specs.look)
+            await asyncio.to_thread(specs.reload)
         except Exception:
             log.exception("the agent specs were not looked at")
 

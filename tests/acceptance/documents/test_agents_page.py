@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove
-from alcove.agents.spec_loading import load
+from alcove.agents.specs.loading import load
 from tests.support.crowd import QUIET
 from tests.support.service import COMMAND, environment
 

@@ -14,7 +14,7 @@ import apsw
 import httpx
 import pytest
 
-from alcove.agents import spec_loading
+from alcove.agents.specs import loading
 from alcove.core import validation
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.server import application, chat, logs
@@ -229,7 +229,7 @@ def test_nothing_large_is_read_checked_opened_or_encoded_on_the_event_loop(
 def test_nobodys_request_loads_specs(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many take seconds; a service looks at their files in a thread."""
     loads: list[str] = []
-    load = spec_loading._load
+    load = loading.build_catalogue
 
     def noted(*given: Any) -> Any:
         loads.append("".join(traceback.format_stack(limit=12)))
@@ -241,6 +241,6 @@ def test_nobodys_request_loads_specs(config: ServeConfig, monkeypatch: pytest.Mo
         await asyncio.sleep(1.1)  # after which requests used to look again
         assert (await visitors.call("alice", "GET", "/v1/agents")).status_code == 200
 
-    monkeypatch.setattr(spec_loading, "_load", noted)
+    monkeypatch.setattr(loading, "build_catalogue", noted)
     visit(config, visits, loads)
     assert loads == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from alcove.agents.rooms import pools
-from alcove.agents.specs import Agent
+from alcove.agents.specs.records import Agent
 from alcove.agents.tools.base import Answer, Tool, Turn, rendered
 from alcove.agents.tools.private_pool_team import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.scratch import scratch_tools

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from alcove.agents.specs import short
+from alcove.agents.specs.problems import quote_name
 from alcove.agents.tools.base import (
     READ,
     UNTOLD,
@@ -65,7 +65,7 @@ class KeyedRoom:
     def keep(self, turn: Turn, key: NewKey, content: Content, **pool: str) -> Answer:
         value = {"content": content}
         entry = self._room(turn, pool).put(key, value, index=value)
-        text = f"Stored {short(key)} {self.stored.format(**pool)}."
+        text = f"Stored {quote_name(key)} {self.stored.format(**pool)}."
         return Answer({"key": key, "version": entry.revision}, text)
 
     def read(self, turn: Turn, key: Key, **pool: str) -> Answer:
@@ -143,7 +143,7 @@ class PrivateRoom(KeyedRoom):
             done += turn.memories.batch(turn.acting(*grants), some_deletes)
         if not any(isinstance(each, Deletion) and each.deleted for each in done):
             raise missing(key, self.where, self.lister)
-        return Answer({"key": key, "forgotten": True}, f"Forgot {short(key)}.")
+        return Answer({"key": key, "forgotten": True}, f"Forgot {quote_name(key)}.")
 
     def _found(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
         if found := super()._found(turn, key, pool):
@@ -158,7 +158,7 @@ class PrivateRoom(KeyedRoom):
 
 
 def missing(key: str, where: str, lister: str) -> NotFound:
-    return NotFound(f"there is nothing under {short(key)} {where}; {lister} shows what there is")
+    return NotFound(f"there is nothing under {quote_name(key)} {where}; {lister} shows what there is")
 
 
 _MINE, _IN_POOL = "in your private memory of this user", "in the pool {pool}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.rooms import RUNS
-from alcove.agents.specs import short
+from alcove.agents.specs.problems import quote_name
 from alcove.agents.tools.base import LISTED, READ, Answer, Tool, Turn, line, listed, page, shown, some
 from alcove.agents.tools.private_pool_team import MOST, Key, NewKey, Offset, missing
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
@@ -57,8 +57,8 @@ def write(
         entry = turn.memories.put_record(turn.within(place), put)
     except Conflict:
         hint = "read it, then write with the version it has (0: it must not exist)"
-        raise Conflict(f"{short(key)} is not at version {expected_version}; {hint}") from None
-    text = f"Wrote {short(key)} to the {namespace} room, version {entry.revision}."
+        raise Conflict(f"{quote_name(key)} is not at version {expected_version}; {hint}") from None
+    text = f"Wrote {quote_name(key)} to the {namespace} room, version {entry.revision}."
     return Answer({"key": key, "version": entry.revision}, text)
 
 
@@ -81,7 +81,7 @@ def listing(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, off
 def delete(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
     if not turn.room(enter(turn, namespace)).delete(key):
         raise missing(key, f"in the {namespace} room", "shared_memory_list")
-    return Answer({"key": key, "deleted": True}, f"Deleted {short(key)}.")
+    return Answer({"key": key, "deleted": True}, f"Deleted {quote_name(key)}.")
 
 
 def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memory_read") -> str:

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from alcove.agents.specs import MemoryScope, short
+from alcove.agents.specs.problems import quote_name
+from alcove.agents.specs.records import MemoryScope
 from alcove.agents.tools.base import (
     UNTOLD_NAMES,
     Answer,
@@ -72,7 +73,7 @@ def learn_fact(turn: Turn, content: Content, key: Replaced | None = None) -> Ans
     *gone, entry = room.memories.batch(room.who, [*making_room, put])
     assert isinstance(entry, Entry)
     evicted = [fact for fact in gone if isinstance(fact, Memory)]
-    text = f"Learned it as {short(key)}."
+    text = f"Learned it as {quote_name(key)}."
     if evicted:
         named = "; ".join(quoted(fact.value.get("content", fact.value), _NAMED) for fact in evicted)
         text += f" There is room for {most} facts, so the oldest is forgotten: {named}."
@@ -111,8 +112,8 @@ def recall_facts(
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
     if not turn.room(turn.rooms.facts).delete(key):
-        raise NotFound(f"there is no fact {short(key)}; recall_facts finds their keys")
-    return Answer({"key": key, "forgotten": True}, f"Forgot the fact {short(key)}.")
+        raise NotFound(f"there is no fact {quote_name(key)}; recall_facts finds their keys")
+    return Answer({"key": key, "forgotten": True}, f"Forgot the fact {quote_name(key)}.")
 
 
 def memory_remember(
@@ -222,7 +223,7 @@ def memory_forget(turn: Turn, memory_id: Id) -> Answer:
     for holding, key in copies:  # before the memory itself: if this fails, its id still finds them
         holding.delete(key)
     if room is None or not room.delete(memory_id):
-        raise NotFound(f"there is no memory {short(memory_id)}; memory_recall gives the ids")
+        raise NotFound(f"there is no memory {quote_name(memory_id)}; memory_recall gives the ids")
     result: dict[str, Any] = {"memory_id": memory_id, "forgotten": True}
     if not copies:
         return Answer(result, "Forgot it.")
@@ -249,12 +250,12 @@ def _digest(content: str) -> str:
 
 def _tags(tags: list[str]) -> list[str]:
     found = dict.fromkeys(re.sub(r"[\s_]+", "-", tag.strip().lower()) for tag in tags)
-    short = [tag for tag in found if tag]
-    if len(short) > MOST_TAGS:
+    short_tags = [tag for tag in found if tag]
+    if len(short_tags) > MOST_TAGS:
         raise InvalidRequest("tags", f"at most {MOST_TAGS}")
-    if any(len(tag) > LONGEST_TAG for tag in short):
+    if any(len(tag) > LONGEST_TAG for tag in short_tags):
         raise InvalidRequest("tags", f"words of at most {LONGEST_TAG} characters")
-    return short
+    return short_tags
 
 
 def _shown(memory: Memory) -> dict[str, Any]:
