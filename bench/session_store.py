@@ -23,7 +23,7 @@ from tests.support.postgres import new_database
 from tests.support.valkey import own_server
 
 from alcove import Alcove, Settings
-from alcove.agents.conversations import ROLLING, STATE, keeper, summary_room, turns_room
+from alcove.agents.conversations import ROLLING, STATE, conversation_principal, summary_room, turns_room
 from alcove.core.principal import Principal
 from alcove.store.session_store import Places
 from rounds import compare, timed
@@ -32,7 +32,7 @@ MEMORY = {
     "conversation": {"window_size": 20, "summarize": True},
     "session_memory": {"idle_seconds": 3600},
 }
-WHO = keeper(Principal("alice"), "guide")
+WHO = conversation_principal(Principal("alice"), "guide")
 PLACES = Places(
     turns_room("guide", "alice", "s"),
     (summary_room("guide", "alice", "s"), STATE),

@@ -31,7 +31,7 @@ from typing import Any
 
 from splintr import Tokenizer
 
-from alcove.agents.summariser import Point, extended, sentences
+from alcove.agents.summariser import Point, extend_summary, sentences
 from alcove.core.messages import Message
 from alcove.search.text.words import ENGLISH, STOP_WORDS, term, words
 
@@ -109,13 +109,13 @@ def each_session(sessions: Sessions, ratio: float) -> list[Point]:
     return [
         point
         for session in sessions
-        for point in extended([], session, most_tokens=int(_size(session) / ratio), count=count)
+        for point in extend_summary([], session, most_tokens=int(_size(session) / ratio), count=count)
     ]
 
 
 def at_once(sessions: Sessions, ratio: float) -> list[Point]:
     every = [message for session in sessions for message in session]
-    return extended([], every, most_tokens=int(_size(every) / ratio), count=count)
+    return extend_summary([], every, most_tokens=int(_size(every) / ratio), count=count)
 
 
 def by_session(sessions: Sessions, ratio: float) -> list[Point]:
@@ -130,7 +130,7 @@ def _rolling(sessions: Sessions, steps: Sequence[Sequence[Message]], ratio: floa
     most = int(sum(map(_size, sessions)) / ratio)
     summary: list[Point] = []
     for step in steps:
-        summary = extended(summary, step, most_tokens=most, count=count)
+        summary = extend_summary(summary, step, most_tokens=most, count=count)
     return summary
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from alcove.agents.tokens import ESTIMATE_MARGIN, FAMILIES, TokenCounter, _estimated, token_counter
+from alcove.agents.tokens import ESTIMATE_MARGIN, FAMILIES, TokenCounter, _estimate, token_counter
 
 SIZES = (40, 120, 400, 1_500)
 TEXTS = 600
@@ -32,7 +32,7 @@ def texts_of(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    estimate = TokenCounter("estimate", ESTIMATE_MARGIN, _estimated)
+    estimate = TokenCounter("estimate", ESTIMATE_MARGIN, _estimate)
     exact = {name: token_counter(name) for name, (_, margin) in FAMILIES.items() if margin == 1}
     print(f"{'':24}" + "".join(f"{name:>16}" for name in exact))
     speed: dict[str, list[float]] = {}

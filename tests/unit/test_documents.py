@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alcove.agents import documents
 from alcove.agents.document_reading import BadDocument, read_apart
-from alcove.agents.documents import Chunk, chunks
+from alcove.agents.documents import Chunk, split_document
 from alcove.core.errors import MissingExtra
 from tests.support.pdf import pdf
 
@@ -26,7 +26,7 @@ def words(text: str) -> int:
 
 def cut(name: str, content: str | bytes, *, most: int = 20, overlap: int = 0) -> list[Chunk]:
     data = content.encode() if isinstance(content, str) else content
-    return chunks(name, data, most_tokens=most, overlap=overlap, count=words)
+    return split_document(name, data, most_tokens=most, overlap=overlap, count=words)
 
 
 def said(found: Sequence[Chunk]) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ UNITS = LINES + SIGNS
 def test_no_markdown_takes_long(unit: str, start: str) -> None:
     text = start + unit * (200_000 // len(unit))
     try:
-        found = chunks("a.md", text.encode(), count=lambda each: len(each) // 4 + 1)
+        found = split_document("a.md", text.encode(), count=lambda each: len(each) // 4 + 1)
     except BadDocument as error:
         assert "more than 20,000" in error.message  # noqa: PT017 - either is right
     else:
@@ -307,26 +307,30 @@ MARKDOWN = st.lists(
 def test_every_word_of_a_text_is_in_some_chunk_in_its_order(text: str, most: int, overlap: int) -> None:
     letters = re.compile(r"[a-zäß漢😀]")
     content = f"start\n{text}".encode()
-    found = chunks("a.md", content, most_tokens=most, overlap=overlap, count=lambda each: len(each) // 4 + 1)
+    found = split_document(
+        "a.md", content, most_tokens=most, overlap=overlap, count=lambda each: len(each) // 4 + 1
+    )
     kept = "".join(chunk.heading + chunk.text for chunk in found)
     assert {*letters.findall(text)} <= {*letters.findall(kept)}
     for word in text.split():
         if len(word) < most // 2 and word.isalpha():
             assert word in kept
-    plain = chunks("a.txt", content, most_tokens=most, overlap=0, count=lambda each: len(each) // 4 + 1)
+    plain = split_document(
+        "a.txt", content, most_tokens=most, overlap=0, count=lambda each: len(each) // 4 + 1
+    )
     assert "".join("".join(chunk.text for chunk in plain).split()) == "".join(content.decode().split())
 
 
 @given(MARKDOWN, st.integers(1, 30), st.integers(0, 20))
 def test_no_chunk_is_longer_than_asked(text: str, most: int, overlap: int) -> None:
-    for chunk in chunks("a.txt", text.encode(), most_tokens=most, overlap=overlap, count=len):
+    for chunk in split_document("a.txt", text.encode(), most_tokens=most, overlap=overlap, count=len):
         assert 0 < len(chunk.text) <= most
 
 
 @given(st.binary(max_size=300), st.sampled_from([".md", ".txt"]))
 def test_any_bytes_are_chunks_or_a_bad_document(content: bytes, suffix: str) -> None:
     try:
-        found = chunks(f"a{suffix}", content, count=words)
+        found = split_document(f"a{suffix}", content, count=words)
     except BadDocument:
         return
     assert all(chunk.text.strip() for chunk in found)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from alcove.agents import prose
-from alcove.agents.prose import grounded
+from alcove.agents.prose import is_grounded
 from alcove.agents.summariser import Point, Prose
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed
 from alcove.core.messages import Message
@@ -69,7 +69,7 @@ def write(
     provider = Scripted([*answer])
     model = Model(provider, LLMSettings(llm_model="m-1", llm_retries=1), Patient())
     given = messages(*SAID) if said is None else said
-    found = at_once(prose.written(model, before, points or [], given, most_tokens=most, count=words))
+    found = at_once(prose.write_prose(model, before, points or [], given, most_tokens=most, count=words))
     (asked,) = provider.asked
     system, told = asked.messages
     assert (system.role, told.role, asked.tools) == ("system", "user", ())
@@ -113,7 +113,7 @@ def test_in_whichever_language_the_conversation_was() -> None:
 
 @pytest.mark.parametrize("kind", NO_SUMMARY)
 def test_what_is_none_is_refused(kind: str) -> None:
-    assert not grounded(NO_SUMMARY[kind], "\n".join(SAID))
+    assert not is_grounded(NO_SUMMARY[kind], "\n".join(SAID))
     with pytest.raises(UpstreamFailed, match="LLM gave no"):
         write(Answered(text=NO_SUMMARY[kind]))
 
@@ -125,13 +125,13 @@ def test_what_is_cut_off_does_not_make_up_for_what_is_left() -> None:
 
 @pytest.mark.parametrize("told", ["", "Yes.", "Hello", "the and of", "Oslo"])
 def test_an_empty_text_sums_up_nothing_however_little_was_said(told: str) -> None:
-    assert not grounded("", told)
-    assert not grounded("\n \n", told)
+    assert not is_grounded("", told)
+    assert not is_grounded("\n \n", told)
 
 
 def test_of_little_that_was_said_a_little_is_enough() -> None:
-    assert grounded("Visits Oslo.", "I visit Oslo")
-    assert not grounded("Drives to Rome by car.", "I visit Oslo")
+    assert is_grounded("Visits Oslo.", "I visit Oslo")
+    assert not is_grounded("Drives to Rome by car.", "I visit Oslo")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_what_it_is_told_to_do_is_the_same_whatever_was_said() -> None:
     for said in (messages(*SAID), messages("{words} {0} %s", *SAID)):
         provider = Scripted([Answered(text=GOOD)])
         model = Model(provider, LLMSettings(), Patient())
-        at_once(prose.written(model, None, [], said, most_tokens=90, count=words))
+        at_once(prose.write_prose(model, None, [], said, most_tokens=90, count=words))
         asked.append(provider.asked[0].messages[0].content or "")
     assert asked[0] == asked[1]
     assert "about 60 words" in asked[0]

@@ -22,7 +22,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import decoded, undisturbed
+from alcove.agents.conversations import decode_value, retry_conflicts
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.core.admin_records import AgentUse
 from alcove.core.decoding import convert
@@ -188,7 +188,7 @@ class Usage:
             with suppress(KeyDestroyed):
                 self._memories.put_record(who, put)
 
-        undisturbed(counted)
+        retry_conflicts(counted)
 
     def of(self, agent: str, user: str | None) -> Iterator[UserUse]:
         """The counts of an agent by user and day, for one user or for all of them."""
@@ -211,4 +211,4 @@ class Usage:
 def _count(memory: Memory | None) -> Count | None:
     """What a memory counts; None of what others wrote there: the room is the user's."""
     ours = memory is not None and memory.written_by.agent == ALCOVE
-    return decoded(memory, Count) if memory and ours else None
+    return decode_value(memory, Count) if memory and ours else None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import MESSAGE_TOKENS, Said, is_whole, size
+from alcove.agents.conversations import MESSAGE_TOKENS, StoredMessage, is_complete, message_tokens
 from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, PermissionDenied
 from alcove.core.messages import Message
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
     cosine: float | None = None
     wanted: float = 0.0
     """How much; of equal ones the first is wanted more."""
-    said: Sequence[Said] = ()
+    said: Sequence[StoredMessage] = ()
     """Of a conversation: messages that stay together."""
     tokens: int = 0
     """Counted when pieces are chosen."""
@@ -122,7 +122,7 @@ class Context(Struct, frozen=True, kw_only=True):
     receipt: ContextReceipt
 
 
-class Timed:
+class Stopwatch:
     """Work that takes down how long its parts take."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Timed:
         return {name: round(seconds * 1000, 3) for name, seconds in self._seconds.items()}
 
 
-class Assembly(Timed):
+class Assembly(Stopwatch):
     """One context in the making: tiers offer pieces, and `done` chooses among them."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Assembly(Timed):
         self._offered: dict[str, list[Piece]] = {}
         self._left_out: list[LeftOut] = []
         self._degraded: list[str] = []
-        fixed = sum(size(message, count) for message in (*self._instructions, *self._new))
+        fixed = sum(message_tokens(message, count) for message in (*self._instructions, *self._new))
         if fixed > budget:
             raise InvalidRequest(
                 "budget_tokens",
@@ -253,7 +253,7 @@ class Assembly(Timed):
         return {tier: pieces for tier, pieces in shown.items() if pieces}
 
     def _counted(self, piece: Piece) -> Piece:
-        said = sum(size(said.message, self._count) for said in piece.said)
+        said = sum(message_tokens(said.message, self._count) for said in piece.said)
         return piece._replace(tokens=said or self._count(f"- {piece.text}\n"))
 
     def _frame(self, tier: str) -> int:
@@ -273,7 +273,7 @@ class Assembly(Timed):
             )
             for piece in pieces
         ]  # fmt: skip
-        tokens = sum(size(message, self._count) for message in messages)
+        tokens = sum(message_tokens(message, self._count) for message in messages)
         frame = tokens - sum(item.tokens for item in items)
         return ContextTier(tokens=tokens, frame=frame, messages=len(messages), items=items)
 
@@ -291,19 +291,19 @@ def _framed(tier: str, pieces: Sequence[Piece]) -> list[str]:
     return [f'<recalled from="{_HEADS[tier]}">', *lines, "</recalled>"]
 
 
-def conversation_pieces(units: Sequence[list[Said]], assembly: Assembly) -> Iterator[Piece]:
+def conversation_pieces(units: Sequence[list[StoredMessage]], assembly: Assembly) -> Iterator[Piece]:
     """A window as pieces; a call without its result, or the other way round, is left out."""
     for unit in units:
         first = unit[0]
         source, at = f"message {first.number}", first.message.at
         piece = Piece(first.id, "", source, at, wanted=first.number, said=unit)
-        if is_whole(unit):
+        if is_complete(unit):
             yield piece
         else:
             why = "a tool call without its result, or one without its call"
             assembly.leave_out("conversation", why, piece=piece)
 
 
-def as_data(text: str) -> str:
+def escape_tags(text: str) -> str:
     """A line in which nothing can end the frame around it, whoever wrote what it quotes."""
     return text.replace("<", "\\u003c")

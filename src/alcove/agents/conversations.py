@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs.records import AgentMemory, Conversation
-from alcove.agents.summariser import Point, Prose, extended
+from alcove.agents.summariser import Point, Prose, extend_summary
 from alcove.core import validation
 from alcove.core.decoding import convert
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound
@@ -29,7 +29,7 @@ from alcove.store.memories import Memories
 from alcove.store.session_store import Places, Reads
 
 T = TypeVar("T")
-MOST_MESSAGES = 200
+MAX_MESSAGES = 200
 """Messages that can be added at once."""
 RUNNING_TOKENS = 400
 """What the summary of the messages that fell out of a window may have."""
@@ -44,7 +44,7 @@ STATE, ROLLING = "state", "rolling"
 """The keys of what is known of a session, and of the summary of all that have ended."""
 
 
-class Said(NamedTuple):
+class StoredMessage(NamedTuple):
     """A message that is kept: its number in its session, counted from 1, the memory's id, and the message."""
 
     number: int
@@ -86,13 +86,13 @@ def summary_room(agent: str, user: str, *session: str) -> Namespace:
     return Namespace.checked(("summary", agent, "u", user, *session), "session_id")
 
 
-def keeper(caller: Principal, agent: str) -> Principal:
+def conversation_principal(caller: Principal, agent: str) -> Principal:
     """The agent acting for a caller, with grants for their conversations and for nothing else."""
     rooms = turns_room(agent, caller.user_id), summary_room(agent, caller.user_id)
     return Principal(caller.user_id, caller.client_id, caller.claims, agent, tuple(map(Grant, rooms)))
 
 
-class Log:
+class Transcript:
     """The messages of one session, and its state."""
 
     def __init__(
@@ -100,7 +100,8 @@ class Log:
     ) -> None:
         """`rooms`: whose session it is. `caller`: for whom to read and write. `count`: a text's tokens."""
         self.reads: Reads = memories
-        self._memories, self.who, self._count = memories, keeper(caller, rooms.agent.name), count
+        self._memories, self._count = memories, count
+        self.who = conversation_principal(caller, rooms.agent.name)
         self.agent, self.session = rooms.agent, rooms.session()
         self.actor = f"{rooms.agent.name}:u:{rooms.user}" if rooms.authentication else rooms.agent.name
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
@@ -108,14 +109,14 @@ class Log:
         across = summary_room(rooms.agent.name, rooms.user)
         self.places = Places(self.turns, (self._summary, STATE), (across, ROLLING))
 
-    def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[Said]:
+    def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[StoredMessage]:
         """Every message, the last one first; what is no message, as a user may write here, is passed over.
 
         `before`: only those before this number. `originals`: with what frameworks had in their place.
         """
         after = None if before is None else _key(before)
         kept = self.reads.everything(self.who, self.turns, exact=True, after=after)
-        return filter(None, (said_in(each, originals=originals) for each in kept))
+        return filter(None, (to_stored_message(each, originals=originals) for each in kept))
 
     def last(self) -> int:
         """The number of the last message; 0 where there is none."""
@@ -128,7 +129,7 @@ class Log:
 
     def state(self) -> tuple[SessionState, int]:
         """What is known of it, and the revision of that."""
-        return record_at(self.reads, self.who, self._summary, STATE, SessionState)
+        return read_record(self.reads, self.who, self._summary, STATE, SessionState)
 
     def put_state(self, state: SessionState, revision: int, bound: KeyBinding) -> DeferredPut:
         """The operation that changes what is known of it, unless somebody else has since that revision.
@@ -159,7 +160,7 @@ class Log:
             newest, now = self.last(), self._memories.now()
             last = max(newest, self._beyond(state))  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
-            new = [Said(last + n, "", each) for n, each in enumerate(dated, 1)]
+            new = [StoredMessage(last + n, "", each) for n, each in enumerate(dated, 1)]
             operations: list[BatchOperation] = [self._kept(said, since) for said in new]
             if spec.enabled and spec.summarize:
                 changed = self._summarised(state, new)
@@ -168,9 +169,9 @@ class Log:
                 operations.append(Touch(self.turns, _key(newest)))  # it is still there, or all begins anew
             self._memories.batch_in_session(self.who, [*operations, *beside()], self.places)
 
-        undisturbed(added)
+        retry_conflicts(added)
 
-    def _kept(self, said: Said, since: KeyBinding | None) -> DeferredPut:
+    def _kept(self, said: StoredMessage, since: KeyBinding | None) -> DeferredPut:
         value, index = _value(said.message), self._index(said.message)
         return DeferredPut(self.turns, _key(said.number), value, index, create_only=True, bound=since)
 
@@ -212,20 +213,20 @@ class Log:
             changed = structs.replace(state, ended=self.last())
             self._memories.batch(self.who, [self.put_state(changed, revision, bound), *beside()])
 
-        undisturbed(ended)
+        retry_conflicts(ended)
 
-    def _summarised(self, state: SessionState, new: Sequence[Said]) -> SessionState:
+    def _summarised(self, state: SessionState, new: Sequence[StoredMessage]) -> SessionState:
         """With the summary of what these messages push out of the window; the same where that is nothing."""
         left = [*reversed(new)]
         for said in self.newest_first():
             if said.number <= state.covered:
                 break
             left.append(said)
-        _, fallen = windowed(units(left[::-1]), self.agent.memory.conversation, self._count)
+        _, fallen = split_window(group_tool_calls(left[::-1]), self.agent.memory.conversation, self._count)
         if not fallen:
             return state
         messages = [said.message for said in fallen]
-        points = extended(state.points, messages, most_tokens=RUNNING_TOKENS, count=self._count)
+        points = extend_summary(state.points, messages, most_tokens=RUNNING_TOKENS, count=self._count)
         return structs.replace(state, covered=fallen[-1].number, points=points)
 
     def count(self) -> int:
@@ -240,7 +241,7 @@ class Log:
         return count
 
 
-def undisturbed(write: Callable[[], None]) -> None:
+def retry_conflicts(write: Callable[[], None]) -> None:
     """Writes what was worked out from what is there, again and again until nobody comes in between."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -250,7 +251,7 @@ def undisturbed(write: Callable[[], None]) -> None:
     raise Conflict("too many change this conversation at once; try later")
 
 
-def unseen(said: Sequence[Message], last: Message | None) -> list[Message]:
+def new_messages(said: Sequence[Message], last: Message | None) -> list[Message]:
     """Those of a conversation, as a caller tells it, that come after the `last` message that is kept of it.
 
     A caller who does not tell that one has told something else than what was said: then it is what they said
@@ -272,14 +273,14 @@ def _same(one: Message, other: Message) -> bool:
     return told[0] == told[1]
 
 
-def checked(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+def parse_messages(given: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
     """Messages that can be kept, at most `MOST_MESSAGES`, as records; an error names one that cannot."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MOST_MESSAGES:
-        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
-    return [checked_message(each, f"messages[{place}]") for place, each in enumerate(given)]
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 1 <= len(given) <= MAX_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MAX_MESSAGES} messages")
+    return [parse_message(each, f"messages[{place}]") for place, each in enumerate(given)]
 
 
-def checked_message(given: Message | Mapping[str, Any], argument: str) -> Message:
+def parse_message(given: Message | Mapping[str, Any], argument: str) -> Message:
     """A message that can be kept, as a record; an error names the field of the argument that is wrong."""
     try:
         message = convert(msgspec.to_builtins(given), Message)
@@ -320,9 +321,9 @@ def _is_call(call: Mapping[str, Any]) -> bool:
     )
 
 
-def units(messages: Sequence[Said]) -> list[list[Said]]:
+def group_tool_calls(messages: Sequence[StoredMessage]) -> list[list[StoredMessage]]:
     """Messages in their order, each with those it must not be parted from: a call and its results."""
-    found: list[list[Said]] = []
+    found: list[list[StoredMessage]] = []
     waiting: set[str] = set()
     for said in messages:
         if said.message.role == "tool" and said.message.tool_call_id in waiting:
@@ -334,33 +335,36 @@ def units(messages: Sequence[Said]) -> list[list[Said]]:
     return found
 
 
-def is_whole(unit: Sequence[Said]) -> bool:
+def is_complete(unit: Sequence[StoredMessage]) -> bool:
     """Whether every call has its result and every result its call, as chat APIs want it."""
     first, *rest = (said.message for said in unit)
     return first.role != "tool" and len(rest) == len(first.tool_calls)
 
 
-def windowed(
-    units: Sequence[list[Said]], spec: Conversation, count: Callable[[str], int]
-) -> tuple[list[list[Said]], list[Said]]:
+def split_window(
+    units: Sequence[list[StoredMessage]], spec: Conversation, count: Callable[[str], int]
+) -> tuple[list[list[StoredMessage]], list[StoredMessage]]:
     """The last units that a window holds, and the messages that are older."""
     kept, messages, tokens = len(units), 0, 0
     for unit in reversed(units):
-        messages, tokens = messages + len(unit), tokens + sum(size(said.message, count) for said in unit)
+        messages, tokens = (
+            messages + len(unit),
+            tokens + sum(message_tokens(said.message, count) for said in unit),
+        )
         if messages > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens):
             break
         kept -= 1
     return [*units[kept:]], [said for unit in units[:kept] for said in unit]
 
 
-def size(message: Message, count: Callable[[str], int]) -> int:
+def message_tokens(message: Message, count: Callable[[str], int]) -> int:
     """How many tokens a message takes."""
     calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else None
     texts = filter(None, (message.content, calls, message.name, message.tool_call_id))
     return MESSAGE_TOKENS + sum(map(count, texts))
 
 
-def decoded(memory: Memory, kind: type[T]) -> T | None:
+def decode_value(memory: Memory, kind: type[T]) -> T | None:
     """A memory's value as a record; None for what a user, whose room it is, wrote there otherwise."""
     try:
         return convert(memory.value, kind)
@@ -368,19 +372,21 @@ def decoded(memory: Memory, kind: type[T]) -> T | None:
         return None
 
 
-def record_at(reads: Reads, who: Principal, room: Namespace, key: str, kind: type[T]) -> tuple[T, int]:
+def read_record(reads: Reads, who: Principal, room: Namespace, key: str, kind: type[T]) -> tuple[T, int]:
     """What is kept at a key, as a record that is empty where it is none; and its revision, 0 for nothing."""
     found = reads.get(who, room, key)
-    return (found and decoded(found, kind)) or kind(), found.revision if found else 0
+    return (found and decode_value(found, kind)) or kind(), found.revision if found else 0
 
 
-def said_in(memory: Memory, *, originals: bool = False) -> Said | None:
+def to_stored_message(memory: Memory, *, originals: bool = False) -> StoredMessage | None:
     """The message that a memory is; None for what is none, as a user may write to their room."""
-    message = decoded(memory, Message) if _is_number(memory.key) else None
+    message = decode_value(memory, Message) if _is_number(memory.key) else None
     if message is None or _wrong(message):
         return None
     at, original = message.at or memory.created_at, message.original if originals else []
-    return Said(_LAST - int(memory.key), memory.id, structs.replace(message, at=at, original=original))
+    return StoredMessage(
+        _LAST - int(memory.key), memory.id, structs.replace(message, at=at, original=original)
+    )
 
 
 def _is_number(key: str) -> bool:

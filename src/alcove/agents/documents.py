@@ -32,7 +32,7 @@ class Chunk(Struct, frozen=True):
     """Of a PDF, from 1."""
 
 
-def chunks(
+def split_document(
     name: str, content: bytes, *, most_tokens: int = 512, overlap: int = 64, count: Callable[[str], int]
 ) -> list[Chunk]:
     """A document's text in stretches of about `most_tokens`, in order, or `BadDocument`.

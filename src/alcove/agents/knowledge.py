@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.context import Assembly, Piece, as_data
-from alcove.agents.conversations import decoded
+from alcove.agents.context import Assembly, Piece, escape_tags
+from alcove.agents.conversations import decode_value
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import SUFFIXES, Chunk
-from alcove.agents.library import Document, DocumentText, Library, files, keeper, place
+from alcove.agents.library import Document, DocumentText, Library, files, source_principal, source_room
 from alcove.agents.runs import ALCOVE
 from alcove.agents.specs.catalogue import Catalogue, includes_caller
 from alcove.agents.specs.problems import quote_name
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("alcove")
 LOOK_SECONDS = 30.0
 """Between two looks at the files of sources."""
-MOST_FOUND = 100
+MAX_HITS = 100
 _DATA_URL = "data:application/octet-stream;base64,"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class KnowledgeHit(Struct, frozen=True, kw_only=True):
     """A chunk that was looked up: its calibrated score from 0 to 1, and the cosine that was measured."""
 
     id: str
@@ -137,7 +137,7 @@ class Knowledge:
         known = self._library.document(spec.name, name) or Document(name=name, uploaded=True)
         if not known.uploaded:
             raise Conflict(f"{quote_name(name)} comes from the source's own files")
-        grants = (Grant(place(spec.name)),)
+        grants = (Grant(source_room(spec.name)),)
         who = Principal(principal.user_id, principal.client_id, principal.claims, ALCOVE, grants)
         try:
             return self._library.take(spec.name, known, _as_bytes(content), who)
@@ -158,16 +158,16 @@ class Knowledge:
         source: str,
         query: Query,
         *,
-        limit: Annotated[int, Meta(ge=1, le=MOST_FOUND)] = 5,
+        limit: Annotated[int, Meta(ge=1, le=MAX_HITS)] = 5,
         threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0,
-    ) -> list[Found]:
+    ) -> list[KnowledgeHit]:
         """What agents would be given from a source, as a test.
 
         `query`: the question. `limit`: how many at most. `threshold`: the least score.
         """
         spec = self._managed(principal, source, reads=True)
-        validation.check_integer(limit, "limit", 1, MOST_FOUND)
-        found = self._found(keeper(spec.name), spec.name, self._memories.question(query), limit)
+        validation.check_integer(limit, "limit", 1, MAX_HITS)
+        found = self._found(source_principal(spec.name), spec.name, self._memories.question(query), limit)
         return [each for each in found if each.score >= threshold]
 
     def _managed(self, principal: Principal, source: str, *, reads: bool = False) -> Source:
@@ -196,7 +196,7 @@ class Knowledge:
     def offer(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers what the agent's sources have on a question, as far as it is relevant enough."""
         spec = turn.rooms.agent.memory.knowledge
-        found: list[Found] = []
+        found: list[KnowledgeHit] = []
         for source, room in turn.rooms.knowledge.items():
             with assembly.unless_denied("knowledge"):
                 found += self._found(turn.within(room), source, question, spec.retrieval_limit)
@@ -209,11 +209,11 @@ class Knowledge:
             why = f"below the threshold ({each.score:.2f})"
             assembly.leave_out("knowledge", why, piece=_piece(each))
 
-    def _found(self, who: Principal, source: str, question: Question, limit: int) -> list[Found]:
-        memories = self._memories.answers(who, place(source), question, limit=limit, calibrated=True)
-        pairs = [(each, decoded(each, Chunk)) for each in memories]
+    def _found(self, who: Principal, source: str, question: Question, limit: int) -> list[KnowledgeHit]:
+        memories = self._memories.answers(who, source_room(source), question, limit=limit, calibrated=True)
+        pairs = [(each, decode_value(each, Chunk)) for each in memories]
         return [
-            Found(
+            KnowledgeHit(
                 id=memory.id,
                 source=source,
                 document=memory.namespace[2],
@@ -227,7 +227,7 @@ class Knowledge:
         ]
 
 
-def as_text(content: str | bytes) -> str:
+def encode_document(content: str | bytes) -> str:
     """A document as JSON can carry it: bytes as a `data:` URL."""
     return content if isinstance(content, str) else _DATA_URL + base64.b64encode(content).decode()
 
@@ -249,10 +249,10 @@ def _manages(principal: Principal, source: Source) -> bool:
     return principal.is_admin or includes_caller(source.writers, principal)
 
 
-def _piece(found: Found) -> Piece:
+def _piece(found: KnowledgeHit) -> Piece:
     page = f"page {found.page}" if found.page else ""
     where = ", ".join(map(quoted, filter(None, (found.document, found.heading, page))))
     text = f"{quoted(found.text, READ)} ({where}, {found.at.date()})"
     return Piece(
-        found.id, as_data(text), found.source, found.at, found.score, found.cosine, wanted=found.score
+        found.id, escape_tags(text), found.source, found.at, found.score, found.cosine, wanted=found.score
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import decoded, undisturbed
+from alcove.agents.conversations import decode_value, retry_conflicts
 from alcove.agents.document_reading import BadDocument
-from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, chunks
+from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, split_document
 from alcove.agents.rooms import KNOWLEDGE
 from alcove.agents.runs import ALCOVE, acting_for
 from alcove.agents.specs.records import Knowledge as Source
@@ -55,7 +55,7 @@ class DocumentText(Document, frozen=True, kw_only=True):
     pieces: list[Chunk]
 
 
-class _About(Document, frozen=True, kw_only=True):
+class DocumentRecord(Document, frozen=True, kw_only=True):
     """What is kept of a document beside its chunks."""
 
     order: list[str] = []
@@ -71,21 +71,21 @@ class Library:
 
     def documents(self, source: str) -> Iterator[Document]:
         """Every document of a source."""
-        who = keeper(source)
-        for room in self._memories.namespaces(who, place(source)):
+        who = source_principal(source)
+        for room in self._memories.namespaces(who, source_room(source)):
             memory = self._memories.get(who, room, _ABOUT) if len(room) == 3 else None
-            if memory and (document := decoded(memory, _About)):
+            if memory and (document := decode_value(memory, DocumentRecord)):
                 yield _told(document, memory.created_at)
 
     def document(self, source: str, name: str) -> DocumentText | None:
         """A document with its pieces, if it is there."""
-        kept = self._memories.everything(keeper(source), place(source, name), exact=True)
+        kept = self._memories.everything(source_principal(source), source_room(source, name), exact=True)
         memories = {each.key: each for each in kept}
-        about = decoded(memories[_ABOUT], _About) if _ABOUT in memories else None
+        about = decode_value(memories[_ABOUT], DocumentRecord) if _ABOUT in memories else None
         if about is None:
             return None
         told = structs.asdict(_told(about, memories[_ABOUT].created_at))
-        pieces = [decoded(memories[key], Chunk) for key in about.order if key in memories]
+        pieces = [decode_value(memories[key], Chunk) for key in about.order if key in memories]
         return DocumentText(**told, pieces=[*filter(None, pieces)])
 
     def take(self, source: str, known: Document, content: bytes, author: Principal | None = None) -> Document:
@@ -94,31 +94,31 @@ class Library:
         `known`: its name, and whether it is uploaded. `author`: who puts it there, if it is somebody. Where
         somebody else writes it at the same time, all of it begins anew.
         """
-        digest, who = hashlib.sha256(CUT + content).hexdigest(), author or keeper(source)
+        digest, who = hashlib.sha256(CUT + content).hexdigest(), author or source_principal(source)
         try:
-            cut = chunks(known.name, content, count=self._counter())
+            cut = split_document(known.name, content, count=self._counter())
         except MissingExtra as missing:
             raise BadDocument(f"cannot be read here: {missing.message}") from None
         pieces = {_key(chunk): chunk for chunk in cut}
-        about = _About(
+        about = DocumentRecord(
             name=known.name, chunks=len(pieces), bytes=len(content), digest=digest, uploaded=known.uploaded,
             order=[*pieces],
         )  # fmt: skip
         bound = self._memories.bound(author.user_id) if author else None
-        undisturbed(lambda: self._write(who, place(source, known.name), about, pieces, bound))
+        retry_conflicts(lambda: self._write(who, source_room(source, known.name), about, pieces, bound))
         return _told(about)
 
     def _write(
         self,
         who: Principal,
         room: Namespace,
-        about: _About,
+        about: DocumentRecord,
         pieces: Mapping[str, Chunk],
         bound: KeyBinding | None,
     ) -> None:
         """What differs from what is there; that it is whole comes last, bound to nobody else having begun."""
         found = self._memories.get(who, room, _ABOUT)
-        kept, revision = (decoded(found, _About), found.revision) if found else (None, 0)
+        kept, revision = (decode_value(found, DocumentRecord), found.revision) if found else (None, 0)
         there = {memory.key for memory in self._memories.everything(who, room, exact=True)} - {_ABOUT}
         if there == pieces.keys() and kept == about:
             return
@@ -140,7 +140,7 @@ class Library:
 
     def clear(self, source: str, name: str) -> None:
         """Takes a document away, without a trace."""
-        self._memories.clear(keeper(source), place(source, name))
+        self._memories.clear(source_principal(source), source_room(source, name))
 
     def sync(self, source: Source) -> dict[str, str]:
         """Brings a source in step with its files; what was put into it stays.
@@ -178,9 +178,11 @@ class Library:
     def _report(self, source: str, known: Document, error: str) -> None:
         """Notes that a file cannot be read; what was read of it before stays."""
         if known.error != error:
-            who, room = keeper(source), place(source, known.name)
+            who, room = source_principal(source), source_room(source, known.name)
             found = self._memories.get(who, room, _ABOUT)
-            about = (decoded(found, _About) if found else None) or _About(name=known.name)
+            about = (decode_value(found, DocumentRecord) if found else None) or DocumentRecord(
+                name=known.name
+            )
             self._memories.put(who, room, _ABOUT, msgspec.to_builtins(structs.replace(about, error=error)))
 
 
@@ -195,17 +197,17 @@ def files(source: Source) -> dict[str, Path]:
     return {name: named[name] for name in sorted(named) if not re.search(r"(^|/)\.", name)}
 
 
-def place(source: str, *document: str) -> Namespace:
+def source_room(source: str, *document: str) -> Namespace:
     """Where the documents of a source are, or one of them."""
     return Namespace.checked((*KNOWLEDGE, source, *document), "name")
 
 
-def keeper(source: str) -> Principal:
+def source_principal(source: str) -> Principal:
     """The service as it reads and writes a source."""
-    return acting_for(ALCOVE, place(source))
+    return acting_for(ALCOVE, source_room(source))
 
 
-def _told(about: _About, at: datetime | None = None) -> Document:
+def _told(about: DocumentRecord, at: datetime | None = None) -> Document:
     """What is told of a document."""
     shown = {field: getattr(about, field) for field in Document.__struct_fields__}
     return Document(**{**shown, "updated_at": at})

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, as_data, conversation_pieces
+from alcove.agents.context import DEFAULT_BUDGET, Assembly, Context, Piece, conversation_pieces, escape_tags
 from alcove.agents.conversations import (
-    Log,
-    Said,
     SessionState,
-    keeper,
+    StoredMessage,
+    Transcript,
+    conversation_principal,
+    group_tool_calls,
+    message_tokens,
     recalls_turns,
-    said_in,
-    size,
+    split_window,
+    to_stored_message,
     turns_room,
-    units,
-    windowed,
 )
 from alcove.agents.specs.records import AgentMemory
 from alcove.agents.summaries import Summaries
-from alcove.agents.summariser import Point, untold
-from alcove.agents.summary_writer import Rolling, SummaryWriter
+from alcove.agents.summariser import Point, points_without_prose
+from alcove.agents.summary_writer import RollingSummary, SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn, line, name, quoted
 from alcove.agents.tools.child_rooms import child_rooms
@@ -89,7 +89,9 @@ class Prompts:
         `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
         """
         validation.check_integer(budget_tokens, "budget_tokens", 1, 10_000_000)
-        return self.assembled(self._turn(principal, agent, session_id), [said(message)], budget_tokens)
+        return self.assembled(
+            self._turn(principal, agent, session_id), [user_message(message)], budget_tokens
+        )
 
     def assembled(
         self,
@@ -107,7 +109,7 @@ class Prompts:
         """
         spec, principal, count = turn.rooms.agent, turn.caller, self._counter()
         recalls = spec.memory != AgentMemory()
-        budget += sum(size(each, count) for each in before or ())
+        budget += sum(message_tokens(each, count) for each in before or ())
         assembly = Assembly([spec.instructions, *instructions], new, budget, count, recalls=recalls)
         message = next((each.content for each in reversed(new) if each.role == "user" and each.content), "")
         recent: Reads | None = None
@@ -118,8 +120,8 @@ class Prompts:
                 recent = log.reads = self._memories.recent(log.who, log.places)
                 begun = self._conversation(log, assembly)
             else:
-                told = [Said(n, f"message {n}", each) for n, each in enumerate(before, 1)]
-                assembly.offer("conversation", conversation_pieces(units(told), assembly))
+                told = [StoredMessage(n, f"message {n}", each) for n, each in enumerate(before, 1)]
+                assembly.offer("conversation", conversation_pieces(group_tool_calls(told), assembly))
         with assembly.stage("summary"), assembly.unless_denied("summary"):
             if spec.memory.session_memory.enabled:
                 if not begun:
@@ -150,19 +152,19 @@ class Prompts:
         turn.recalls.begin(turn.rooms, spec.memory.long_term.recall_budget - recalled)
         return context
 
-    def _conversation(self, log: Log, assembly: Assembly) -> bool:
+    def _conversation(self, log: Transcript, assembly: Assembly) -> bool:
         """Offers the window, and the summary of what fell out of it; whether anything was said before."""
-        spec, said, tokens = log.agent.memory.conversation, list[Said](), 0
+        spec, said, tokens = log.agent.memory.conversation, list[StoredMessage](), 0
         for each in log.newest_first():
             said.append(each)
-            tokens += size(each.message, self.count)
+            tokens += message_tokens(each.message, self.count)
             outside = len(said) > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens)
             if outside or not spec.enabled:
                 break
         if said and spec.enabled:
             while outside and said[-1].message.role == "tool":
                 said.pop()  # its call is older than the window
-            kept, _ = windowed(units(said[::-1]), spec, self.count)
+            kept, _ = split_window(group_tool_calls(said[::-1]), spec, self.count)
             shown = sum(map(len, kept))
             assembly.offer("conversation", conversation_pieces(kept, assembly))
             assembly.leave_out("conversation", "outside the window", count=log.count() - shown)
@@ -226,12 +228,12 @@ class Prompts:
     def _earlier(self, turn: Turn, question: Question, assembly: Assembly) -> None:
         """Offers messages of any of the user's conversations that fit the message, the oldest first."""
         name, user, shown = turn.rooms.agent.name, turn.rooms.user, assembly.said()
-        most, who = turn.rooms.agent.memory.conversation.recall, keeper(turn.caller, name)
+        most, who = turn.rooms.agent.memory.conversation.recall, conversation_principal(turn.caller, name)
         found = self._memories.answers(
             who, turns_room(name, user), question, limit=min(100, 2 * most + len(shown))
         )
-        fitting: list[Said] = []
-        for each in filter(None, map(said_in, found)):
+        fitting: list[StoredMessage] = []
+        for each in filter(None, map(to_stored_message, found)):
             if each.message.content not in shown:
                 shown.add(each.message.content)  # who says a thing again and again is heard once
                 fitting.append(each)
@@ -242,11 +244,11 @@ class Prompts:
     def _turn(self, principal: Principal, agent: str, session: str) -> Turn:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
-    def _log(self, turn: Turn) -> Log:
-        return Log(self._memories, turn.rooms, turn.caller, self.count)
+    def _log(self, turn: Turn) -> Transcript:
+        return Transcript(self._memories, turn.rooms, turn.caller, self.count)
 
 
-def _said_piece(said: Said, *, wanted: float) -> Piece:
+def _said_piece(said: StoredMessage, *, wanted: float) -> Piece:
     message = said.message
     text = _spoken(message.content, message.name or message.role, message.at)
     return Piece(said.id, text, "earlier message", message.at, wanted=wanted)
@@ -254,17 +256,19 @@ def _said_piece(said: Said, *, wanted: float) -> Piece:
 
 def _spoken(text: str | None, speaker: str, at: datetime | None) -> str:
     """What somebody said, as data, with who and when."""
-    return as_data(f"{quoted(text)} ({name(speaker)}{f', {at.date()}' if at else ''})")
+    return escape_tags(f"{quoted(text)} ({name(speaker)}{f', {at.date()}' if at else ''})")
 
 
-def said(message: str, field: str = "message") -> Message:
+def user_message(message: str, field: str = "message") -> Message:
     """What a user says; an error names the field that it came in."""
     if not validation.encode_text(message, field).strip():
         raise InvalidRequest(field, "something that was said")
     return Message(role="user", content=message)
 
 
-def _offer_summary(assembly: Assembly, tier: str, summary: Rolling | SessionState, *, trouble: bool) -> None:
+def _offer_summary(
+    assembly: Assembly, tier: str, summary: RollingSummary | SessionState, *, trouble: bool
+) -> None:
     """Offers a summary: a model's words as far as they go, and the conversation's sentences beside them.
 
     `trouble`: whether to tell why a model wrote none.
@@ -272,11 +276,13 @@ def _offer_summary(assembly: Assembly, tier: str, summary: Rolling | SessionStat
     prose = summary.prose
     lines = prose.text.splitlines() if prose else []
     written = [
-        Piece(f"line {n}", as_data(quoted(line)), f"summary by {prose.model}", prose.upto, wanted=len(lines))
+        Piece(
+            f"line {n}", escape_tags(quoted(line)), f"summary by {prose.model}", prose.upto, wanted=len(lines)
+        )
         for n, line in enumerate(lines, 1)
         if prose
     ]
-    assembly.offer(tier, [*written, *_point_pieces(untold(summary.points))])
+    assembly.offer(tier, [*written, *_point_pieces(points_without_prose(summary.points))])
     if trouble and summary.trouble:
         assembly.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
 
@@ -290,11 +296,11 @@ def _point_pieces(points: Sequence[Point]) -> Iterator[Piece]:
 def _memory_piece(memory: Memory, source: str) -> Piece:
     text = f"{line(memory)[:-1]}, {source})"
     return Piece(
-        memory.id, as_data(text), source, memory.created_at, memory.score, wanted=memory.score or 0.0
+        memory.id, escape_tags(text), source, memory.created_at, memory.score, wanted=memory.score or 0.0
     )
 
 
 def _standing_piece(memory: Memory) -> Piece:
     text = f"{quoted(memory.value.get('content'))} (since {memory.created_at.date()})"
     moment = memory.created_at.timestamp()
-    return Piece(memory.id, as_data(text), "standing instruction", memory.created_at, wanted=moment)
+    return Piece(memory.id, escape_tags(text), "standing instruction", memory.created_at, wanted=moment)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from alcove.agents.context import as_data
+from alcove.agents.context import escape_tags
 from alcove.agents.conversations import MESSAGE_TOKENS
 from alcove.agents.summariser import Point, Prose, sentences, terms
 from alcove.agents.turn_budget import TurnBudget
@@ -39,7 +39,7 @@ _INSTRUCTIONS = (
 )
 
 
-async def written(
+async def write_prose(
     model: Model,
     before: Prose | None,
     points: Sequence[Point],
@@ -72,7 +72,7 @@ async def written(
     answer = await _answer(model, request, prompt, note)
     text = answer.text if answer else ""
     lines = [*_fitting(text, most_tokens, count)]
-    if not grounded("\n".join(lines), "\n".join(parts.values())):
+    if not is_grounded("\n".join(lines), "\n".join(parts.values())):
         raise UpstreamFailed("the LLM gave no summary of what was said")
     moments = [point.at for point in points] + [message.at for message in messages]
     return Prose(text="\n".join(lines), model=model.name, upto=max(filter(None, moments)))
@@ -106,10 +106,10 @@ async def _answer(
 
 def _framed(parts: Mapping[str, str]) -> str:
     """The parts of what is summed up, each between tags."""
-    return "\n".join(f"<{name}>\n{as_data(text)}\n</{name}>" for name, text in parts.items() if text)
+    return "\n".join(f"<{name}>\n{escape_tags(text)}\n</{name}>" for name, text in parts.items() if text)
 
 
-def grounded(summary: str, told: str) -> bool:
+def is_grounded(summary: str, told: str) -> bool:
     """Whether a summary speaks of what was told, and says something."""
     said, known = terms(summary), terms(told)
     enough = max(1, min(_LEAST_TERMS, len(known)))
@@ -123,7 +123,7 @@ def _last(messages: Sequence[Message], room: int, count: Callable[[str], int]) -
         if message.role == "tool" or not message.content:
             continue
         line = f"{message.name or message.role}: {message.content}"
-        tokens = MESSAGE_TOKENS + count(as_data(line))
+        tokens = MESSAGE_TOKENS + count(escape_tags(line))
         if tokens > room:
             if not lines:  # it is too long by itself
                 lines.append(_beginning(line, room, count))
@@ -136,7 +136,7 @@ def _last(messages: Sequence[Message], room: int, count: Callable[[str], int]) -
 def _beginning(line: str, room: int, count: Callable[[str], int]) -> str:
     """As much of a line as there is room for."""
     line = line[: max(0, room)]
-    while line and count(as_data(line)) > room:
+    while line and count(escape_tags(line)) > room:
         line = line[: len(line) // 2]
     return line
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from alcove.agents.context import ContextReceipt
-from alcove.agents.prompts import said
+from alcove.agents.prompts import user_message
 from alcove.core import validation
 from alcove.core.messages import Message
 from alcove.llm.model import TokenUse
@@ -86,4 +86,4 @@ class TurnRequest:
         if budget is not None:
             validation.check_integer(budget, "budget_tokens", 1, 10_000_000)
         where = {"session_id": session, "instances": instances or {}, "budget": budget}
-        return cls(agent=agent, told=[said(message)], explain=explain, **where)  # type: ignore[arg-type]
+        return cls(agent=agent, told=[user_message(message)], explain=explain, **where)  # type: ignore[arg-type]

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from alcove.agents.context import Context, Timed
-from alcove.agents.conversations import Said, is_whole, size, turns_room, units, unseen
+from alcove.agents.context import Context, Stopwatch
+from alcove.agents.conversations import (
+    StoredMessage,
+    group_tool_calls,
+    is_complete,
+    message_tokens,
+    new_messages,
+    turns_room,
+)
 from alcove.agents.prompts import Budget, Text
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
@@ -200,7 +207,7 @@ class Runner:
         if asked.session_id is None:
             start = max((n for n, each in enumerate(told) if each.role == "user"), default=0)
         else:
-            start = len(told) - len(unseen(told, sessions.last(turn))) if asked.resent else 0
+            start = len(told) - len(new_messages(told, sessions.last(turn))) if asked.resent else 0
         new = _whole(told[start:])
         if not new or new[-1].role == "assistant":
             raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
@@ -231,7 +238,7 @@ class Runner:
         """Refuses a conversation that is more than a whole turn may take, once so much of it is counted."""
         tokens = 0
         for message in told:
-            tokens += size(message, self._agents.sessions.count)
+            tokens += message_tokens(message, self._agents.sessions.count)
             if tokens > self._settings.turn_tokens:
                 most = f"at most {self._settings.turn_tokens} tokens in one turn (--turn-tokens)"
                 raise InvalidRequest("messages", most)
@@ -370,7 +377,7 @@ class Runner:
             self._memories.give_turn(room)
 
 
-class _Work(Timed):
+class _Work(Stopwatch):
     """What a turn has come to so far."""
 
     def __init__(self, seconds: float) -> None:
@@ -441,5 +448,5 @@ def _options(options: Mapping[str, Any], *, tools: bool, first: bool) -> dict[st
 
 def _whole(messages: Sequence[Message]) -> list[Message]:
     """Messages without calls that have no result, and results that have no call: providers refuse both."""
-    said = [Said(n, "", message) for n, message in enumerate(messages)]
-    return [each.message for unit in units(said) if is_whole(unit) for each in unit]
+    said = [StoredMessage(n, "", message) for n, message in enumerate(messages)]
+    return [each.message for unit in group_tool_calls(said) if is_complete(unit) for each in unit]

@@ -10,10 +10,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.conversations import Log, Said, checked, checked_message, keeper, turns_room
+from alcove.agents.conversations import (
+    StoredMessage,
+    Transcript,
+    conversation_principal,
+    parse_message,
+    parse_messages,
+    turns_room,
+)
 from alcove.agents.prompts import Prompts
 from alcove.agents.summariser import Point
-from alcove.agents.summary_writer import Rolling, Wanted
+from alcove.agents.summary_writer import RollingSummary, SummaryTask
 from alcove.agents.tools.base import Turn
 from alcove.core import validation
 from alcove.core.cursor import take_page
@@ -22,11 +29,11 @@ from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import KeyBinding
 
-MOST_SESSIONS = 1000
+MAX_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
-MOST_NUMBER = 10**12
+MAX_NUMBER = 10**12
 """Messages that were brought from elsewhere are numbered by the second in which they were said."""
-Limit = Annotated[int, Meta(ge=1, le=MOST_SESSIONS)]
+Limit = Annotated[int, Meta(ge=1, le=MAX_SESSIONS)]
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -47,27 +54,27 @@ class SessionLog(Session, frozen=True, kw_only=True):
     before: int | None
 
 
-class Added(Struct, frozen=True, kw_only=True):
+class AddedMessages(Struct, frozen=True, kw_only=True):
     """How many messages were kept, and how many there are now."""
 
     added: int
     messages: int
 
 
-class Removed(Struct, frozen=True, kw_only=True):
+class RemovedSessions(Struct, frozen=True, kw_only=True):
     """How many sessions were taken away, and how many messages with them."""
 
     sessions: int
     messages: int
 
 
-class SummaryOfUser(Rolling, frozen=True, kw_only=True):
+class UserSummary(RollingSummary, frozen=True, kw_only=True):
     """What is kept of a user's conversations; `pending` are sessions with something that is not in it yet."""
 
     pending: list[str]
 
 
-def _shown_bytes(said: Said) -> int:
+def _shown_bytes(said: StoredMessage) -> int:
     """About how many bytes a message takes in an answer."""
     original = len(msgspec.json.encode(said.message.original)) if said.message.original else 0
     return len(said.message.content or "") + original + 500
@@ -84,14 +91,14 @@ class Sessions(Prompts):
         agent: str,
         session: str,
         messages: Sequence[Message | Mapping[str, Any]],
-    ) -> Added:
+    ) -> AddedMessages:
         """Keeps messages after those that the session has, in one transaction.
 
         `messages`: of user, assistant and tool, with `tool_calls` and `tool_call_id` as chat APIs have them.
         """
-        turn, given = self._turn(principal, agent, session), checked(messages)
+        turn, given = self._turn(principal, agent, session), parse_messages(messages)
         self.keep(turn, given)
-        return Added(added=len(given), messages=self._log(turn).count())
+        return AddedMessages(added=len(given), messages=self._log(turn).count())
 
     def replace_last(
         self,
@@ -101,16 +108,16 @@ class Sessions(Prompts):
         *,
         last: Message | Mapping[str, Any],
         message: Message | Mapping[str, Any] | None = None,
-    ) -> Added:
+    ) -> AddedMessages:
         """Puts another message in the place of the last one, or takes that away where there is none.
 
         `last`: the last message as it was read; a Conflict if it is another one by now.
         `message`: what stands there then. Summaries keep what they have of the last one.
         """
         log = self._log(self._turn(principal, agent, session))
-        other = None if message is None else checked_message(message, "message")
-        log.replace_last(checked_message(last, "last"), other)
-        return Added(added=0 if message is None else 1, messages=log.count())
+        other = None if message is None else parse_message(message, "message")
+        log.replace_last(parse_message(last, "last"), other)
+        return AddedMessages(added=0 if message is None else 1, messages=log.count())
 
     def keep(self, turn: Turn, messages: Sequence[Message], since: KeyBinding | None = None) -> None:
         """Keeps what was said in a turn; `since`: what `Memories.bound` gave when that began."""
@@ -118,7 +125,7 @@ class Sessions(Prompts):
         self._summaries.expect(turn.rooms, ended=False)
         spec = turn.rooms.agent
         if spec.memory.conversation.enabled and spec.memory.conversation.summarize:
-            wanted = Wanted(spec, turn.rooms.user, turn.rooms.session(), rolling=False)
+            wanted = SummaryTask(spec, turn.rooms.user, turn.rooms.session(), rolling=False)
             self._summaries.writer.want(wanted)
 
     def last(self, turn: Turn) -> Message | None:
@@ -130,7 +137,7 @@ class Sessions(Prompts):
         self, principal: Principal, agent: str, limit: Limit = 100, offset: int = 0
     ) -> list[Session]:
         """The caller's sessions with an agent, the last active first: `limit` of them, after `offset`."""
-        validation.check_integer(limit, "limit", 1, MOST_SESSIONS)
+        validation.check_integer(limit, "limit", 1, MAX_SESSIONS)
         start = validation.check_integer(offset, "offset", 0, 2**31)
         return self._all(principal, agent)[start : start + limit]
 
@@ -139,9 +146,9 @@ class Sessions(Prompts):
     ) -> SessionLog:
         """A session with its last messages, at most `limit`; `before`: only those before this number."""
         log = self._log(self._turn(principal, agent, session))
-        validation.check_integer(limit, "limit", 1, MOST_SESSIONS)
+        validation.check_integer(limit, "limit", 1, MAX_SESSIONS)
         if before is not None:
-            validation.check_integer(before, "before", 1, MOST_NUMBER)
+            validation.check_integer(before, "before", 1, MAX_NUMBER)
         said, more = take_page(log.newest_first(before, originals=True), limit, _shown_bytes)
         shown = said[::-1]
         return SessionLog(
@@ -160,35 +167,37 @@ class Sessions(Prompts):
         self._summaries.expect(turn.rooms, ended=True)
         return structs.replace(described, ended=True)
 
-    def delete_session(self, principal: Principal, agent: str, session: str) -> Removed:
+    def delete_session(self, principal: Principal, agent: str, session: str) -> RemovedSessions:
         """Takes a session away, without a trace; what the summary of conversations has of it stays there."""
         log = self._log(self._turn(principal, agent, session))
         self._described(log)
-        return Removed(sessions=1, messages=self._removed(log))
+        return RemovedSessions(sessions=1, messages=self._removed(log))
 
-    def keep_sessions(self, principal: Principal, agent: str, *, keep: Annotated[int, Meta(ge=0)]) -> Removed:
+    def keep_sessions(
+        self, principal: Principal, agent: str, *, keep: Annotated[int, Meta(ge=0)]
+    ) -> RemovedSessions:
         """Takes all but the last active sessions away; `keep` says how many stay."""
         validation.check_integer(keep, "keep", 0, 2**31)
         old = [
             self._log(self._turn(principal, agent, each.id)) for each in self._all(principal, agent)[keep:]
         ]
-        return Removed(sessions=len(old), messages=sum(map(self._removed, old)))
+        return RemovedSessions(sessions=len(old), messages=sum(map(self._removed, old)))
 
-    def _removed(self, log: Log) -> int:
+    def _removed(self, log: Transcript) -> int:
         self._memories.delete(log.who, turns_room(log.agent.name, log.who.user_id), log.session)
         return log.clear()
 
     def _all(self, principal: Principal, agent: str) -> list[Session]:
         """Every session, the last active first; a namespace that holds no message is none."""
         spec, found = self._agents.agent(principal, agent), list[Session]()
-        who, room = keeper(principal, spec.name), turns_room(spec.name, principal.user_id)
+        who, room = conversation_principal(principal, spec.name), turns_room(spec.name, principal.user_id)
         for each in self._memories.namespaces(who, room):
             with suppress(NotFound, InvalidRequest):
                 if len(each) == 5:
                     found.append(self._described(self._log(self._turn(principal, agent, each[4]))))
         return sorted(found, key=lambda session: session.last_at, reverse=True)
 
-    def _described(self, log: Log) -> Session:
+    def _described(self, log: Transcript) -> Session:
         newest = next(log.newest_first(), None)
         if newest is None:
             raise NotFound("there is no such session")
@@ -200,11 +209,11 @@ class Sessions(Prompts):
 
     # Across conversations
 
-    def summary(self, principal: Principal, agent: str) -> SummaryOfUser:
+    def summary(self, principal: Principal, agent: str) -> UserSummary:
         """What is kept of the caller's conversations with an agent that have ended."""
         name = self._agents.agent(principal, agent).name
         pending = [mark.key for mark in self._summaries.pending(principal, name)]
-        return SummaryOfUser(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
+        return UserSummary(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:
         """Takes that summary away, with every version it had; what is not in it yet will be merged anew."""

@@ -20,19 +20,19 @@ from msgspec import Struct, structs
 
 from alcove.agents.conversations import (
     ROLLING,
-    Log,
-    decoded,
-    keeper,
-    record_at,
+    Transcript,
+    conversation_principal,
+    decode_value,
+    read_record,
+    retry_conflicts,
     summary_room,
     turns_room,
-    undisturbed,
 )
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import OVERSEER
 from alcove.agents.specs.records import Agent
-from alcove.agents.summariser import extended
-from alcove.agents.summary_writer import ROLLING_TOKENS, Rolling, SummaryWriter, Wanted
+from alcove.agents.summariser import extend_summary
+from alcove.agents.summary_writer import ROLLING_TOKENS, RollingSummary, SummaryTask, SummaryWriter
 from alcove.core import cancellation
 from alcove.core.background import Worker
 from alcove.core.principal import Principal
@@ -42,7 +42,7 @@ from alcove.store.session_store import Reads
 
 log = logging.getLogger("alcove")
 MOST_EXPECTED = 100_000
-MAX_MESSAGES = 200
+MAX_INLINE_MESSAGES = 200
 """Of one conversation that a request merges by itself."""
 WAIT_SECONDS = 1.0
 """How long a request waits for a merge that somebody else has begun."""
@@ -70,14 +70,18 @@ class Summaries:
         self._mutex = threading.Lock()
         self._worker = Worker("summaries", self._merge_due, _LONGEST_PAUSE)
 
-    def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> Rolling:
+    def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> RollingSummary:
         """The summary as it is, or as `reads` has it; empty where nothing was merged yet."""
         room = summary_room(agent, caller.user_id)
-        return record_at(reads or self._memories, keeper(caller, agent), room, ROLLING, Rolling)[0]
+        return read_record(
+            reads or self._memories, conversation_principal(caller, agent), room, ROLLING, RollingSummary
+        )[0]
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Takes the summary away with all it ever said; whether there was one."""
-        return self._memories.erase(keeper(caller, agent), summary_room(agent, caller.user_id), ROLLING)
+        return self._memories.erase(
+            conversation_principal(caller, agent), summary_room(agent, caller.user_id), ROLLING
+        )
 
     def mark(self, rooms: Rooms, *, ended: bool) -> list[Put]:
         """What to write with messages that are added to a session, or at its end, so that it is merged."""
@@ -134,7 +138,7 @@ class Summaries:
             return
         merged, end = False, time.monotonic() + WAIT_SECONDS
         try:
-            while not (merged := self._merge_alone(agent, user, MAX_MESSAGES)):
+            while not (merged := self._merge_alone(agent, user, MAX_INLINE_MESSAGES)):
                 if time.monotonic() >= end:
                     break
                 cancellation.check()
@@ -148,7 +152,10 @@ class Summaries:
         """The sessions that are to be merged now; those that may still go on are looked at later."""
         spec, due = agent.memory.session_memory, list[str]()
         for memory in self.pending(Principal(user), agent.name) if spec.enabled else ():
-            mark, idle = decoded(memory, Mark), (self._memories.now() - memory.created_at).total_seconds()
+            mark, idle = (
+                decode_value(memory, Mark),
+                (self._memories.now() - memory.created_at).total_seconds(),
+            )
             if mark and (mark.ended or idle >= spec.idle_seconds):
                 due.append(memory.key)
             elif mark:
@@ -171,7 +178,7 @@ class Summaries:
                         self._worker.wake()
                         continue
                     after = self.merge(agent, user, session)
-                    self.writer.want(Wanted(agent, user, session, rolling=True, after=after))
+                    self.writer.want(SummaryTask(agent, user, session, rolling=True, after=after))
                 except cancellation.Cancelled:
                     raise
                 except Exception as error:
@@ -180,13 +187,13 @@ class Summaries:
             self._memories.give_turn(room)
         return True
 
-    def _log(self, agent: Agent, user: str, session: str) -> Log:
-        return Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
+    def _log(self, agent: Agent, user: str, session: str) -> Transcript:
+        return Transcript(self._memories, Rooms(agent, user, session), Principal(user), self._count)
 
     def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
         """The marks of sessions with something that is not in the summary yet, under their ids."""
         room = turns_room(agent, caller.user_id)
-        return self._memories.everything(keeper(caller, agent), room, exact=True)
+        return self._memories.everything(conversation_principal(caller, agent), room, exact=True)
 
     def merge(self, agent: Agent, user: str, session: str) -> int:
         """Takes what is new in a session into the summary; nothing where somebody else has done so.
@@ -203,20 +210,20 @@ class Summaries:
                 done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
                 self._memories.batch_in_session(log.who, [*self._merged(log, bound), done], log.places)
 
-        undisturbed(merged)
+        retry_conflicts(merged)
         return after
 
-    def _merged(self, log: Log, bound: KeyBinding) -> Iterator[DeferredPut]:
+    def _merged(self, log: Transcript, bound: KeyBinding) -> Iterator[DeferredPut]:
         """The changes of the summary and of what is known of the session; none where nothing was said."""
         state, revision = log.state()
         new = [*takewhile(lambda said: said.number > state.merged, log.newest_first())][::-1]
         if not any(said.message.content for said in new):
             return
-        before, known = record_at(self._memories, log.who, *log.places.rolling, Rolling)
+        before, known = read_record(self._memories, log.who, *log.places.rolling, RollingSummary)
         messages = [said.message for said in new]
         rolling = structs.replace(
             before,
-            points=extended(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
+            points=extend_summary(before.points, messages, most_tokens=ROLLING_TOKENS, count=self._count),
             conversations=before.conversations + 1,
             updated_at=self._memories.now(),
         )

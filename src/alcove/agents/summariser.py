@@ -80,7 +80,7 @@ class Prose(Struct, frozen=True, kw_only=True):
     """When the last of what it sums up was said."""
 
 
-def untold(points: Iterable[Point]) -> list[Point]:
+def points_without_prose(points: Iterable[Point]) -> list[Point]:
     """The sentences that a model's summary does not speak for."""
     return [point for point in points if not point.told]
 
@@ -184,7 +184,7 @@ class _Said(NamedTuple):
         return self._replace(point=replace(self.point, unanswered=True)) if self.waits else self
 
 
-def extended(
+def extend_summary(
     summary: Sequence[Point], messages: Sequence[Message], *, most_tokens: int, count: Callable[[str], int]
 ) -> list[Point]:
     """A summary that also covers further messages, within so many tokens.

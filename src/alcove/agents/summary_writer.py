@@ -19,11 +19,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import RUNNING_TOKENS, Log, SessionState, record_at, undisturbed
-from alcove.agents.prose import written
+from alcove.agents.conversations import RUNNING_TOKENS, SessionState, Transcript, read_record, retry_conflicts
+from alcove.agents.prose import write_prose
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs.records import Agent
-from alcove.agents.summariser import Point, Prose, untold
+from alcove.agents.summariser import Point, Prose, points_without_prose
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.messages import Message
@@ -44,7 +44,7 @@ _AGAIN_SECONDS, _MOST_TRIES = 30.0, 6
 _AT_CLOSING_SECONDS = 2.0
 
 
-class Rolling(Struct, frozen=True, kw_only=True):
+class RollingSummary(Struct, frozen=True, kw_only=True):
     """The summary of a user's conversations with an agent."""
 
     points: list[Point] = []
@@ -57,7 +57,7 @@ class Rolling(Struct, frozen=True, kw_only=True):
     """Why a model made no summary the last time; empty where it did."""
 
 
-class Wanted(NamedTuple):
+class SummaryTask(NamedTuple):
     """A summary that a model is to write: of a session, or of all conversations, that being the last."""
 
     agent: Agent
@@ -79,12 +79,12 @@ class SummaryWriter:
         `note` is told what it took: the agent, the user, what `Memories.bound` gave, and the tokens.
         """
         self._memories, self._count, self._model, self._note = memories, count, model, note
-        self._due: dict[Wanted, tuple[float, int]] = {}
+        self._due: dict[SummaryTask, tuple[float, int]] = {}
         """When to write each, and how often that failed."""
         self._mutex = threading.Lock()
         self._worker = Worker("summary-writer", self._write_due, _LONGEST_PAUSE)
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: SummaryTask) -> None:
         """Has a summary written soon; beyond `MOST_WAITING`, when there is more to sum up."""
         if self._model is None:
             return
@@ -104,15 +104,15 @@ class SummaryWriter:
             ahead = min((at for at, _ in self._due.values()), default=now + _LONGEST_PAUSE)
         return min(max(ahead - time.monotonic(), 0.01), _LONGEST_PAUSE)
 
-    async def _write(self, wanted: Wanted, tries: int) -> None:
+    async def _write(self, wanted: SummaryTask, tries: int) -> None:
         """Has one written; where that fails it is noted, and tried again some time later."""
         assert self._model is not None
         agent, user, session = wanted.agent, wanted.user, wanted.session
         try:
             bound = self._memories.bound(user)
-            log = Log(self._memories, Rooms(agent, user, session), Principal(user), self._count)
+            log = Transcript(self._memories, Rooms(agent, user, session), Principal(user), self._count)
             found = self._found(wanted, log)[0]
-            points = untold(found.points)
+            points = points_without_prose(found.points)
             if not points or self._worker.stopping:
                 return
             messages, last = _messages(wanted, log)
@@ -122,7 +122,7 @@ class SummaryWriter:
             note = partial(self._note, agent.name, user, bound)
             changes: dict[str, object] = {} if wanted.rolling else {"written": last}
             try:
-                prose = await written(
+                prose = await write_prose(
                     self._model, found.prose, points, messages, most_tokens=most, count=self._count, note=note
                 )
                 changes |= {"prose": prose, "trouble": ""}
@@ -131,21 +131,21 @@ class SummaryWriter:
                 with self._mutex:
                     if tries < _MOST_TRIES:
                         self._due[wanted] = time.monotonic() + _AGAIN_SECONDS * 2**tries, tries + 1
-            undisturbed(lambda: self._put(wanted, log, found.prose, points, changes, bound))
+            retry_conflicts(lambda: self._put(wanted, log, found.prose, points, changes, bound))
         except Exception as error:
             if not self._worker.stopping:
                 logger.warning("a summary for %s was not written: %r", agent.name, error)
 
-    def _found(self, wanted: Wanted, log: Log) -> tuple[Rolling | SessionState, int]:
+    def _found(self, wanted: SummaryTask, log: Transcript) -> tuple[RollingSummary | SessionState, int]:
         """The summary as it is now, and its revision."""
         if wanted.rolling:
-            return record_at(self._memories, log.who, *log.places.rolling, Rolling)
+            return read_record(self._memories, log.who, *log.places.rolling, RollingSummary)
         return log.state()
 
     def _put(
         self,
-        wanted: Wanted,
-        log: Log,
+        wanted: SummaryTask,
+        log: Transcript,
         before: Prose | None,
         given: Sequence[Point],
         changes: Mapping[str, object],
@@ -160,7 +160,7 @@ class SummaryWriter:
             structs.replace(each, told=each.told or (each.text, each.speaker, each.at) in known)
             for each in now.points
         ]
-        if len(untold(points)) == len(untold(now.points)):
+        if len(points_without_prose(points)) == len(points_without_prose(now.points)):
             return  # it was forgotten meanwhile, and begun anew
         changed = structs.replace(now, **changes, **({"points": points} if "prose" in changes else {}))
         if changed == now:
@@ -175,7 +175,7 @@ class SummaryWriter:
         self._worker.stop(_AT_CLOSING_SECONDS)
 
 
-def _messages(wanted: Wanted, log: Log) -> tuple[list[Message], int]:
+def _messages(wanted: SummaryTask, log: Transcript) -> tuple[list[Message], int]:
     """What was said in the session that is not in a model's summary yet, and the number of the last."""
     state = log.state()[0]
     first, last = (wanted.after, state.merged) if wanted.rolling else (state.written, state.covered)

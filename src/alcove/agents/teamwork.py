@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from alcove.agents.context import as_data
-from alcove.agents.prompts import Text, said
+from alcove.agents.context import escape_tags
+from alcove.agents.prompts import Text, user_message
 from alcove.agents.replies import ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
@@ -74,13 +74,13 @@ class Chats(Runner):
         in; a new one without. `mode`: `order`, in which a worker sees the answers before it, or `parallel`;
         without, what the team's spec says.
         """
-        said(task, "task")
+        user_message(task, "task")
         spec, together = self._agents.team(principal, team), self.waiting.together
         session, how = f"run-{secrets.token_hex(8)}" if session_id is None else session_id, mode or spec.mode
         Rooms(Agent(name=spec.name), principal.user_id, session).session()  # refused before anybody works
 
         def work(agent: str, before: Sequence[Contribution] = ()) -> Coroutine[Any, Any, Contribution]:
-            message = said(self._passed_on(task, before), "task")
+            message = user_message(self._passed_on(task, before), "task")
             asked = TurnRequest(agent=agent, told=[message], session_id=session, team=spec.name)
             return self._contribution(principal, asked)
 
@@ -124,7 +124,7 @@ class Chats(Runner):
         if not answers:
             return task
         most = self._settings.context_tokens // 2 // len(answers)
-        lines = [f"- {as_data(f'{name(agent)}: {_quoted(text, most)}')}" for agent, text in answers]
+        lines = [f"- {escape_tags(f'{name(agent)}: {_quoted(text, most)}')}" for agent, text in answers]
         head = '<recalled from="those who worked on it before you">'
         return "\n".join([task, "", head, *lines, "</recalled>"])
 

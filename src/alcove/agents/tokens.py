@@ -73,13 +73,13 @@ def token_counter(family: str = "o200k") -> TokenCounter:
         from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 38 MB
     except ModuleNotFoundError:
         name = f"kinds of characters × {ESTIMATE_MARGIN} (estimate)"
-        return TokenCounter(name, ESTIMATE_MARGIN, _estimated)
+        return TokenCounter(name, ESTIMATE_MARGIN, _estimate)
     encode = Tokenizer.from_pretrained(vocabulary).encode_ordinary
     name = vocabulary if margin == 1 else f"{vocabulary} × {margin} (estimate)"
     return TokenCounter(name, margin, lambda text: len(encode(text)))
 
 
-def _estimated(text: str) -> int:
+def _estimate(text: str) -> int:
     return len(_ESTIMATED.findall(text.encode()))
 
 

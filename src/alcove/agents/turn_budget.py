@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from alcove.agents.conversations import size
+from alcove.agents.conversations import message_tokens
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
@@ -73,14 +73,14 @@ class TurnBudget:
 
         A result for which the turn has no tokens left is replaced by a note that says so.
         """
-        self.messages += size(call, count)
+        self.messages += message_tokens(call, count)
         sent = [call]
         for result in results:
             room = self.answer_room(tools=False) - MIN_ANSWER_TOKENS
-            tokens = size(result, count)
+            tokens = message_tokens(result, count)
             if tokens > room:
                 result = structs.replace(result, content=LEFT_OUT)  # noqa: PLW2901
-                tokens = size(result, count)
+                tokens = message_tokens(result, count)
             self.messages += tokens
             sent.append(result)
         return sent

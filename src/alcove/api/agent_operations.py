@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from alcove.agents.knowledge import Knowledge, as_text
+from alcove.agents.knowledge import Knowledge, encode_document
 from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
 from alcove.agents.teamwork import Chats
@@ -170,7 +170,7 @@ class KnowledgeOperations:
         f"PUT {_DOCUMENT}",
         "Put a document into a source; the body is the document, or JSON with its text",
         types={"content": str},
-        sends={"content": as_text},
+        sends={"content": encode_document},
         raw="content",
         refuses=(409,),
     )

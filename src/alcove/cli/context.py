@@ -23,7 +23,7 @@ from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
     from alcove.agents.context import ContextReceipt
-    from alcove.agents.sessions import Removed
+    from alcove.agents.sessions import RemovedSessions
     from alcove.client.store import AgentsHandle
     from alcove.core.messages import Message
 
@@ -161,7 +161,7 @@ def keep_sessions(agents: AgentsHandle, agent: str, number: int, *, yes: bool) -
     _tell(agents.keep_sessions(agent, keep=number))
 
 
-def _tell(removed: Removed) -> None:
+def _tell(removed: RemovedSessions) -> None:
     show(removed, f"deleted {count(removed.sessions, 'conversation')}, {count(removed.messages, 'message')}")
 
 

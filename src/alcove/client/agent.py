@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alcove.agents.context import DEFAULT_BUDGET, Context
-from alcove.agents.sessions import Added
+from alcove.agents.sessions import AddedMessages
 from alcove.agents.tools.base import Answer, Format
 from alcove.core.errors import InvalidRequest
 from alcove.core.messages import Message
@@ -36,7 +36,7 @@ class AgentHandle:
         """The same agent in another conversation."""
         return AgentHandle(self.agents, self.name, session_id)
 
-    def remember(self, messages: Said) -> Added:
+    def remember(self, messages: Said) -> AddedMessages:
         """Keeps messages of the conversation; no model is asked."""
         return self.agents.add_turns(self.name, self.session_id, messages)
 
@@ -65,7 +65,7 @@ class AsyncAgentHandle:
         """The same agent in another conversation."""
         return AsyncAgentHandle(self.agents, self.name, session_id)
 
-    async def remember(self, messages: Said) -> Added:
+    async def remember(self, messages: Said) -> AddedMessages:
         """Keeps messages of the conversation; no model is asked."""
         return await self.agents.add_turns(self.name, self.session_id, messages)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents.conversations import checked, turns_room
+from alcove.agents.conversations import parse_messages, turns_room
 from alcove.agents.specs.records import OWNER_SEGMENTS
 from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
 from alcove.core import validation
@@ -108,7 +108,7 @@ def _checked(account: Account, place: str, said: Iterable[Mapping[str, Any]]) ->
     """Messages as records; one that is broken holds up no other."""
     for name, given in numbered(place, said):
         try:
-            [message] = checked([given])
+            [message] = parse_messages([given])
             validation.encode_json(msgspec.to_builtins(message), "message")
         except InvalidRequest as error:
             account.fail(name, error.message.removeprefix("messages[0]."))

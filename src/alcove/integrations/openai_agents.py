@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import msgspec
 from msgspec import structs
 
-from alcove.agents.conversations import MOST_MESSAGES
-from alcove.agents.sessions import MOST_SESSIONS, SessionLog
+from alcove.agents.conversations import MAX_MESSAGES
+from alcove.agents.sessions import MAX_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, requires_extra
 from alcove.core.messages import Message
@@ -55,7 +55,7 @@ class AlcoveSession:
         items: list[Item] = []
         before: int | None = None
         while most is None or len(items) < most:
-            page = await self._page(MOST_SESSIONS if most is None else min(MOST_SESSIONS, most), before)
+            page = await self._page(MAX_SESSIONS if most is None else min(MAX_SESSIONS, most), before)
             items[:0] = (item for message in (page.said if page else ()) for item in _items(message))
             if page is None or (before := page.before) is None:
                 break
@@ -64,8 +64,8 @@ class AlcoveSession:
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Keeps items after those that are there, in one transaction, or in one for each 200 messages."""
         messages = _messages(cast("list[Item]", items))
-        for start in range(0, len(messages), MOST_MESSAGES):
-            await awaited(self._handle.remember, messages[start : start + MOST_MESSAGES])
+        for start in range(0, len(messages), MAX_MESSAGES):
+            await awaited(self._handle.remember, messages[start : start + MAX_MESSAGES])
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Takes the last item away and gives it; None where there is none. Of two at once, each gets one."""

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from alcove.agents.conversations import checked
+from alcove.agents.conversations import parse_messages
 from alcove.agents.replies import ChatEvent, Reply, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs.records import Agent
@@ -298,7 +298,7 @@ def _checked(given: Mapping[str, Any], content: str | None, place: int) -> Messa
     names = ("role", "tool_calls", "tool_call_id", "name")
     known = {name: given[name] for name in names if given.get(name) is not None}
     try:
-        return checked([{"content": content, **known}])[0]
+        return parse_messages([{"content": content, **known}])[0]
     except InvalidRequest as error:
         raise InvalidRequest(
             error.field.replace("messages[0]", f"messages[{place}]"), error.expected

@@ -12,7 +12,7 @@ import pytest
 
 from alcove import Alcove, Settings
 from alcove.agents import summaries
-from alcove.agents.summaries import MAX_MESSAGES, Summaries
+from alcove.agents.summaries import MAX_INLINE_MESSAGES, Summaries
 from alcove.client.store import AgentsHandle
 from tests.support.patience import until
 
@@ -81,7 +81,7 @@ def test_a_request_waits_a_moment_for_who_merges(alice: AgentsHandle, slow: Slow
 
 
 def test_a_large_conversation_is_merged_in_the_background_only(alice: AgentsHandle, slow: SlowMerges) -> None:
-    end(alice, MAX_MESSAGES + 1)
+    end(alice, MAX_INLINE_MESSAGES + 1)
     assert "Oslo" not in str(alice.context("bot", "t", "Hello").messages)
     slow.go_on.set()
     until(lambda: "Oslo" in str(alice.context("bot", "later", "Hello").messages))
