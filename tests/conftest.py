@@ -9,7 +9,7 @@ import pytest
 
 from alcove.client import embedded
 from alcove.search.embedders import embedder_for
-from tests.support import processes, under_a_path
+from tests.support import postgres_under_paths, processes
 from tests.support.clock import ManualClock
 
 
@@ -36,13 +36,13 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    if under_a_path.POSTGRES:
-        under_a_path.prepare()
+    if postgres_under_paths.POSTGRES:
+        postgres_under_paths.prepare()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Of what a test says about the file of SQLite itself, a database has nothing."""
-    if under_a_path.POSTGRES and (mark := item.get_closest_marker("of_the_file")):
+    if postgres_under_paths.POSTGRES and (mark := item.get_closest_marker("of_the_file")):
         pytest.skip(f"of SQLite's file: {mark.args[0]}")
 
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from alcove import Alcove
+from tests.support.agent_service import SPECS, Table
 from tests.support.command import Command
-from tests.support.crowd import QUIET, Crowd, in_processes, in_threads
-from tests.support.players import SPECS, Table
+from tests.support.concurrent_workers import QUIET, Crowd, in_processes, in_threads
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS
 

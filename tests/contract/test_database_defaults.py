@@ -15,10 +15,10 @@ import pytest
 
 from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
 from alcove.engine.postgres.database import WRITING
-from tests.support.inspection import assert_sound
-from tests.support.nodes import opened
-from tests.support.patience import until
 from tests.support.postgres import new_database
+from tests.support.postgres_nodes import opened
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import until
 
 ISOLATION = ("read committed", "repeatable read", "serializable")
 HOME = ("user", "noop")

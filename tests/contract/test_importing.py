@@ -10,8 +10,8 @@ import pytest
 from alcove import Alcove, InvalidRequest, Settings
 from alcove.core.clock import DAY, to_datetime
 from tests.contract.conftest import Open
-from tests.support.bag import Bag
 from tests.support.clock import ManualClock
+from tests.support.hashed_embedder import Bag
 
 HOME = ("user", "alice")
 THEN = datetime(2020, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)

@@ -20,9 +20,9 @@ from alcove.search.embedders.minilm import MiniLM
 from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept
 from tests.contract.conftest import Open
-from tests.support.bag import WINDOW, Bag, Counted
 from tests.support.clock import ManualClock
-from tests.support.patience import LONG, until
+from tests.support.hashed_embedder import WINDOW, Bag, Counted
+from tests.support.waiting import LONG, until
 
 HOME = ("user", "noop")
 BY_HAND = Settings(sweep_interval=0, indexing_interval=0)

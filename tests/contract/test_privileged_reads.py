@@ -21,8 +21,8 @@ from alcove.engine.administration import Administration
 from alcove.engine.rows.versions import AuditRow
 from alcove.store import audit
 from tests.contract.conftest import Open
-from tests.support.bag import Bag
 from tests.support.clock import ManualClock
+from tests.support.hashed_embedder import Bag
 
 OPEN = {
     "authz": 'package memories.authz\ndecision := {"allow": true}',

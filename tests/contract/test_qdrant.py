@@ -23,10 +23,10 @@ from alcove.engine.meanings import NOT_HERE
 from alcove.engine.qdrant import BITS, Qdrant, Vectors
 from alcove.engine.vector_store import AWAY, NAME
 from alcove.search import large_subtrees
-from tests.contract.test_recall_at_size import FEW, POOL, TOPICS, Place, filled, keys, reader
-from tests.support.bag import Bag
-from tests.support.patience import LONG, until
+from tests.contract.test_search_large_scopes import FEW, POOL, TOPICS, Place, filled, keys, reader
+from tests.support.hashed_embedder import Bag
 from tests.support.qdrant import KEY, Server, running
+from tests.support.waiting import LONG, until
 
 REAL = os.environ.get("ALCOVE_TEST_QDRANT")
 OVER = ("a", "a:", "a%3A", "a%", "a\0", "a\0b", "a\1", "ab", "😀", "u", "user")

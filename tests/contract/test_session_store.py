@@ -12,7 +12,7 @@ from alcove.agents.conversations import ROLLING, STATE, summary_room, turns_room
 from alcove.store.session_store import Places
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
-from tests.support.sessions import Talk
+from tests.support.session_readers import Talk
 from tests.support.valkey import Given, Server, any_server
 
 AnyServer = Server | Given

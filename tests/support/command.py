@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from alcove import Alcove
 from alcove.cli import main
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import serving
 
 EMPTY: dict[str, str | None] = dict.fromkeys(["ALCOVE_AT", "ALCOVE_TOKEN", "ALCOVE_API_KEY", "COLUMNS"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from tests.support.bag import Bag
+from tests.support.hashed_embedder import Bag
 from tests.support.json_service import answering
 from tests.support.service import free_port
 

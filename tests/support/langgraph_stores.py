@@ -29,9 +29,9 @@ from alcove.client.store import Store
 from alcove.core.clock import Clock, system_clock
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.search.embedders import Matrix
-from tests.support.bag import Bag
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.embeddings import Embeddings, embeddings
+from tests.support.hashed_embedder import Bag
 from tests.support.service import Service, serving
 
 

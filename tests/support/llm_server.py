@@ -20,8 +20,8 @@ import httpx
 import msgspec
 import pytest
 
-from tests.support.patience import PATIENCE, until
 from tests.support.processes import Process
+from tests.support.waiting import PATIENCE, until
 
 Json = dict[str, Any]
 encode, decode = msgspec.json.encode, msgspec.json.decode

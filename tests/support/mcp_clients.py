@@ -17,8 +17,8 @@ from mcp.client.session import MessageHandlerFnT
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.patience import PATIENCE
 from tests.support.service import COMMAND, Service, environment
+from tests.support.waiting import PATIENCE
 
 MODES = ("legacy", "auto")
 """The protocols until 2025-11-25, whose clients say hello first; and the one since 2026-07-28."""

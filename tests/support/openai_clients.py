@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import openai
 
-from tests.support.chatting import Chatter
+from tests.support.chat_service import Chatter
 
 WAYS = ("plain", "stream", "async plain", "async stream")
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import psycopg
 
 from alcove.engine.postgres.database import PostgresDatabase
-from tests.support.patience import PATIENCE
 from tests.support.processes import standing_still
+from tests.support.waiting import PATIENCE
 
 _numbers = count(1)
 _ROOT = Path(__file__).parents[2]

@@ -21,7 +21,9 @@ from types import ModuleType
 from typing import Protocol, TypeVar
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "alcove.cli", "alcove.server.startup", "tests.support.crowd"])
+_CONTEXT.set_forkserver_preload(
+    ["pytest", "alcove.cli", "alcove.server.startup", "tests.support.concurrent_workers"]
+)
 
 
 class Ending(Protocol):

@@ -17,8 +17,8 @@ import httpx
 from click.testing import CliRunner
 
 from alcove.cli import main
-from tests.support.patience import PATIENCE, until
 from tests.support.processes import Process
+from tests.support.waiting import PATIENCE, until
 
 COMMAND = [sys.executable, "-c", "from alcove.cli import main; main(prog_name='alcove')"]
 ERROR_FIELDS = {"code", "error", "request_id"}
@@ -191,7 +191,7 @@ def serving(
     said.touch()
     words = [*map(str, ["serve", "--port", port, "--at", at, *flags])]
     workers = int(words[words.index("--workers") + 1]) if "--workers" in words else 1
-    module, words = (None, words) if skew is None else ("tests.support.skewed", [str(skew), *words])
+    module, words = (None, words) if skew is None else ("tests.support.clock_skew", [str(skew), *words])
     process = Process(
         words, module=module, folder=folder, says=said, env=environment(**(env or {})), files=files
     )

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from tests.support.inspection import processor_seconds
-from tests.support.patience import LONG
-from tests.support.players import Table
+from tests.support.agent_service import Table
+from tests.support.store_inspection import processor_seconds
+from tests.support.waiting import LONG
 
 STEP = 4
 """Each size is so many times the one before."""

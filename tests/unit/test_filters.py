@@ -19,7 +19,7 @@ from alcove.core.filters import MAX_CHOICES, MAX_CONDITIONS, Filter
 from alcove.core.principal import JSON
 from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
 from alcove.engine.statements import Params
-from tests.support.patience import LONG
+from tests.support.waiting import LONG
 
 NOON, EARLIER, LATER = "2026-06-01T12:00:00Z", "2026-06-01T13:59:59.9+02:00", "2026-06-01T05:00:01-07:00"
 ELEVEN_UTC = "2026-06-01T12:30:00+01:30"

@@ -25,9 +25,9 @@ from alcove.core.settings import LLMSettings
 from alcove.core.waiting import Blocking, in_turn
 from alcove.llm import provider_of, resolved
 from alcove.llm.model import MAX_TOKENS, Answered, Asked, FailedAttempt, Model, TokenUse, Trouble, used
-from tests.support.asking import Patient, Scripted, ask, asked, reached
 from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
-from tests.support.patience import until
+from tests.support.model_turns import Patient, Scripted, ask, asked, reached
+from tests.support.waiting import until
 
 DONE = Answered(text="Hello.")
 KEY = "sk-0123456789abcdef0123456789abcdef"

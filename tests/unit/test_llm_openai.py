@@ -11,9 +11,9 @@ import pytest
 from alcove.core.errors import AlcoveError, UpstreamFailed
 from alcove.llm import openai
 from alcove.llm.model import Answered, used
-from tests.support.asking import ask, reached
 from tests.support.llm_server import Json, LLMServer, Play, endless, fails, garbage, llm, text  # noqa: F401
-from tests.support.patience import until
+from tests.support.model_turns import ask, reached
+from tests.support.waiting import until
 
 KEY = "sk-4f1d0c9ab7qwertzuiopasdfghjklyxcv"
 END: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}

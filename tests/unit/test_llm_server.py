@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
-from tests.support.patience import until
+from tests.support.waiting import until
 
 ASKED: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Which tea?"}]}
 TOLD: Any = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}

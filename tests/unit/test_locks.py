@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from alcove.engine.locks import FileLocks
-from tests.support.children import Child, say, started
-from tests.support.patience import until
+from tests.support.child_programs import Child, say, started
+from tests.support.waiting import until
 
 NAMES = [f"turns:bot:u:user-{n}:monday".encode() for n in range(1000)]
 

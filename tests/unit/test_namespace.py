@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
 from alcove.core.namespace import MAX_ENCODED_BYTES
-from tests.support.patience import LONG
+from tests.support.waiting import LONG
 
 EXAMPLES = settings(max_examples=1500 if LONG else 150, deadline=None)
 

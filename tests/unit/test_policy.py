@@ -31,7 +31,7 @@ from alcove.core.errors import PolicyFailed
 from alcove.core.filters import Filter, OneOf
 from alcove.core.principal import JSON
 from alcove.policy import Bundle, Narrowed, Policy
-from tests.support.patience import LONG
+from tests.support.waiting import LONG
 
 Operation = Literal["read", "write", "import", "delete"]
 Custom = Callable[..., Policy]

@@ -11,7 +11,7 @@ import pytest
 from alcove import Alcove, AlcoveError, StoreError
 from alcove.engine.sqlite import database as sqlite
 from alcove.engine.statements import schema
-from tests.support.aging import aged
+from tests.support.older_schema import aged
 
 PUBLISHED = {
     "schema": [

@@ -17,7 +17,7 @@ from alcove.search.corpus.postings import K1
 from alcove.search.corpus.vectors import MOST_BLOCKS
 from alcove.search.ranking.ranker import rank
 from alcove.search.text.terms import Item
-from tests.support.corpora import item, question
+from tests.support.random_corpus import item, question
 
 changes = st.lists(
     st.tuples(st.lists(st.integers(0, 400), max_size=6), st.lists(st.integers(0, 400), max_size=6)),

@@ -13,7 +13,7 @@ from alcove.core.records import RankingSignal, SearchMode
 from alcove.search.corpus.corpus import Corpus
 from alcove.search.ranking.ranker import DEFAULT, Hit, rank
 from alcove.search.text.terms import Item, Lexicon, Question
-from tests.support.corpora import DIMENSIONS, item, question
+from tests.support.random_corpus import DIMENSIONS, item, question
 
 MODES: tuple[SearchMode, ...] = ("hybrid", "semantic", "keyword")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from alcove import Alcove
-from tests.support.inspection import raw_bytes
-from tests.support.patience import until
 from tests.support.service import Service, alcove, assert_error, serving
+from tests.support.store_inspection import raw_bytes
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 
 NO_IMPORTS = """package memories.authz
 default decision := {"allow": false, "reason": "no imports here"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.issuer import Issuer, issuing
-from tests.support.patience import until
 from tests.support.service import Service, assert_error, free_port, serving
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import jwt
 import pytest
 
 from tests.support.issuer import Issuer, issuing
-from tests.support.patience import until
 from tests.support.service import Service, alcove, assert_error, serving
 from tests.support.tokens import FLAGS, SECRET, token
+from tests.support.waiting import until
 
 OTHER = "another secret, just as long, that the service has never seen"
 

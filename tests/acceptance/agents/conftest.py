@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.conversing import Salon, written
+from tests.support.conversation_service import Salon, written
 from tests.support.service import serving
 from tests.support.tokens import FLAGS
 

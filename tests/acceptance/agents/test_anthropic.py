@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from alcove.core.settings import DEFAULT_ANSWER_TOKENS
-from tests.support.chatting import KEY, Parlour, all_tried, asked, chatting, nothing_is_kept_until_it_works
+from tests.support.chat_service import (
+    KEY,
+    Parlour,
+    all_tried,
+    asked,
+    chatting,
+    nothing_is_kept_until_it_works,
+)
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
 from tests.support.openai_clients import WAYS, complete
-from tests.support.patience import PATIENCE, until
 from tests.support.service import assert_error
+from tests.support.waiting import PATIENCE, until
 
 RETRIES = 1
 TEA: Any = ("remember", {"key": "tea", "content": "Green tea"})

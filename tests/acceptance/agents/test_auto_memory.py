@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from alcove import Alcove
-from tests.support.chatting import Parlour, chatting, told
-from tests.support.crowd import QUIET
+from tests.support.chat_service import Parlour, chatting, told
+from tests.support.concurrent_workers import QUIET
 from tests.support.llm_server import LLMServer, llm, text  # noqa: F401
 
 SPELLINGS = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chatting import KEY, Parlour, chatting, events, told
+from tests.support.chat_service import KEY, Parlour, chatting, events, told
 from tests.support.llm_server import LLMServer, calls, cut, llm, text  # noqa: F401
 from tests.support.service import assert_error, serving
 from tests.support.tokens import FLAGS, token

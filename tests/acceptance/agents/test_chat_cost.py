@@ -12,7 +12,7 @@ import pytest
 
 from alcove.agents.tokens import token_counter
 from alcove.core.settings import DEFAULT_ANSWER_TOKENS
-from tests.support.chatting import Chatter, Parlour, asked, chatting, events
+from tests.support.chat_service import Chatter, Parlour, asked, chatting, events
 from tests.support.llm_server import (  # noqa: F401
     Asked,
     LLMServer,
@@ -26,9 +26,9 @@ from tests.support.llm_server import (  # noqa: F401
     text,
 )
 from tests.support.openai_clients import WAYS, complete
-from tests.support.patience import until
-from tests.support.scribe import SUMS_UP
 from tests.support.service import assert_error
+from tests.support.summary_model import SUMS_UP
+from tests.support.waiting import until
 
 TURN, CONTEXT, ANSWER = 6000, 2000, 300
 JSON_TOKENS = 15

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.chatting import KEY, Parlour, all_tried, chatting, nothing_is_kept_until_it_works
+from tests.support.chat_service import KEY, Parlour, all_tried, chatting, nothing_is_kept_until_it_works
 from tests.support.llm_server import LLMServer, Play, calls, cut, endless, fails, garbage, llm, silent, text  # noqa: F401
-from tests.support.patience import PATIENCE
 from tests.support.service import assert_error, free_port
+from tests.support.waiting import PATIENCE
 
 RETRIES = 1
 

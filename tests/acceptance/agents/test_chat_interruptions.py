@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.chatting import Chatter, Parlour, asked, at_once, chatting, told
-from tests.support.conversing import at
+from tests.support.chat_service import Chatter, Parlour, asked, at_once, chatting, told
+from tests.support.conversation_service import at
 from tests.support.llm_server import LLMServer, Play, calls, endless, llm, silent, text  # noqa: F401
-from tests.support.patience import until
-from tests.support.workers import one_client_each
+from tests.support.waiting import until
+from tests.support.worker_connections import one_client_each
 
 SLOW = 0.7
 """Seconds that a slow answer takes; one that takes longer changes nothing."""

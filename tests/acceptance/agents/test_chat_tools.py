@@ -10,7 +10,7 @@ import pytest
 
 from alcove.agents.turn_budget import LIMIT_SLACK
 from alcove.core.settings import DEFAULT_ANSWER_TOKENS
-from tests.support.chatting import Parlour, chatting
+from tests.support.chat_service import Parlour, chatting
 from tests.support.llm_server import Asked, LLMServer, calls, endless, garbage, llm, text  # noqa: F401
 
 ROUNDS, TOKENS = 2, 200_000

@@ -8,10 +8,10 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.chatting import KEY, Chatter, Parlour, chatting, told
+from tests.support.chat_service import KEY, Chatter, Parlour, chatting, told
 from tests.support.llm_server import LLMServer, calls, cut, endless, fails, llm, text  # noqa: F401
 from tests.support.openai_clients import WAYS, complete
-from tests.support.patience import until
+from tests.support.waiting import until
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER: Any = {

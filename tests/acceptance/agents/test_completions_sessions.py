@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.chatting import Chatter, Parlour, chatting, told
-from tests.support.conversing import at
+from tests.support.chat_service import Chatter, Parlour, chatting, told
+from tests.support.conversation_service import at
 from tests.support.llm_server import LLMServer, calls, fails, llm, text  # noqa: F401
 from tests.support.openai_clients import WAYS, complete
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from splintr import Tokenizer
 
-from tests.support.conversing import Salon, text
-from tests.support.patience import until
+from tests.support.conversation_service import Salon, text
 from tests.support.service import assert_error
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

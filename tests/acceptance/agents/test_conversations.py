@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.conversing import Salon, at, text
-from tests.support.patience import until
+from tests.support.conversation_service import Salon, at, text
 from tests.support.service import assert_error
+from tests.support.waiting import until
 
 
 def said(session: Any) -> list[str]:

@@ -12,11 +12,11 @@ import pytest
 
 from alcove import Alcove
 from alcove.agents.knowledge import Knowledge
-from tests.support.conversing import MANUAL, Salon, written
-from tests.support.crowd import QUIET
-from tests.support.patience import until
-from tests.support.players import Player
+from tests.support.agent_service import Player
+from tests.support.concurrent_workers import QUIET
+from tests.support.conversation_service import MANUAL, Salon, written
 from tests.support.service import assert_error
+from tests.support.waiting import until
 
 AT = "/v1/knowledge/manuals"
 MARKDOWN = {"content-type": "text/markdown"}

@@ -16,9 +16,9 @@ from alcove.agents.specs.problems import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows.versions import Row
 from alcove.store.row_decoding import Opener
-from tests.support.crowd import QUIET
-from tests.support.inspection import raw_bytes
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import serving
+from tests.support.store_inspection import raw_bytes
 
 SPECS = """
 agents:

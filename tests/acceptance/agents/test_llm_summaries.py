@@ -11,11 +11,10 @@ from alcove.agents import summary_writer
 from alcove.client.store import AgentsHandle
 from alcove.llm import model
 from alcove.llm.model import Trouble
-from tests.support.chatting import chatting
-from tests.support.conversing import text as told
+from tests.support.chat_service import chatting
+from tests.support.conversation_service import text as told
 from tests.support.llm_server import LLMServer, fails, llm, silent, text  # noqa: F401
-from tests.support.patience import until
-from tests.support.scribe import (
+from tests.support.summary_model import (
     BY_MODEL,
     NONSENSE,
     SPECS,
@@ -29,6 +28,7 @@ from tests.support.scribe import (
     settled,
     sources,
 )
+from tests.support.waiting import until
 
 OSLO = "We fly to Oslo on 3 December 2026."
 HOTEL = "The Grand Hotel costs 620 euros."

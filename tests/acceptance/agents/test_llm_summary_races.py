@@ -9,8 +9,18 @@ import pytest
 
 from alcove import Alcove
 from alcove.client.store import AgentsHandle
-from tests.support.patience import until
-from tests.support.scribe import BY_MODEL, Scribe, a_store, conversation, prose, say, sent, settled, sources
+from tests.support.summary_model import (
+    BY_MODEL,
+    Scribe,
+    a_store,
+    conversation,
+    prose,
+    say,
+    sent,
+    settled,
+    sources,
+)
+from tests.support.waiting import until
 
 SISTER = "My sister Quetzal lives in Porto."
 BOAT = "My boat Kestrel lies in Kiel."

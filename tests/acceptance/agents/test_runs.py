@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.players import Table, at, write
+from tests.support.agent_service import Table, at, write
 from tests.support.service import assert_error
 
 

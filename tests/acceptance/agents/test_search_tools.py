@@ -11,7 +11,7 @@ import pytest
 
 from alcove import Alcove, InvalidRequest
 from alcove.client.store import AgentsHandle
-from tests.support.patience import until
+from tests.support.waiting import until
 
 ON = {"enabled": True}
 SPECS = {

@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from tests.support.inspection import raw_bytes
-from tests.support.patience import PATIENCE, until
-from tests.support.players import SPECS, Player, Table
+from tests.support.agent_service import SPECS, Player, Table
 from tests.support.service import assert_error, serving
+from tests.support.store_inspection import raw_bytes
 from tests.support.tokens import FLAGS, token
-from tests.support.workers import one_client_each
+from tests.support.waiting import PATIENCE, until
+from tests.support.worker_connections import one_client_each
 
 
 @contextmanager

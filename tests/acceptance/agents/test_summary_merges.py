@@ -14,7 +14,7 @@ from alcove import Alcove, Settings
 from alcove.agents import summaries
 from alcove.agents.summaries import MAX_INLINE_MESSAGES, Summaries
 from alcove.client.store import AgentsHandle
-from tests.support.patience import until
+from tests.support.waiting import until
 
 SPECS = "agents: [{name: bot, memory: {session_memory: {idle_seconds: 3600}}}]"
 OSLO = "Anna lives in Oslo since May 2020."

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chatting import Parlour, at_once, chatting, told
+from tests.support.chat_service import Parlour, at_once, chatting, told
 from tests.support.llm_server import LLMServer, calls, fails, llm, silent, text  # noqa: F401
 from tests.support.service import assert_error
 

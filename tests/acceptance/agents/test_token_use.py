@@ -13,11 +13,11 @@ from alcove import Alcove, PermissionDenied, Settings
 from alcove.agents.runs import OVERSEER
 from alcove.client.store import AgentsHandle
 from alcove.llm.model import Answered, Asked, used
-from tests.support.chatting import chatting
+from tests.support.chat_service import chatting
 from tests.support.clock import ManualClock
 from tests.support.llm_server import LLMServer, llm, text  # noqa: F401
-from tests.support.patience import until
-from tests.support.scribe import SUMS_UP
+from tests.support.summary_model import SUMS_UP
+from tests.support.waiting import until
 
 SPECS = """
 agents:

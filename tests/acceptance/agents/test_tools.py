@@ -9,9 +9,9 @@ import jsonschema_rs
 import pytest
 from splintr import Tokenizer
 
-from tests.support.patience import until
-from tests.support.players import Table
+from tests.support.agent_service import Table
 from tests.support.service import assert_error
+from tests.support.waiting import until
 
 TOOLS = {
     "private": ["remember", "recall", "search_memory", "forget", "list_memories"],

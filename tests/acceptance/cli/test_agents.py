@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Command, on_either
-from tests.support.patience import PATIENCE, until
 from tests.support.service import COMMAND, environment, serving
+from tests.support.waiting import PATIENCE, until
 
 SPECS = """
 agents:

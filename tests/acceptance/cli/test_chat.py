@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.command import Command, on_either
 from tests.support.llm_server import LLMServer, calls, endless, fails, llm_server, text
-from tests.support.patience import until
 from tests.support.service import COMMAND, alcove, environment
+from tests.support.waiting import until
 
 SPECS = """
 agents:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from alcove import Alcove
 from alcove.cli import main
-from tests.support.inspection import query
+from tests.support.store_inspection import query
 
 
 def write(path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Command, on_either
-from tests.support.conversing import written
-from tests.support.patience import until
+from tests.support.conversation_service import written
+from tests.support.waiting import until
 
 
 @pytest.fixture(params=["file", "url"])

@@ -12,8 +12,8 @@ from alcove.cli.memories import changed
 from alcove.cli.output import aligned, shown
 from alcove.client import connect
 from tests.support.command import Command
-from tests.support.patience import PATIENCE, until
 from tests.support.service import COMMAND, Service, alcove, environment, serving
+from tests.support.waiting import PATIENCE, until
 
 
 def test_put_takes_json_pairs_and_stdin(command: Command) -> None:

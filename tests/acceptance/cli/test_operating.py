@@ -13,10 +13,10 @@ import pytest
 
 from alcove import Alcove, connect
 from tests.support.command import Command
-from tests.support.crowd import QUIET
-from tests.support.inspection import query, raw_bytes
-from tests.support.patience import PATIENCE
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import COMMAND, environment, serving
+from tests.support.store_inspection import query, raw_bytes
+from tests.support.waiting import PATIENCE
 
 DENIED = {
     "operation": "read", "namespace": ["user", "bob"], "key": "k",

@@ -14,7 +14,7 @@ import pytest
 from alcove import Alcove
 from alcove.cli import main
 from tests.support.command import Command
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 
 COMMANDS = {
     "GET /v1/me": "whoami",

@@ -13,7 +13,7 @@ import pytest
 
 from alcove import Alcove
 from alcove.agents.specs.loading import load
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import COMMAND, environment
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documentation_programs import DOCS, Program, programs
 from tests.support.llm_server import llm_server, text
-from tests.support.pages import DOCS, Program, programs
 from tests.support.service import alcove, serving
 
 PAGE = DOCS / "built-from.md"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE
 from tests.support.service import COMMAND, alcove, environment, serving
+from tests.support.waiting import PATIENCE
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 SERVER = "127.0.0.1:8080"

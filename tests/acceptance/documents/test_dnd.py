@@ -12,10 +12,10 @@ from typing import Any
 
 from alcove import Alcove, Conflict, NotFound
 from alcove.client.store import AgentsHandle
-from tests.support.crowd import QUIET
-from tests.support.inspection import assert_sound
-from tests.support.patience import PATIENCE
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import environment
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import PATIENCE
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dnd"
 PLAYERS = ("Eldrin", "Luna", "Thorgrim", "Mira", "Pip")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.llm_server import LLMServer, Play, calls, llm_server, text
-from tests.support.pasting import Interpreter, interpreter
+from tests.support.program_runner import Interpreter, interpreter
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS, token
 

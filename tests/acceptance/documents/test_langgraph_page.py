@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import DOCS, programs
+from tests.support.documentation_programs import DOCS, programs
 from tests.support.service import serving
 from tests.support.tokens import FLAGS, token
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import DOCS, programs
+from tests.support.documentation_programs import DOCS, programs
 from tests.support.service import COMMAND, environment
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
-from tests.support.children import limit_files, say, started, unlimit_files
-from tests.support.inspection import assert_sound, timeline
+from tests.support.child_programs import limit_files, say, started, unlimit_files
+from tests.support.store_inspection import assert_sound, timeline
 
 pytestmark = pytest.mark.of_the_file("what its disk refuses")
 

@@ -15,12 +15,12 @@ from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.clock import SECOND, system_clock
 from alcove.search.embedders import EmbedderUnavailable, Matrix
 from alcove.search.embedders.openai import RemoteEmbedder
-from tests.support.bag import Bag
-from tests.support.children import say, started
+from tests.support.child_programs import say, started
 from tests.support.clock import ManualClock
 from tests.support.embeddings import POISON, Embeddings, embeddings
-from tests.support.inspection import query
-from tests.support.patience import LONG, until
+from tests.support.hashed_embedder import Bag
+from tests.support.store_inspection import query
+from tests.support.waiting import LONG, until
 
 BUSY = Settings(sweep_interval=0, indexing_interval=0.05, indexing_batch=20)
 HOME = ("user", "noop")

@@ -14,9 +14,9 @@ import pytest
 
 from alcove import Alcove, MemoryKey, NotFound
 from alcove.vault import Kek
-from tests.support.children import say, started
-from tests.support.crowd import QUIET, Crowd, Work, in_processes, join
-from tests.support.inspection import assert_sound, query
+from tests.support.child_programs import say, started
+from tests.support.concurrent_workers import QUIET, Crowd, Work, in_processes, join
+from tests.support.store_inspection import assert_sound, query
 
 AL = ("user", "al")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Settings
-from tests.support.children import Child, say, started
-from tests.support.inspection import assert_sound, query, raw_bytes, timeline
-from tests.support.patience import LONG, PATIENCE
+from tests.support.child_programs import Child, say, started
+from tests.support.store_inspection import assert_sound, query, raw_bytes, timeline
+from tests.support.waiting import LONG, PATIENCE
 
 KILLS = 20
 ROUNDS = range(10 if LONG else 1)

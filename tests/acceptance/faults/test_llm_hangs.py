@@ -17,12 +17,12 @@ import pytest
 
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import Answered, Asked
-from tests.support.chatting import chatting
-from tests.support.children import say as tell
-from tests.support.children import started
+from tests.support.chat_service import chatting
+from tests.support.child_programs import say as tell
+from tests.support.child_programs import started
 from tests.support.llm_server import LLMServer, llm, silent, text  # noqa: F401
-from tests.support.patience import PATIENCE, until
-from tests.support.scribe import SPECS, SUMS_UP, Scribe, a_store, conversation, say
+from tests.support.summary_model import SPECS, SUMS_UP, Scribe, a_store, conversation, say
+from tests.support.waiting import PATIENCE, until
 
 SISTER = "My sister Quetzal lives in Porto."
 

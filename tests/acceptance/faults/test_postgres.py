@@ -19,12 +19,12 @@ from alcove.engine.postgres.database import WRITING
 from alcove.engine.postgres.pool import Pool
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
-from tests.support.nodes import HOME, Load, node, opened, own_server, two_nodes
-from tests.support.patience import LONG, PATIENCE, until
 from tests.support.postgres import Server
+from tests.support.postgres_nodes import HOME, Load, node, opened, own_server, two_nodes
 from tests.support.service import Service, assert_error, refused
 from tests.support.tokens import FLAGS as TOKENS
 from tests.support.tokens import token
+from tests.support.waiting import LONG, PATIENCE, until
 
 RESTARTS = 10 if LONG else 2
 RACES = 200 if LONG else 20

@@ -11,9 +11,9 @@ import pytest
 from alcove import Alcove, Settings
 from alcove.core.clock import system_clock
 from alcove.search.indexer import Indexer
-from tests.support.bag import Bag, Counted
-from tests.support.inspection import assert_sound, raw_bytes
-from tests.support.power import Disk, forgetful_disk
+from tests.support.hashed_embedder import Bag, Counted
+from tests.support.power_failure import Disk, forgetful_disk
+from tests.support.store_inspection import assert_sound, raw_bytes
 
 pytestmark = pytest.mark.of_the_file("what of it a power failure leaves")
 

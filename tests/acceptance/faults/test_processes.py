@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from alcove import Alcove, Conflict, Event
-from tests.support.crowd import Crowd, join
-from tests.support.inspection import assert_sound, follow, timeline
+from tests.support.concurrent_workers import Crowd, join
+from tests.support.store_inspection import assert_sound, follow, timeline
 
 AL = ("user", "al")
 EACH = 60

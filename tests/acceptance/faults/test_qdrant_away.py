@@ -8,11 +8,11 @@ from typing import Any
 
 from alcove.engine.vector_store import AWAY, NAME
 from tests.support.embeddings import embeddings
-from tests.support.nodes import HOME, two_nodes
-from tests.support.patience import until
 from tests.support.postgres import new_database
+from tests.support.postgres_nodes import HOME, two_nodes
 from tests.support.qdrant import KEY, running
 from tests.support.service import Service, alcove
+from tests.support.waiting import until
 
 
 def put(node: Service, key: str, text: str) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from alcove import Alcove, MemoryKey
 from alcove.engine import valkey
-from tests.support.patience import until
 from tests.support.service import alcove, free_port, serving
-from tests.support.sessions import Talk
+from tests.support.session_readers import Talk
 from tests.support.valkey import Server, cluster, own_server
+from tests.support.waiting import until
 
 Open = Callable[..., Alcove]
 

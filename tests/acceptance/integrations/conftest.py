@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.file_and_url import SPECS, Place, served
 from tests.support.llm_server import llm  # noqa: F401
-from tests.support.places import SPECS, Place, served
 from tests.support.service import Service
 
 
 @pytest.fixture(scope="session")
 def helped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """`alcove serve` for users with tokens, with the agent of `tests.support.places`."""
+    """`alcove serve` for users with tokens, with the agent of `tests.support.file_and_url`."""
     with served(tmp_path_factory.mktemp("helped")) as running:
         yield running
 

@@ -25,7 +25,7 @@ from alcove.integrations.langgraph_threads import AlcoveSaver
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.vault import Vault
 from tests.acceptance.integrations.test_adapters_interrupted import at, disturbed, put
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.embeddings import embeddings
 from tests.support.langgraph_stores import OWN
 from tests.support.service import serving

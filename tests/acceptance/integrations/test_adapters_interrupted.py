@@ -19,7 +19,7 @@ from alcove.client.store import Store
 from alcove.integrations.anthropic_memory import AlcoveMemoryTool
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.integrations.langgraph_threads import AlcoveSaver
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.langgraph_stores import OWN
 
 THREAD = "t"

@@ -11,11 +11,11 @@ import pytest
 from alcove import Alcove
 from alcove.core.records import Memory, Touch
 from alcove.integrations.langgraph import AlcoveStore
-from tests.support.aging import aged
-from tests.support.bag import Bag
 from tests.support.clock import ManualClock
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
+from tests.support.hashed_embedder import Bag
 from tests.support.langgraph_stores import OWN
+from tests.support.older_schema import aged
 from tests.support.service import alcove
 
 ROOM = ("user", "noop", "langgraph", "n")

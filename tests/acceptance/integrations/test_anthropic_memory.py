@@ -18,9 +18,9 @@ from anthropic.types.beta import BetaMemoryTool20250818ViewCommand
 from alcove import Alcove, PermissionDenied
 from alcove.integrations import memory_files, memory_paths
 from alcove.integrations.anthropic_memory import AlcoveMemoryTool, AsyncAlcoveMemoryTool
-from tests.support.inspection import raw_bytes
+from tests.support.file_and_url import Place
 from tests.support.llm_server import LLMServer, calls, text
-from tests.support.places import Place
+from tests.support.store_inspection import raw_bytes
 
 NOTE = "/memories/notes/tea.md"
 ASKED: Any = {

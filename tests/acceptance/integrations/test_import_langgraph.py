@@ -22,7 +22,7 @@ from alcove.importers import langgraph
 from alcove.importers.account import Account, Target
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.command import Command
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.langgraph_stores import OWN
 from tests.support.postgres import new_database
 

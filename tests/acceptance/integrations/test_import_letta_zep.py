@@ -12,8 +12,8 @@ import pytest
 
 from alcove import Alcove
 from tests.support.command import Command
-from tests.support.crowd import QUIET
-from tests.support.elsewhere import FILES, written
+from tests.support.concurrent_workers import QUIET
+from tests.support.other_projects import FILES, written
 
 MARCH = datetime(2025, 3, 1, 9, tzinfo=UTC)
 SPECS = "agents: [{name: scout, memory: {long_term: {}, conversation: {}, session_memory: true}}]"

@@ -12,8 +12,8 @@ import pytest
 
 from alcove import Alcove
 from tests.support.command import Command
-from tests.support.crowd import QUIET
-from tests.support.elsewhere import mem0_memory, written
+from tests.support.concurrent_workers import QUIET
+from tests.support.other_projects import mem0_memory, written
 from tests.support.service import serving
 from tests.support.tokens import FLAGS, token
 

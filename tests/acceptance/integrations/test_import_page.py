@@ -13,7 +13,7 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 from tests.acceptance.documents.test_cli_session import BLOCK, session
-from tests.support.elsewhere import FILES, mem0_memory
+from tests.support.other_projects import FILES, mem0_memory
 from tests.support.postgres import new_database
 
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from-elsewhere.md"

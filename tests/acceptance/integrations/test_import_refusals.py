@@ -10,8 +10,8 @@ import pytest
 
 from alcove import Alcove
 from tests.support.command import Command
-from tests.support.crowd import QUIET
-from tests.support.elsewhere import FILES, written
+from tests.support.concurrent_workers import QUIET
+from tests.support.other_projects import FILES, written
 
 PROJECTS = ("mem0", "langgraph", "letta", "zep")
 

@@ -30,7 +30,6 @@ from langgraph.store.base import (
 
 from alcove import Alcove
 from alcove.integrations.langgraph import AlcoveStore
-from tests.support.inspection import assert_sound
 from tests.support.langgraph_stores import (
     OWN,
     Awaited,
@@ -40,7 +39,8 @@ from tests.support.langgraph_stores import (
     in_a_file,
     serving_with_keys,
 )
-from tests.support.patience import LONG
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import LONG
 
 SEED = int(os.environ.get("ALCOVE_SEED", "1"))
 ON_A_FILE = 50_000 if LONG else 5_000

@@ -21,8 +21,8 @@ from langgraph.types import Command, interrupt
 import alcove
 from alcove.core.errors import InvalidRequest
 from alcove.integrations.langgraph_threads import AlcoveSaver
-from tests.support.inspection import raw_bytes
 from tests.support.service import serving
+from tests.support.store_inspection import raw_bytes
 
 WAYS = ("file", "url")
 

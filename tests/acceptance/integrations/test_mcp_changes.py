@@ -14,9 +14,9 @@ import pytest
 from mcp import types
 
 from tests.support.mcp_clients import TAKES, at_url, rpc, run, tool_names
-from tests.support.patience import until
 from tests.support.service import Service, serving
-from tests.support.workers import one_client_each
+from tests.support.waiting import until
+from tests.support.worker_connections import one_client_each
 
 FIRST = "agents: [{name: bot, memory: {private: {}}}, {name: other, memory: {private: {}}}]"
 THEN = "agents: [{name: bot, memory: {private: {}, facts: {}}}, {name: other, memory: {private: {}}}]"

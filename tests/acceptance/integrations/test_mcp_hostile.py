@@ -16,10 +16,10 @@ from alcove.server import logs
 from alcove.server.config import ServeConfig
 from alcove.server.mcp_exchanges import Exchanges
 from alcove.server.startup import build
+from tests.support.agent_service import Table
 from tests.support.mcp_clients import TAKES, rpc, run
-from tests.support.patience import until
-from tests.support.players import Table
 from tests.support.service import Service, environment, free_port, serving
+from tests.support.waiting import until
 
 SPECS = "agents: [{name: bot, memory: {private: {}}}]"
 MODERN = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "recall"}

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 from mcp import MCPError
 
+from tests.support.agent_service import Player, Table
 from tests.support.mcp_clients import MODES, at_url, called, failed, refused, rpc, run, tool_names
-from tests.support.players import Player, Table
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS, token
 

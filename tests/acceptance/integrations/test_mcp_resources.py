@@ -13,8 +13,8 @@ from mcp import Client, MCPError
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 from alcove.integrations.mcp_resources import PAGE, memory_at, memory_uri
+from tests.support.agent_service import SPECS, Player, Table
 from tests.support.mcp_clients import MODES, at_url, run
-from tests.support.players import SPECS, Player, Table
 from tests.support.service import serving
 from tests.support.tokens import FLAGS
 

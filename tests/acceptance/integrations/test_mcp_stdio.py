@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove
+from tests.support.agent_service import Table
 from tests.support.mcp_clients import at_stdio, called, failed, run, tool_names
-from tests.support.players import Table
 from tests.support.service import COMMAND, alcove, environment, serving
 
 SPECS = """

@@ -26,8 +26,8 @@ from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable
 from alcove.client.agent import AsyncAgentHandle
 from alcove.integrations.openai_agents import AlcoveSession, function_tools
 from tests.support.event_loops import loop_of_its_own
+from tests.support.file_and_url import Place
 from tests.support.llm_server import LLMServer, calls, text
-from tests.support.places import Place
 from tests.support.service import Service
 from tests.support.tokens import token
 

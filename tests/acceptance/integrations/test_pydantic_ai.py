@@ -24,7 +24,7 @@ from pydantic_ai.models.test import TestModel
 from alcove import Alcove, AsyncAlcove, Unavailable
 from alcove.integrations.pydantic_ai import AlcoveToolset
 from tests.support.event_loops import loop_of_its_own
-from tests.support.places import Place
+from tests.support.file_and_url import Place
 
 Call = tuple[str, Any]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tests.support.patience import LONG
-from tests.support.players import SPECS, Table
+from tests.support.agent_service import SPECS, Table
 from tests.support.service import serving
 from tests.support.time_fuzzer import (
     FEW,
@@ -25,6 +24,7 @@ from tests.support.time_fuzzer import (
     judged,
 )  # fmt: skip
 from tests.support.tokens import FLAGS
+from tests.support.waiting import LONG
 
 count = itertools.count()
 

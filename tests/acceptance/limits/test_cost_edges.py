@@ -12,10 +12,9 @@ import jwt
 import msgspec
 import pytest
 
-from tests.support.chatting import Parlour
-from tests.support.conversing import written
+from tests.support.chat_service import Parlour
+from tests.support.conversation_service import written
 from tests.support.llm_server import LLMServer, llm  # noqa: F401
-from tests.support.patience import LONG
 from tests.support.service import serving
 from tests.support.time_fuzzer import (
     ADMIN,
@@ -31,6 +30,7 @@ from tests.support.time_fuzzer import (
     Shape,
 )  # fmt: skip
 from tests.support.tokens import FLAGS, SECRET
+from tests.support.waiting import LONG
 
 ids = itertools.count()
 LARGE = MIB - KIB if LONG else 256 * KIB

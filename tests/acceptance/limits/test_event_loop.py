@@ -24,7 +24,7 @@ from alcove.server.startup import build
 from alcove.store import audit
 from alcove.store.reading import SMALL_BYTES
 from alcove.store.row_decoding import Opener
-from tests.support.players import SPECS
+from tests.support.agent_service import SPECS
 from tests.support.tokens import SECRET, token
 
 MEMORIES = "/v1/memories"

@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from alcove import Alcove
-from tests.support.inspection import locked, processor_seconds
-from tests.support.patience import PATIENCE, until
-from tests.support.players import Player
+from tests.support.agent_service import Player
 from tests.support.service import Service, serving
+from tests.support.store_inspection import locked, processor_seconds
 from tests.support.tokens import FLAGS
+from tests.support.waiting import PATIENCE, until
 
 PLACES = 20
 STREAM = "/v1/memories/events/stream"

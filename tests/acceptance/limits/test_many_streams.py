@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 
 from tests.support.llm_server import llm_server, text
-from tests.support.patience import PATIENCE, until
 from tests.support.service import serving
+from tests.support.waiting import PATIENCE, until
 
 SPECS = "agents: [{name: talk, memory: {conversation: {}}}]"
 STREAMS, PIECES = 100, 20

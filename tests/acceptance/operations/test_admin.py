@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from alcove import Alcove, Grant, Namespace, Principal
-from tests.support.inspection import raw_bytes
-from tests.support.patience import until
 from tests.support.service import Service, alcove, assert_error, serving
+from tests.support.store_inspection import raw_bytes
 from tests.support.tokens import FLAGS, token
+from tests.support.waiting import until
 
 AT = "/v1/admin"
 ADMIN = token("root", roles=["admin"])

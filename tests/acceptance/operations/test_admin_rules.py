@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.service import Service, assert_error, serving
-from tests.support.workers import one_client_each
+from tests.support.worker_connections import one_client_each
 
 AT = "/v1/admin"
 OWN = ["user", "noop"]

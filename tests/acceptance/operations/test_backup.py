@@ -19,8 +19,8 @@ import pytest
 
 from alcove import Alcove, AlcoveError, BackedUp, PermissionDenied, Settings, StoreError, Unavailable, restore
 from alcove.core.errors import KeyUnavailable
-from tests.support.children import limit_files, say, started, unlimit_files
-from tests.support.inspection import assert_sound, query, raw_bytes, timeline
+from tests.support.child_programs import limit_files, say, started, unlimit_files
+from tests.support.store_inspection import assert_sound, query, raw_bytes, timeline
 
 QUIET = Settings(sweep_interval=0)
 KILLS = 8

@@ -8,7 +8,7 @@ import pytest
 
 from alcove import Alcove, Examination
 from alcove.upkeep.doctor import kinds_of_secret
-from tests.support.inspection import assert_sound, query
+from tests.support.store_inspection import assert_sound, query
 
 AL = ("user", "al")
 SECRETS = {

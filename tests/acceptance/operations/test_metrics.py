@@ -15,10 +15,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.inspection import locked
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
+from tests.support.store_inspection import locked
 from tests.support.tokens import FLAGS, token
+from tests.support.waiting import PATIENCE, until
 
 MINE = ["user", "noop"]
 Labels = frozenset[tuple[str, str]]

@@ -24,13 +24,13 @@ from alcove.engine import table_copy
 from alcove.engine.tables import TABLES
 from alcove.upkeep.backup import Progress
 from alcove.upkeep.migration import Migrated, migrate
-from tests.support.bag import Bag
-from tests.support.children import say, started
+from tests.support.child_programs import say, started
 from tests.support.command import Command
-from tests.support.crowd import QUIET
-from tests.support.inspection import assert_sound, query, raw_bytes, timeline
+from tests.support.concurrent_workers import QUIET
+from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
-from tests.support.restoring import AL, BOB, ROOM, bring_back, in_room
+from tests.support.restore_steps import AL, BOB, ROOM, bring_back, in_room
+from tests.support.store_inspection import assert_sound, query, raw_bytes, timeline
 
 pytestmark = pytest.mark.of_the_file("it is migrated by its name")
 

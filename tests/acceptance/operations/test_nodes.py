@@ -15,13 +15,13 @@ import psycopg
 import pytest
 
 from alcove.engine.postgres.database import WRITING
-from tests.support.conversing import written as written_specs
+from tests.support.conversation_service import written as written_specs
 from tests.support.embeddings import embeddings
-from tests.support.nodes import HOME, node, opened, two_nodes
-from tests.support.patience import PATIENCE, until
 from tests.support.postgres import new_database
+from tests.support.postgres_nodes import HOME, node, opened, two_nodes
 from tests.support.processes import Process
 from tests.support.service import Service, environment
+from tests.support.waiting import PATIENCE, until
 
 SKEW = 30
 NDJSON = {"content-type": "application/x-ndjson"}

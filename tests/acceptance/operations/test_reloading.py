@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.patience import until
 from tests.support.service import Service, serving
-from tests.support.workers import connected, one_client_each
+from tests.support.waiting import until
+from tests.support.worker_connections import connected, one_client_each
 
 MINE = ["user", "noop"]
 CLOSED = 'package memories.authz\n\ndecision := {"allow": false, "reason": "closed for today"}\n'

@@ -15,12 +15,11 @@ from alcove import (
 )
 from alcove.engine.sqlite import database as sqlite
 from alcove.store.wipe_ledger import Ledger, Note
-from tests.support.aging import aged
 from tests.support.clock import ManualClock
-from tests.support.inspection import assert_sound, raw_bytes, timeline
-from tests.support.markers import PLAIN, POLICY, Markers
-from tests.support.markers import fill as fill_with_markers
-from tests.support.restoring import (
+from tests.support.marked_users import PLAIN, POLICY, Markers
+from tests.support.marked_users import fill as fill_with_markers
+from tests.support.older_schema import aged
+from tests.support.restore_steps import (
     AL,
     BOB,
     QUIET,
@@ -30,6 +29,7 @@ from tests.support.restoring import (
     in_room,
     lose,
 )
+from tests.support.store_inspection import assert_sound, raw_bytes, timeline
 
 # What comes back
 

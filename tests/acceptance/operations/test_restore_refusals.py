@@ -22,9 +22,8 @@ from alcove import (
     StoreError,
     Unavailable,
 )
-from tests.support.children import limit_files, say, started, unlimit_files
-from tests.support.inspection import assert_sound, query, raw_bytes, timeline
-from tests.support.restoring import (
+from tests.support.child_programs import limit_files, say, started, unlimit_files
+from tests.support.restore_steps import (
     AL,
     QUIET,
     assert_refused,
@@ -32,6 +31,7 @@ from tests.support.restoring import (
     contents,
     lose,
 )
+from tests.support.store_inspection import assert_sound, query, raw_bytes, timeline
 
 KILLS = 8
 

@@ -10,7 +10,7 @@ import pytest
 
 from alcove import Alcove
 from alcove.core.addresses import state_path
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.postgres import new_database, server
 from tests.support.service import alcove
 

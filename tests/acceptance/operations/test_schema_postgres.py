@@ -12,12 +12,12 @@ from alcove.engine.postgres import database as postgres
 from alcove.engine.postgres.database import schema_lines
 from alcove.engine.schema_check import created, postgres_manifest
 from alcove.engine.statements import schema
-from tests.support.bag import Bag
-from tests.support.inspection import assert_sound, timeline
-from tests.support.nodes import HOME, opened, two_nodes
-from tests.support.patience import until
+from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database, split
+from tests.support.postgres_nodes import HOME, opened, two_nodes
 from tests.support.service import refused
+from tests.support.store_inspection import assert_sound, timeline
+from tests.support.waiting import until
 
 EARLIER = Path(__file__).parents[2] / "support" / "earlier_schemas"
 """Version 1 as it was when stores were first made by it, and before its keys began with the namespace."""

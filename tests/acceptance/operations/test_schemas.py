@@ -16,11 +16,11 @@ from alcove import Alcove, Namespace, StoreError
 from alcove.engine import meanings
 from alcove.engine.postgres.database import channel_of, migration_lock
 from alcove.engine.vector_store import _STEP
-from tests.support.bag import Bag
-from tests.support.inspection import assert_sound
-from tests.support.nodes import HOME, opened
-from tests.support.patience import PATIENCE, until
+from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
+from tests.support.postgres_nodes import HOME, opened
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import PATIENCE, until
 
 NAMES = ("public", "one", "two")
 

@@ -17,9 +17,9 @@ import pytest
 from alcove import Alcove, InvalidRequest, Settings, SweepResult
 from alcove.core.clock import DAY, to_datetime
 from tests.support.clock import ManualClock
-from tests.support.crowd import Crowd, join
-from tests.support.inspection import assert_sound, follow, locked, timeline
-from tests.support.patience import until
+from tests.support.concurrent_workers import Crowd, join
+from tests.support.store_inspection import assert_sound, follow, locked, timeline
+from tests.support.waiting import until
 
 AL = ("user", "al")
 SECONDS_OF_A_DAY = DAY / 1_000_000

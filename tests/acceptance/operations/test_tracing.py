@@ -16,9 +16,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from alcove.core.errors import MissingExtra
 from alcove.server import startup
 from alcove.server.config import ServeConfig
-from tests.support.inspection import locked
-from tests.support.patience import until
 from tests.support.service import free_port, serving
+from tests.support.store_inspection import locked
+from tests.support.waiting import until
 
 MINE = ["user", "noop"]
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from alcove import Alcove
-from tests.support.inspection import assert_sound
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import PATIENCE, until
 
 MINE = ["user", "noop"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.inspection import processor_seconds
 from tests.support.service import Service, assert_error, serving
+from tests.support.store_inspection import processor_seconds
 from tests.support.tokens import FLAGS, token
 
 HEADER = "X-Alcove-CSRF"

@@ -17,10 +17,10 @@ import apsw
 import pytest
 
 from alcove import Alcove, NotFound, Principal, Settings
-from tests.support.children import started
-from tests.support.inspection import assert_sound, follow, query, raw_bytes, timeline
-from tests.support.markers import PLAIN, POLICY, ROWS, Markers, fill
-from tests.support.patience import until
+from tests.support.child_programs import started
+from tests.support.marked_users import PLAIN, POLICY, ROWS, Markers, fill
+from tests.support.store_inspection import assert_sound, follow, query, raw_bytes, timeline
+from tests.support.waiting import until
 
 QUIET = Settings(sweep_interval=0)
 

@@ -18,12 +18,12 @@ from alcove.engine import administration, meanings
 from alcove.engine.postgres import scrub as postgres_scrub
 from alcove.engine.postgres.dialect import STATEMENTS
 from alcove.engine.postgres.scrub import STATISTICS, WAL
-from tests.support.bag import Bag
-from tests.support.inspection import assert_sound
-from tests.support.markers import PLAIN, POLICY, Markers, fill
-from tests.support.nodes import opened, own_server
-from tests.support.patience import PATIENCE, until
+from tests.support.hashed_embedder import Bag
+from tests.support.marked_users import PLAIN, POLICY, Markers, fill
 from tests.support.postgres import Server, split
+from tests.support.postgres_nodes import opened, own_server
+from tests.support.store_inspection import assert_sound
+from tests.support.waiting import PATIENCE, until
 
 QUIET = Settings(sweep_interval=0, busy_timeout=1.0)
 

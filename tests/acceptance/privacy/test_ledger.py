@@ -15,7 +15,7 @@ import pytest
 
 from alcove import Alcove, Settings, Unavailable
 from alcove.store.wipe_ledger import Ledger, Note
-from tests.support.children import limit_files, say, started, unlimit_files
+from tests.support.child_programs import limit_files, say, started, unlimit_files
 
 QUIET = Settings(sweep_interval=0)
 AL = ("user", "al")

@@ -18,13 +18,13 @@ import alcove
 from alcove import AsyncAlcove
 from alcove.core.namespace import Namespace
 from alcove.integrations.mcp_resources import memory_uri
-from tests.support.inspection import locked
+from tests.support.agent_service import SPECS, Player, Table
 from tests.support.mcp_clients import at_url, run
-from tests.support.patience import PATIENCE, until
-from tests.support.players import SPECS, Player, Table
 from tests.support.service import serving
+from tests.support.store_inspection import locked
 from tests.support.tokens import FLAGS, token
-from tests.support.workers import one_client_each
+from tests.support.waiting import PATIENCE, until
+from tests.support.worker_connections import one_client_each
 
 MEMORIES = "/v1/memories"
 OPEN = {

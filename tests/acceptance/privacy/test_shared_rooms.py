@@ -13,7 +13,7 @@ from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settin
 from alcove.core.admin_records import AuditEntry
 from alcove.core.records import NamespaceSize, SharedHandling
 from tests.support.clock import ManualClock
-from tests.support.inspection import assert_sound, raw_bytes, timeline
+from tests.support.store_inspection import assert_sound, raw_bytes, timeline
 
 QUIET = Settings(sweep_interval=0)
 DOCS = Namespace(("org", "docs"))

@@ -30,10 +30,10 @@ from alcove import (
 )
 from alcove.client.remote import Remote
 from alcove.core.errors import Unauthenticated
-from tests.support.clients import WAYS, closed, opened
-from tests.support.crowd import QUIET
-from tests.support.patience import PATIENCE, until
+from tests.support.concurrent_workers import QUIET
 from tests.support.service import Service, alcove, serving
+from tests.support.store_clients import WAYS, closed, opened
+from tests.support.waiting import PATIENCE, until
 
 ROOM = ("user", "noop", uuid.uuid4().hex)
 

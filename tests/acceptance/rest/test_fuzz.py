@@ -15,8 +15,8 @@ from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, S
 from schemathesis.engine.recorder import Interaction, ScenarioRecorder
 
 from tests.support.llm_server import llm_server, text
-from tests.support.patience import LONG
 from tests.support.service import Service, serving
+from tests.support.waiting import LONG
 
 EXAMPLES = 250 if LONG else 12
 LEAST_REQUESTS = 500

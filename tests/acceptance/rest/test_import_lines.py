@@ -15,8 +15,8 @@ import pytest
 from alcove import Alcove, Memory, Settings
 from alcove.upkeep.transfer import Imports, longest_line
 from tests.support.command import Command
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, serving
+from tests.support.waiting import PATIENCE, until
 
 OWN = ["user", "noop"]
 AT_EVERY_LIMIT: dict[str, Any] = {

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from alcove.server.jwt_tokens import make_token
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, serving
+from tests.support.waiting import PATIENCE, until
 
 AT = "/v1/memories"
 ENTRY = {

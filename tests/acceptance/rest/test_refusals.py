@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.patience import until
 from tests.support.service import Service, assert_error, serving
+from tests.support.waiting import until
 
 AT = "/v1/memories"
 OWN = ["user", "noop"]

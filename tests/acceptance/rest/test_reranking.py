@@ -16,7 +16,7 @@ from alcove import Alcove, Namespace
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Grant, Principal
 from alcove.search.rerankers import FIRST, RemoteReranker
-from tests.support.bag import Bag
+from tests.support.hashed_embedder import Bag
 from tests.support.json_service import answering
 
 HOME = Namespace(("user", "noop"))

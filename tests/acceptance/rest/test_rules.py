@@ -10,7 +10,7 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Store
 from alcove.client.remote import Remote
-from tests.support.crowd import QUIET
+from tests.support.concurrent_workers import QUIET
 from tests.support.rules import GOOD, HOME, RULES, Rule
 from tests.support.service import Service, assert_error
 

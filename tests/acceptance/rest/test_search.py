@@ -13,8 +13,8 @@ import pytest
 from alcove.client import connect
 from tests.support.command import Command
 from tests.support.embeddings import embeddings
-from tests.support.patience import until
 from tests.support.service import Service, alcove, assert_error, serving
+from tests.support.waiting import until
 
 ODD = [
     *('"', "*", "NEAR", "-", "a* OR b", "NEAR(a b, 3)", '"unclosed', "-tea", "(", "^tea", "tea:rain", "%"),

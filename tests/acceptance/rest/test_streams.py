@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
 from tests.support.tokens import FLAGS, token
-from tests.support.workers import connected, one_client_each
+from tests.support.waiting import PATIENCE, until
+from tests.support.worker_connections import connected, one_client_each
 
 AT = "/v1/memories/events/stream"
 OWN = ["user", "noop"]

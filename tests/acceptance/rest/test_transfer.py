@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.inspection import query
-from tests.support.patience import PATIENCE, until
 from tests.support.service import Service, assert_error, serving
+from tests.support.store_inspection import query
 from tests.support.tokens import FLAGS, token
+from tests.support.waiting import PATIENCE, until
 
 AT = "/v1/memories"
 OWN = ["user", "noop"]

@@ -1,5 +1,5 @@
-"""Python runs this at the start of each process whose path of modules has its folder: see `under_a_path`."""
+"""Python runs this when a process starts that has this folder on its path: see `postgres_under_paths`."""
 
-from tests.support.under_a_path import install
+from tests.support.postgres_under_paths import install
 
 install()

@@ -11,11 +11,11 @@ from langgraph.store.base import BaseStore, PutOp
 
 from alcove import Alcove, InvalidRequest, PermissionDenied
 from alcove.integrations.langgraph import AlcoveStore
-from tests.support.bag import Bag
-from tests.support.crowd import QUIET
-from tests.support.inspection import raw_bytes
+from tests.support.concurrent_workers import QUIET
+from tests.support.hashed_embedder import Bag
 from tests.support.langgraph_stores import HOME, OWN, Deployment, Open, in_a_file, keys
 from tests.support.service import serving
+from tests.support.store_inspection import raw_bytes
 from tests.support.tokens import FLAGS, token
 
 TIP = {"text": "Use list comprehensions."}

@@ -16,9 +16,8 @@ from langgraph.store.base import (
 from alcove import Alcove, AlcoveError, InvalidRequest, PermissionDenied
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.search.embedders import EmbedderUnavailable
-from tests.support.bag import Bag
-from tests.support.crowd import QUIET
-from tests.support.inspection import raw_bytes
+from tests.support.concurrent_workers import QUIET
+from tests.support.hashed_embedder import Bag
 from tests.support.langgraph_stores import (
     DEEP,
     HOME,
@@ -29,6 +28,7 @@ from tests.support.langgraph_stores import (
     keys,
     room,
 )
+from tests.support.store_inspection import raw_bytes
 
 
 def test_what_langgraph_documents_works_as_it_is_written_there(open_store: Open) -> None:
