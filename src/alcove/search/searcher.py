@@ -37,7 +37,6 @@ from alcove.search.ranking.ranker import Hit, rank
 from alcove.search.rerankers import FIRST, Reranker, RerankerUnavailable, scored
 from alcove.search.subtrees import Fits, Subtrees, item, text_of
 from alcove.search.text.terms import Item, Lexicon, Question
-from alcove.store.row_decoding import index
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
@@ -244,7 +243,7 @@ class Searcher:
         shown = self._index.found(
             scope, [id for id in first if isinstance(id, int)], now=self._clock(), at=at
         )
-        texts = {row.seq: "\n".join(index(row).values()) for row in shown}
+        texts = {row.seq: "\n".join(row.index_texts.values()) for row in shown}
         try:
             scores = dict(zip(texts, scored(self._reranker, question.text, [*texts.values()]), strict=True))
         except RerankerUnavailable as error:

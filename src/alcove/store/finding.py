@@ -396,7 +396,7 @@ class Finding(Timeline):
             return opened[0]
 
         def look(name: str) -> FieldValue:
-            return field_of(name, row_decoding.attributes(row), row_decoding.index(row), value)
+            return field_of(name, row_decoding.attributes(row), row.index_texts, value)
 
         return filter.holds(lambda name: held.look(name, row.seq, look), value)
 

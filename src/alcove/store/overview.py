@@ -195,7 +195,7 @@ class Overview(Reading):
             MapPoint(
                 namespace=Namespace.decode(row.ns),
                 key=row.key.decode(),
-                text=" · ".join(row_decoding.index(row).values())[:SHOWN],
+                text=" · ".join(row.index_texts.values())[:SHOWN],
                 type=type,
                 x=x,
                 y=y,

@@ -39,11 +39,6 @@ def attributes(row: Row) -> dict[str, JSON]:
     return _decode(row.attributes)  # type: ignore[no-any-return]
 
 
-def index(row: Row) -> dict[str, str]:
-    """The caller's index text."""
-    return _decode(row.index_text) if row.index_text else {}
-
-
 def entry(row: Row) -> Entry:
     """The row without its value."""
     # Spelled out, and taken apart at once: it is on the path of every put, and of each memory of a list.
@@ -123,7 +118,7 @@ class Opener:
 
     def version(self, row: Row) -> Version:
         """An entry of one memory's history."""
-        shown = index(row) if row.sealed else None
+        shown = row.index_texts if row.sealed else None
         return Version(**self._happened(row), created_at=to_datetime(row.written_at), index=shown)
 
     def event(self, row: Row) -> Event:

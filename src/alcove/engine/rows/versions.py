@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from alcove.core.cursor import MAX_PAGE_BYTES, take_page
 from alcove.core.records import EventKind
 
@@ -44,6 +46,11 @@ class Row(NamedTuple):
         for text in (self.attributes, self.index_text or ""):
             size += len(text) if text.isascii() else len(text.encode())
         return size
+
+    @property
+    def index_texts(self) -> dict[str, str]:
+        """The index texts by field; empty if it has none."""
+        return msgspec.json.decode(self.index_text) if self.index_text else {}
 
     @property
     def written_at(self) -> int:
