@@ -1,4 +1,4 @@
-"""Whatever specs a test loads, the schema for editors takes, too."""
+"""Whatever specs a test loads, the schema for editors takes, and our own form of them loads as the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import jsonschema_rs
 import pytest
 
 from alcove.agents.specs import loading
+from alcove.agents.specs.conversion import to_yaml
+from alcove.agents.specs.loading import read_specs
 from alcove.agents.specs.yaml_documents import read_yaml
 from tests.support.spec_schema import json_schema
 
@@ -23,6 +25,10 @@ def everything_that_loads_fits_the_schema(monkeypatch: pytest.MonkeyPatch) -> No
         for content in contents.values():
             for document in read_yaml(content)[0]:
                 SCHEMA.validate(document)
+        own_form = {file: to_yaml(read_specs({file: content})) for file, content in contents.items()}
+        again = load(path, {file: text.encode() for file, text in own_form.items()}, max_depth)
+        kinds = ("agents", "teams", "knowledge")
+        assert [getattr(again, kind) for kind in kinds] == [getattr(catalogue, kind) for kind in kinds]
         return catalogue
 
     monkeypatch.setattr(loading, "build_catalogue", loaded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,7 @@ def list_agents(agents: AgentsHandle, *, teams: bool) -> None:
     Examples:
       alcove agents --agents agents.yaml
       alcove agents check agents.yaml
+      alcove agents convert agents.yaml
     """
     if teams:
         columns = "team=name, workers, room=shared_memory_namespace, mode"
@@ -59,6 +61,23 @@ def check(path: str, max_depth: int) -> None:
         click.echo(f"warning: {plain(warning)}", err=True)
     told = {"agents": sorted(found.agents), "teams": sorted(found.teams), "warnings": found.warnings}
     show(told, f"ok: {count(len(found.agents), 'agent')}, {count(len(found.teams), 'team')}")
+
+
+@command(group=list_agents)
+@click.argument("path", metavar="FILE|FOLDER", type=click.Path(path_type=Path))
+def convert(path: Path) -> None:
+    """Print specs of any accepted spelling in Alcove's own form.
+
+    \b
+    Needs no store. Fields for other programs are left out, each with a warning.
+    Example:  alcove agents convert theirs.yaml > agents.yaml
+    """
+    from alcove.agents.specs import conversion  # noqa: PLC0415  loads YAML, which few calls need
+
+    specs = conversion.read_valid_specs(path)
+    for warning in specs.warnings:
+        click.echo(f"warning: {plain(warning)}", err=True)
+    show(conversion.to_own_form(specs), conversion.to_yaml(specs).rstrip("\n"))
 
 
 def _rooms(memory: Any) -> str:

@@ -108,13 +108,35 @@ def test_specs_are_checked_without_a_store(tmp_path: Path) -> None:
     assert told == {"agents": ["a/b", "researcher"], "teams": ["crew"], "warnings": []}
     specs.write_text("agents: [{name: a, colour: red}, {name: u}]")
     said = command.refuses("agents", "check", specs)
-    assert f"{specs}: agents[0].colour: expected" in said
+    assert f"{specs}: agents[0].colour: unknown field" in said
     assert f"{specs}: agents[1].name: expected" in said
     specs.write_text("agents: [{name: a, memory: {knowledge: {sources: [nowhere]}}}]")
     assert "no file configures 'nowhere'" in command.run("agents", "check", specs).stderr
     assert "at most 1 segments" in command.refuses("agents", "check", deep(tmp_path), "--max-depth", 3)
     assert "exists" in command.refuses("agents", "check", tmp_path / "gone.yaml")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["agents.yaml", "deep.yaml"]
+
+
+def test_specs_of_other_projects_are_converted_to_our_own_form(tmp_path: Path) -> None:
+    command = Command(str(tmp_path / "memory.db"))
+    (specs := tmp_path / "theirs.yaml").write_text(
+        "apiVersion: example.dev/v1\n"
+        "kind: Agent\n"
+        "metadata: {name: helper, version: 2, labels: {a: b}}\n"
+        "spec:\n"
+        '  systemPrompt: "Be kind.\\nBe short."\n'
+        "  memory: {types: [{id: long_term, config: {max_memories: 30}}], session_memory: true}\n"
+    )
+    converted = command.run("agents", "convert", specs)
+    assert converted.stdout == (
+        "agents:\n- name: helper\n  version: '2'\n  instructions: |-\n    Be kind.\n    Be short.\n"
+        "  memory:\n    long_term:\n      recall_budget: 30\n    session_memory:\n      enabled: true\n"
+    )
+    assert converted.stderr == f"warning: {specs}: metadata.labels: not used here\n"
+    assert command.json("agents", "convert", specs)["agents"][0]["version"] == "2"
+    specs.write_text("{name: a, systemPrompt: x, colour: red}")
+    assert "colour: unknown field" in command.refuses("agents", "convert", specs)
+    assert [each.name for each in tmp_path.iterdir()] == ["theirs.yaml"]
 
 
 def deep(folder: Path) -> Path:

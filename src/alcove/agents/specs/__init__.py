@@ -1,5 +1,5 @@
-"""Agents, teams and knowledge sources as YAML files describe them.
+"""The specs of agents, teams and knowledge sources, read from YAML files.
 
-`records` says what can be written, `aliases` which published spellings are read too, `reading` checks a file,
-`consistency` checks that all specs fit together, and `loading` follows files.
+`records` defines the fields, `aliases` the published spellings of them, `spec_set` reads files, `consistency`
+checks that all specs fit together, `loading` follows changes of files, and `conversion` writes our own form.
 """

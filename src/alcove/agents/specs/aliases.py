@@ -1,4 +1,4 @@
-"""Published spellings of agents: where each of their fields stands in our own form.
+"""Published spellings of agents, as a table of aliases for the fields of our own form.
 
 Other programs publish four spellings: `primitives.memory` on an agent, `systemPrompt` for its instructions,
 `memory.types` with ids and configs, and documents with `apiVersion`, `kind`, `metadata` and `spec`. To read
@@ -35,19 +35,19 @@ CONVERTERS: dict[str, Callable[[Any], object]] = {
     "version": lambda value: str(value) if type(value) in (int, float) else value,
     "memory.session_memory": lambda value: {"enabled": value} if isinstance(value, bool) else value,
 }
-"""For a path of our own form: what makes our value of the written one."""
+"""For a path of our own form: converts the value in the file into ours."""
 ACCEPTED_TOO = {"version": "a number", "memory.session_memory": "true or false"}
 """What converters accept, for error messages."""
 CHOICES: dict[str, dict[str, object]] = {
     "memory.types.working_memory.config.compaction_strategy": {"summarize": True, "truncate": False}
 }
-"""For a published path: our value for each written one."""
+"""For a published path: our value for each value that a file may have."""
 NULLABLE = (
     "memory", "primitives.memory", "memory.types.working_memory.config", "memory.types.long_term.config",
 )  # fmt: skip
 """Where null means the same as leaving the field out."""
 IF_ENABLED = ("primitives.memory.shared_namespaces",)
-"""What counts only if its block does not say `enabled: false`."""
+"""Fields that are ignored if their block says `enabled: false`."""
 OTHER_PROGRAMS = (
     "annotations", "description", "display_name", "labels", "max_iterations", "max_tokens", "max_turns",
     "mcp_servers", "metadata", "model", "model_config", "provider", "provider_overrides", "tags",
@@ -60,7 +60,7 @@ GROUPS: dict[str, tuple[str, ...] | None] = {
     "memory.types": (),
     "resource.metadata": (*OTHER_PROGRAMS, "namespace"),
 }
-"""Blocks that only group aliases, each with the other fields that are ignored in it: None for all."""
+"""Blocks that only group aliases, and the other fields to ignore in each; None ignores all others."""
 _TARGETS: dict[Path, Path] = {
     tuple(path.split(".")): tuple(target.split(".")) for path, target in ALIASES.items()
 }
@@ -69,66 +69,63 @@ Report = Callable[[Path, str], None]
 
 
 class Translation:
-    """A spec in our own form, with the place in the file where each part of it is written."""
+    """A spec in our own form, and where in its file each part of it is."""
 
     def __init__(self, refuse: Report, warn: Report, root: Path) -> None:
-        """`root`: where in the file the fields of the spec stand."""
+        """`root` is the path in the file below which the spec's fields are."""
         self.tree: dict[str, Any] = {}
         self.origins: dict[Path, Path] = {(): root}
-        """Where in the file stands what is at a path of the tree."""
+        """The path in the file for each path of the tree that was read."""
         self._refuse, self._warn = refuse, warn
 
-    def origin(self, path: Path) -> Path:
-        """Where in the file stands what is at a path of the tree, or would stand."""
-        known = next(size for size in range(len(path), -1, -1) if path[:size] in self.origins)
-        return (*self.origins[path[:known]], *path[known:])
+    def locate(self, path: Path) -> Path:
+        """The path in the file of a path of the tree, also of a field that is missing there."""
+        size = next(size for size in range(len(path), -1, -1) if path[:size] in self.origins)
+        return (*self.origins[path[:size]], *path[size:])
 
-    def read(self, value: object, origin: Path, written: Path = (), ignored: Collection[str] = ()) -> None:
-        """Translates a value that stands at `written` in some spelling; `ignored` are fields to leave out."""
-        name, target = _name(written), own_path(written)
+    def read(self, value: object, origin: Path, path: Path = (), ignored: Collection[str] = ()) -> None:
+        """Translates the value at `path` of some spelling; warns of the fields named in `ignored`."""
+        name, target = _name(path), own_path(path)
         if name == "memory.types":
-            return self._read_types(value, origin, written)
-        if name in GROUPS and not isinstance(value, dict):
-            return self._refuse(origin, f"expected a block with {', '.join(alias_names(written))}")
-        if name not in GROUPS:
-            if name in CHOICES and value not in [*CHOICES[name]]:
-                return self._refuse(origin, f"expected one of {', '.join(CHOICES[name])}")
+            self._read_types(value, origin, path)
+        elif name in GROUPS and not isinstance(value, dict):
+            self._refuse(origin, f"expected a block with {', '.join(alias_names(path))}")
+        elif name in GROUPS:
+            self._read_fields(value, origin, path, GROUPS[name])
+        elif name in CHOICES and value not in [*CHOICES[name]]:
+            self._refuse(origin, f"expected one of {', '.join(CHOICES[name])}")
+        elif value is not None or name not in NULLABLE:
             value = CHOICES[name][str(value)] if name in CHOICES else value
             value = CONVERTERS[_name(target)](value) if _name(target) in CONVERTERS else value
-            if (value is None and name in NULLABLE) or not self._put(target, value, origin):
-                return None
-        if isinstance(value, dict):
-            self._read_fields(value, origin, written, GROUPS.get(name, ignored))
-        return None
+            if self._put(target, value, origin) and isinstance(value, dict):
+                self._read_fields(value, origin, path, ignored)
 
-    def _read_fields(
-        self, block: Mapping[str, Any], origin: Path, written: Path, ignored: Collection[str] | None
-    ) -> None:
+    def _read_fields(self, block: Any, origin: Path, path: Path, ignored: Collection[str] | None) -> None:
         for key, value in block.items():
-            path, place = (*written, snake(key)), (*origin, key)
-            is_alias = own_path(path) != path or _name(path) in GROUPS
-            if not is_alias and (ignored is None or path[-1] in ignored):
+            field, place = (*path, snake(key)), (*origin, key)
+            is_alias = own_path(field) != field or _name(field) in GROUPS
+            if not is_alias and (ignored is None or field[-1] in ignored):
                 self._warn(place, "not used here")
-            elif not is_alias and _name(written) in GROUPS:
-                self._refuse(place, unknown_field(key, alias_names(written)))
-            elif not (_name(path) in IF_ENABLED and block.get("enabled") is False):
-                self.read(value, place, path)
+            elif not is_alias and _name(path) in GROUPS:
+                self._refuse(place, unknown_field(key, alias_names(path)))
+            elif not (_name(field) in IF_ENABLED and block.get("enabled") is False):
+                self.read(value, place, field)
 
-    def _read_types(self, value: object, origin: Path, written: Path) -> None:
-        """Translates a list of blocks that say by their `id` which aliases they are."""
-        if not isinstance(value, list):
+    def _read_types(self, blocks: object, origin: Path, path: Path) -> None:
+        """Translates a list of blocks, each named by its `id`."""
+        ids = alias_names(path)
+        if not isinstance(blocks, list):
             return self._refuse(origin, "expected a list")
-        ids = alias_names(written)
-        for place, each in enumerate(value):
-            if isinstance(each, dict) and (id := each.get("id")) in ids:
-                block = {name: value for name, value in each.items() if name != "id"}
-                self.read(block, (*origin, place), (*written, id))
+        for index, block in enumerate(blocks):
+            if isinstance(block, dict) and (id := block.get("id")) in ids:
+                fields = {name: value for name, value in block.items() if name != "id"}
+                self.read(fields, (*origin, index), (*path, id))
             else:
-                self._refuse((*origin, place, "id"), f"expected one of {', '.join(ids)}")
+                self._refuse((*origin, index, "id"), f"expected one of {', '.join(ids)}")
         return None
 
     def _put(self, target: Path, value: object, origin: Path) -> bool:
-        """Stores a value at a path, unless another place in the file has it already."""
+        """Stores a value at a path of the tree, unless it was read from another place in the file."""
         other = self.origins.setdefault(target, origin)
         if other != origin[: len(other)]:
             self._refuse(origin, f"expected this once, not also as {dotted(other)}")
@@ -136,50 +133,50 @@ class Translation:
         block: Any = self.tree
         for step in target[:-1]:
             block = block.setdefault(step, {}) if isinstance(block, dict) else None
-        if isinstance(value, dict) and target and isinstance(block, dict):
-            block.setdefault(target[-1], {})
-        elif target and isinstance(block, dict):  # else what is above is refused there
-            block[target[-1]], self.origins[target] = value, origin
+        if target and isinstance(block, dict):  # otherwise the block itself is refused
+            if isinstance(value, dict):
+                block.setdefault(target[-1], {})
+            else:
+                block[target[-1]], self.origins[target] = value, origin
         return True
 
 
 def ignored_fields(block: Mapping[str, Any]) -> Collection[str]:
     """The fields of an agent that are for other programs; in our own spelling, they are mistakes."""
-    memory = block.get("memory")
+    memory, marks = block.get("memory"), {*alias_names()} - {"memory"}
     is_typed = isinstance(memory, dict) and "types" in memory
-    marks = {*alias_names()} - {"memory"}
     return OTHER_PROGRAMS if is_typed or marks & {*map(snake, block)} else ()
 
 
-def own_path(written: Path) -> Path:
+def own_path(path: Path) -> Path:
     """The path in our own form of a path in a published spelling."""
-    for size in range(len(written), 0, -1):
-        if target := _TARGETS.get(written[:size]):
-            return (*target, *written[size:])
-    return written
+    for size in range(len(path), 0, -1):
+        if target := _TARGETS.get(path[:size]):
+            return (*target, *path[size:])
+    return path
 
 
 def alias_names(path: Path = ()) -> list[str]:
     """The fields that published spellings add below a path, in the order of the table."""
     size = len(path)
-    below = (str(each[size]) for each in _TARGETS if len(each) > size and each[:size] == path)
-    return [name for name in dict.fromkeys(below) if name != "resource"]
+    names = (str(alias[size]) for alias in _TARGETS if len(alias) > size and alias[:size] == path)
+    return [name for name in dict.fromkeys(names) if name != "resource"]
 
 
 def _name(path: Path) -> str:
-    """A path as the tables name it; none of theirs where a field has a dot in its name."""
+    """A path as the tables name it; empty where a field has a dot in its name, which is in no table."""
     return "" if any("." in str(step) for step in path) else ".".join(map(str, path))
 
 
 def unknown_field(name: str, names: Iterable[str]) -> str:
     """The message for a field that is none of `names`."""
     names = [*names]
-    close = difflib.get_close_matches(snake(name), names, 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    similar = difflib.get_close_matches(snake(name), names, 1)
+    hint = f" Did you mean {similar[0]!r}?" if similar else ""
     return f"unknown field.{hint} The fields here are {', '.join(names)}"
 
 
 @functools.lru_cache(4096)
 def snake(name: str) -> str:
-    """A name in snake_case, also if it is written in camelCase."""
+    """A camelCase name in snake_case."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), name)

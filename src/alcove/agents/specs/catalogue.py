@@ -80,7 +80,7 @@ def allowed_names(spec: Agent | Team) -> frozenset[str] | None:
 
 
 def may_use(spec: Agent | Team, principal: Principal) -> bool:
-    """Whether a caller may use an agent or a team; this changes nothing about who reads which memory."""
+    """Whether a caller may use an agent or a team; which memories they read does not depend on it."""
     if allowed_names(spec) is None or principal.user_id == spec.owner != SYSTEM:
         return True
     return includes_caller(spec.shared_with or (), principal)

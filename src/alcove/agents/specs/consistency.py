@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 from alcove.agents.rooms import OWNERS, Pattern, overlap, private_template, shared_room
 from alcove.agents.specs.catalogue import GROUP, allowed_names
 from alcove.agents.specs.problems import Path
-from alcove.agents.specs.reading import SpecSet, WrittenSpec
 from alcove.agents.specs.records import Agent, Team
+from alcove.agents.specs.spec_set import LocatedSpec, SpecSet
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
 
-Problem: TypeAlias = tuple[WrittenSpec[Any], Path, str]
+Problem: TypeAlias = tuple[LocatedSpec[Any], Path, str]
 """A spec, a path in it, and a message."""
 _FACTS_NAMESPACE = re.compile(r"[a-z][a-z0-9-]*")
 _DEPTHS = {"conversation": 5, "session_memory": 5, "knowledge": 3, "facts": 4, "long_term": 5}
@@ -27,16 +27,18 @@ _SCRATCH_DEPTHS = {"global": 1, "workflow": 5, "swarm": 5, "debate": 5, "session
 
 def find_problems(specs: SpecSet, max_depth: int) -> Iterator[Problem]:
     """Everything that does not fit together."""
-    for kind in (specs.agents, specs.teams, specs.knowledge):
-        yield from _check_names(kind)
+    for specs_of_kind in (specs.agents, specs.teams, specs.knowledge):
+        yield from _check_names_and_groups(specs_of_kind)
     for agent in specs.agents:
-        yield from _check_groups(agent)
         yield from _check_memory(agent, max_depth)
         yield from _check_sources(agent, specs)
-    agents = {agent.spec.name for agent in specs.agents} | specs.invalid_agents
+    names = {agent.spec.name for agent in specs.agents} | specs.invalid_agents
     for team in specs.teams:
-        yield from _check_groups(team)
-        yield from _check_workers(team, agents)
+        for index, worker in enumerate(team.spec.workers):
+            if worker not in names:
+                message = f"expected the name of an agent ({_join(sorted(names))}), not {worker!r}"
+                yield team, ("workers", index), message
+        yield from _check_repeated(team, ("workers",), team.spec.workers, "worker")
     yield from _check_rooms(specs, max_depth)
 
 
@@ -54,26 +56,23 @@ def find_warnings(specs: SpecSet) -> Iterator[Problem]:
                 yield spec, path, f"every reader of {str(outer)!r} also reads {str(room)!r}"
 
 
-def _check_names(specs: Sequence[WrittenSpec[Any]]) -> Iterator[Problem]:
-    first: dict[str, WrittenSpec[Any]] = {}
-    for each in specs:
-        name = each.spec.name
+def _check_names_and_groups(specs: Sequence[LocatedSpec[Any]]) -> Iterator[Problem]:
+    first: dict[str, LocatedSpec[Any]] = {}
+    for spec in specs:
+        name = spec.spec.name
         if name in OWNERS:
-            yield each, ("name",), f"expected another name: in namespaces, a user follows {name!r}"
+            yield spec, ("name",), f"expected another name: in namespaces, a user follows {name!r}"
         elif name != name.strip() or not name.isprintable() or name in (".", ".."):
-            yield each, ("name",), "expected a printable name without blanks around it, not '.' or '..'"
-        if (other := first.setdefault(name, each)) is not each:
-            taken = f"{name!r} is taken by {other.file}: {other.where(())}"
-            yield each, ("name",), f"expected a name of its own; {taken}"
+            yield spec, ("name",), "expected a printable name without blanks around it, not '.' or '..'"
+        if (other := first.setdefault(name, spec)) is not spec:
+            conflict = f"{name!r} is taken by {other.file}: {other.locate(())}"
+            yield spec, ("name",), f"expected a name of its own; {conflict}"
+        for index, user in enumerate(getattr(spec.spec, "shared_with", None) or ()):
+            if user == GROUP:
+                yield spec, ("shared_with", index), "expected a group's name after 'group:'"
 
 
-def _check_groups(spec: WrittenSpec[Any]) -> Iterator[Problem]:
-    for index, each in enumerate(spec.spec.shared_with or ()):
-        if each == GROUP:
-            yield spec, ("shared_with", index), "expected a group's name after 'group:'"
-
-
-def _check_memory(agent: WrittenSpec[Agent], max_depth: int) -> Iterator[Problem]:
+def _check_memory(agent: LocatedSpec[Agent], max_depth: int) -> Iterator[Problem]:
     memory = agent.spec.memory
     if (name := memory.facts.namespace) is not None:
         path: Path = ("memory", "facts", "namespace")
@@ -81,40 +80,35 @@ def _check_memory(agent: WrittenSpec[Agent], max_depth: int) -> Iterator[Problem
             yield agent, path, "expected a name like [a-z][a-z0-9-]*"
         elif name in OWNERS:
             yield agent, path, f"expected another name: in namespaces, a user follows {name!r}"
+    yield from _check_repeated(agent, ("memory", "scratch"), memory.scratch, "kind")
     depths: dict[Path, int] = {
-        ("memory", block): depth for block, depth in _DEPTHS.items() if getattr(memory, block).enabled
+        **{(block,): depth for block, depth in _DEPTHS.items() if getattr(memory, block).enabled},
+        **{("scratch", index): _SCRATCH_DEPTHS[kind] for index, kind in enumerate(memory.scratch)},
     }
-    for index, kind in enumerate(memory.scratch):
-        path = ("memory", "scratch", index)
-        depths[path] = _SCRATCH_DEPTHS[kind]
-        if kind in memory.scratch[:index]:
-            yield agent, path, f"expected each kind once; {kind!r} is here twice"
     for path, depth in depths.items():
         if depth > max_depth:
-            yield agent, path, f"expected a max_depth of at least {depth}; it is {max_depth}"
+            yield agent, ("memory", *path), f"expected a max_depth of at least {depth}; it is {max_depth}"
 
 
-def _check_sources(agent: WrittenSpec[Agent], specs: SpecSet, *, warn: bool = False) -> Iterator[Problem]:
+def _check_repeated(
+    spec: LocatedSpec[Any], path: Path, items: Sequence[object], noun: str
+) -> Iterator[Problem]:
+    for index, item in enumerate(items):
+        if item in items[:index]:
+            yield spec, (*path, index), f"expected each {noun} once; {str(item)!r} is here twice"
+
+
+def _check_sources(agent: LocatedSpec[Agent], specs: SpecSet, *, warn: bool = False) -> Iterator[Problem]:
     """Sources that do not exist: a problem if the agent's own file configures any, otherwise a warning."""
     knowledge, in_file = agent.spec.memory.knowledge, agent.file in specs.knowledge_files
     if not knowledge.enabled or in_file == warn:
         return
-    names = [each.spec.name for each in specs.knowledge if warn or each.file == agent.file]
+    names = [source.spec.name for source in specs.knowledge if warn or source.file == agent.file]
     for index, name in enumerate(knowledge.sources):
         if name not in names:
-            expected = f"expected a source of this file's knowledge block ({', '.join(names) or 'none'})"
-            message = f"no file configures {name!r}, so it is empty" if warn else f"{expected}, not {name!r}"
+            expected = f"expected a source of this file's knowledge block ({_join(names)}), not {name!r}"
+            message = f"no file configures {name!r}, so it is empty" if warn else expected
             yield agent, ("memory", "knowledge", "sources", index), message
-
-
-def _check_workers(team: WrittenSpec[Team], agents: set[str]) -> Iterator[Problem]:
-    workers = team.spec.workers
-    for index, name in enumerate(workers):
-        if name not in agents:
-            names = ", ".join(sorted(agents)) or "none"
-            yield team, ("workers", index), f"expected the name of an agent ({names}), not {name!r}"
-        elif name in workers[:index]:
-            yield team, ("workers", index), f"expected each worker once; {name!r} is here twice"
 
 
 def _check_rooms(specs: SpecSet, max_depth: int) -> Iterator[Problem]:
@@ -129,7 +123,7 @@ def _check_rooms(specs: SpecSet, max_depth: int) -> Iterator[Problem]:
         except InvalidRequest as error:
             yield agent, path, f"expected {error.expected}"
             continue
-        if (owner := private.overlapping(pattern)) not in (None, name):
+        if (owner := private.find_overlap(pattern)) not in (None, name):
             yield agent, path, f"expected a room apart from that of {owner!r}: they are the same or nested"
         private.add(pattern, name)
     shared = [*_shared_rooms(specs)]
@@ -142,53 +136,54 @@ def _check_rooms(specs: SpecSet, max_depth: int) -> Iterator[Problem]:
             yield spec, place, room
         elif len(room) > max_depth:
             yield spec, place, f"expected at most {max_depth} segments"
-        elif nested := private.overlapping(tuple(room)):
+        elif nested := private.find_overlap(tuple(room)):
             yield spec, place, f"expected a namespace apart from the private rooms of {nested!r}"
-        elif team := next((each for each in teams[room] if _admits_more(spec.spec, each)), None):
+        elif team := next((team for team in teams[room] if _admits_more(spec.spec, team)), None):
             reason = "which does not admit everybody who could read it here"
             yield spec, place, f"expected another namespace than the room of the team {team.name!r}, {reason}"
 
 
 def _admits_more(spec: Agent | Team, team: Team) -> bool:
-    """Whether a spec may be used by anybody who may not use a team."""
-    names, of_team = allowed_names(spec), allowed_names(team)
-    return of_team is not None and (names is None or not names <= of_team)
+    """Whether anybody may use the spec who may not use the team."""
+    names, team_names = allowed_names(spec), allowed_names(team)
+    return team_names is not None and (names is None or not names <= team_names)
 
 
 def _private_pattern(agent: Agent, max_depth: int) -> Pattern:
     """The pattern of an agent's private rooms, without the user."""
-    spec = agent.memory.private
     template = private_template(agent)
     shortest = template.fill({"user_id": "x", "session_id": "x"})
     Namespace.checked((*shortest, "u", "x"))
-    if spec.session_isolated and not template.needs("session_id"):
+    if agent.memory.private.session_isolated and not template.needs("session_id"):
         raise InvalidRequest("namespace", "a template with {session_id}, since session_isolated keeps it")
     if len(template.segments) + 2 > max_depth:
         raise InvalidRequest("namespace", f"at most {max_depth - 2} segments: 'u' and the user follow")
     return template.pattern
 
 
-def _shared_rooms(specs: SpecSet) -> Iterator[tuple[WrittenSpec[Any], Path, Namespace | str]]:
+def _shared_rooms(specs: SpecSet) -> Iterator[tuple[LocatedSpec[Any], Path, Namespace | str]]:
     """Every pool and team room, or the message of what is wrong with it."""
     for agent in specs.agents:
-        earlier: list[Namespace | str] = []
-        for index, text in enumerate(agent.spec.memory.pools):
-            room = _shared_room(text, "agent_name", agent.spec.name)
-            if isinstance(room, Namespace) and room in earlier:
-                room = f"expected each pool once; {str(room)!r} is here twice"
-            earlier.append(room)
-            yield agent, ("memory", "pools", index), room
+        pools = [_shared_room(text, "agent_name", agent.spec.name) for text in agent.spec.memory.pools]
+        for index, room in enumerate(pools):
+            is_repeated = isinstance(room, Namespace) and room in pools[:index]
+            message = f"expected each pool once; {str(room)!r} is here twice" if is_repeated else room
+            yield agent, ("memory", "pools", index), message
     for team in specs.teams:
-        declared, name = team.spec.shared_memory_namespace, team.spec.name
-        if declared is not None and name not in OWNERS:
-            yield team, ("shared_memory_namespace",), _shared_room(declared, "team_name", name)
+        template, name = team.spec.shared_memory_namespace, team.spec.name
+        if template is not None and name not in OWNERS:
+            yield team, ("shared_memory_namespace",), _shared_room(template, "team_name", name)
 
 
-def _shared_room(text: str, placeholder: str, name: str) -> Namespace | str:
+def _shared_room(template: str, placeholder: str, name: str) -> Namespace | str:
     try:
-        return Namespace.checked(shared_room(text, placeholder, name))
+        return Namespace.checked(shared_room(template, placeholder, name))
     except InvalidRequest as error:
         return f"expected {error.expected}"
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 class _PrivateRooms:
@@ -202,16 +197,17 @@ class _PrivateRooms:
         self._below: dict[Pattern, list[tuple[Pattern, str]]] = defaultdict(list)
 
     def add(self, pattern: Pattern, agent: str) -> None:
-        fixed = _fixed_beginning(pattern)
-        self._exact[fixed].append((pattern, agent))
-        for length in range(len(fixed)):
-            self._below[fixed[:length]].append((pattern, agent))
+        beginning = _fixed_beginning(pattern)
+        self._exact[beginning].append((pattern, agent))
+        for length in range(len(beginning)):
+            self._below[beginning[:length]].append((pattern, agent))
 
-    def overlapping(self, pattern: Pattern) -> str | None:
+    def find_overlap(self, pattern: Pattern) -> str | None:
         """An agent whose private rooms are, contain or lie inside this one."""
-        fixed = _fixed_beginning(pattern)
-        near = [self._exact[fixed[:length]] for length in range(len(fixed) + 1)] + [self._below[fixed]]
-        return next((agent for other, agent in chain(*near) if overlap(pattern, other)), None)
+        beginning = _fixed_beginning(pattern)
+        outer = (self._exact[beginning[:length]] for length in range(len(beginning) + 1))
+        candidates = chain(*outer, self._below[beginning])
+        return next((agent for other, agent in candidates if overlap(pattern, other)), None)
 
 
 def _fixed_beginning(pattern: Pattern) -> Pattern:

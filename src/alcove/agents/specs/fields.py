@@ -15,10 +15,10 @@ from alcove.agents.specs.records import Agent, AgentMemory
 from alcove.core.decoding import convert
 
 
-def mistakes(value: object, kind: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+def find_mistakes(value: object, kind: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """The places in a value that do not fit a type, each with a message."""
-    record = next((each for each in _options(kind) if _is_record(each)), None)
-    item = next((get_args(each)[0] for each in _options(kind) if get_origin(each) is tuple), None)
+    record = next((option for option in _options(kind) if _is_record(option)), None)
+    item = next((get_args(option)[0] for option in _options(kind) if get_origin(option) is tuple), None)
     if record and isinstance(value, dict):
         fields = structs.fields(record)
         names = [field.name for field in fields]
@@ -29,12 +29,12 @@ def mistakes(value: object, kind: Any, path: Path = ()) -> Iterator[tuple[Path, 
         for field in fields:
             place = (*path, field.name)
             if field.name in value:
-                yield from mistakes(value[field.name], field.type, place)
+                yield from find_mistakes(value[field.name], field.type, place)
             elif field.required:
                 yield place, f"expected {describe_type(field.type)}; it is required"
     elif item is not None and isinstance(value, list):
         for index, each in enumerate(value):
-            yield from mistakes(each, item, (*path, index))
+            yield from find_mistakes(each, item, (*path, index))
         if not value and not _fits(value, kind):
             yield path, "expected a list that is not empty"
     elif not _fits(value, kind):

@@ -12,12 +12,12 @@ from pathlib import Path as FilePath
 from alcove.agents.specs import consistency
 from alcove.agents.specs.catalogue import Catalogue
 from alcove.agents.specs.problems import InvalidSpecs, SpecProblem
-from alcove.agents.specs.reading import SpecSet
+from alcove.agents.specs.spec_set import SpecSet
 from alcove.agents.specs.yaml_documents import MAX_BYTES
 
 logger = logging.getLogger(__name__)
 Contents = dict[FilePath, bytes | str]
-"""What is in each file, or why it cannot be read."""
+"""The bytes of each file, or why it cannot be read."""
 
 
 def load(path: str | FilePath, *, max_depth: int = 5) -> Catalogue:
@@ -95,18 +95,20 @@ def build_catalogue(path: FilePath, contents: Contents, max_depth: int) -> Catal
     """The specs in the files of `path`; raises `InvalidSpecs` with every mistake in them."""
     specs = read_specs(contents)
     for spec, place, message in consistency.find_problems(specs, max_depth):
-        specs.problems.append(SpecProblem(spec.file, spec.where(place), message))
+        specs.problems.append(SpecProblem(spec.file, spec.locate(place), message))
     if specs.problems:
         raise InvalidSpecs(specs.problems)
     if not (specs.agents or specs.teams or specs.knowledge):
         reason = "no file has any spec" if contents else "it has no .yaml or .yml file"
         specs.warnings.append(f"{path}: {reason}, so there are no agents")
-    surprises = consistency.find_warnings(specs)
-    warnings = (f"{each.file}: {each.where(place)}: {message}" for each, place, message in surprises)
+    warnings = (
+        f"{spec.file}: {spec.locate(place)}: {message}"
+        for spec, place, message in consistency.find_warnings(specs)
+    )
     return Catalogue(
-        {each.spec.name: each.spec for each in specs.agents},
-        {each.spec.name: each.spec for each in specs.teams},
-        {each.spec.name: each.spec for each in specs.knowledge},
+        {agent.spec.name: agent.spec for agent in specs.agents},
+        {team.spec.name: team.spec for team in specs.teams},
+        {source.spec.name: source.spec for source in specs.knowledge},
         (*sorted(specs.warnings), *warnings),
     )
 
@@ -124,13 +126,10 @@ def read_specs(contents: Contents) -> SpecSet:
 
 def read_contents(path: FilePath) -> Contents:
     """Reads a file, or the spec files of a folder."""
-    contents: Contents = {}
     try:
-        for file in _spec_files(path):
-            contents[file] = _read_file(file)
+        return {file: _read_file(file) for file in _spec_files(path)}
     except OSError as error:
-        contents[path] = f"expected a folder that can be read: {error.strerror}"
-    return contents
+        return {path: f"expected a folder that can be read: {error.strerror}"}
 
 
 def _read_file(file: FilePath) -> bytes | str:
@@ -147,13 +146,13 @@ def _spec_files(path: FilePath) -> list[FilePath]:
     """The file itself, or the spec files of a folder without hidden ones, which editors and mounts make."""
     if not path.is_dir():
         return [path]
-    files = (each for each in path.iterdir() if each.suffix in (".yaml", ".yml"))
-    return sorted(each for each in files if not each.name.startswith("."))
+    files = (file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
+    return sorted(file for file in files if not file.name.startswith("."))
 
 
 def _digest(contents: Contents) -> str:
     digest = hashlib.sha256()
     for file, content in contents.items():
-        for each in (file.name.encode(), content if isinstance(content, bytes) else content.encode()):
-            digest.update(b"%d:%b" % (len(each), each))
+        for part in (file.name.encode(), content if isinstance(content, bytes) else content.encode()):
+            digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()[:16]

@@ -58,9 +58,9 @@ def _count_values(
     counts: dict[int, int],
     mistakes: list[Mistake],
 ) -> int:
-    """Counts the values under a node, aliases followed, and notes the mistakes in it once.
+    """Counts the values under a node with its aliases followed, and notes each mistake once.
 
-    `above` are the ids of the nodes around it, `counts` the results so far by id.
+    `above` has the ids of the nodes around it, `counts` the results so far by id.
     """
     if id(node) in above:
         problem = "an alias that stands inside what it names"
@@ -87,5 +87,6 @@ def _count_values(
     if isinstance(node, yaml.ScalarNode) and re.search("[\ud800-\udfff]", node.value):
         mistakes.append((path, "expected text without lone surrogates"))
     below = (*above, id(node))
-    counts[id(node)] = 1 + sum(_count_values(child, at, below, counts, mistakes) for child, at in children)
+    totals = (_count_values(child, place, below, counts, mistakes) for child, place in children)
+    counts[id(node)] = 1 + sum(totals)
     return counts[id(node)]

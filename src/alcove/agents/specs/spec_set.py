@@ -1,4 +1,4 @@
-"""Reads spec files: each document in our own form or a published spelling, with every mistake in it."""
+"""The specs of all files, in our own form or a published spelling, and every mistake in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from alcove.agents.specs.aliases import OTHER_PROGRAMS, Translation, ignored_fields, snake, unknown_field
-from alcove.agents.specs.fields import describe_type, mistakes
+from alcove.agents.specs.fields import describe_type, find_mistakes
 from alcove.agents.specs.problems import Path, SpecProblem, dotted
 from alcove.agents.specs.records import Agent, Conversation, Knowledge, Team
 from alcove.agents.specs.yaml_documents import read_yaml
@@ -18,30 +18,30 @@ from alcove.core.decoding import convert
 T = TypeVar("T", Agent, Team, Knowledge)
 KINDS: dict[str, Any] = {"agents": Agent, "teams": Team, "knowledge": Knowledge}
 RESOURCES = {"Agent": "agents", "Team": "teams"}
-"""The kinds of documents with `apiVersion`, `kind`, `metadata` and `spec`, and what each is for us."""
+"""The kinds of documents with `apiVersion`, `kind`, `metadata` and `spec`, and the list each belongs to."""
 _RESOURCE_FIELDS = ("api_version", "kind", "metadata", "spec")
 
 
 @dataclass(frozen=True)
-class WrittenSpec(Generic[T]):
-    """A spec, and where it is written."""
+class LocatedSpec(Generic[T]):
+    """A spec, and where its file has each field."""
 
     spec: T
     file: str
-    written: Translation
+    translation: Translation
 
-    def where(self, path: Path) -> str:
-        """The place in the file of a path of the spec."""
-        return dotted(self.written.origin(path))
+    def locate(self, path: Path) -> str:
+        """The path in the file of a path of the spec."""
+        return dotted(self.translation.locate(path))
 
 
 @dataclass
 class SpecSet:
-    """The specs of all files, and what is wrong with those that are not among them."""
+    """The valid specs of all files, and the problems of the others."""
 
-    agents: list[WrittenSpec[Agent]] = field(default_factory=list)
-    teams: list[WrittenSpec[Team]] = field(default_factory=list)
-    knowledge: list[WrittenSpec[Knowledge]] = field(default_factory=list)
+    agents: list[LocatedSpec[Agent]] = field(default_factory=list)
+    teams: list[LocatedSpec[Team]] = field(default_factory=list)
+    knowledge: list[LocatedSpec[Knowledge]] = field(default_factory=list)
     invalid_agents: set[str] = field(default_factory=set)
     """Names of agents that are left out because of a mistake; a team may still name them."""
     knowledge_files: set[str] = field(default_factory=set)
@@ -61,8 +61,8 @@ class _FileReader:
         self._specs, self._file = specs, file
 
     def read(self, content: bytes) -> None:
-        documents, wrong = read_yaml(content)
-        for path, message in wrong:
+        documents, mistakes = read_yaml(content)
+        for path, message in mistakes:
             self._refuse(path, message)
         for number, document in enumerate(documents, 1):
             self._read_document(document, (f"document {number}: ",) if len(documents) > 1 else ())
@@ -96,7 +96,7 @@ class _FileReader:
         return self._add(kind, translation, problem_count)
 
     def _read_resource(self, document: dict[str, Any], root: Path) -> None:
-        """Reads a document that says its `kind`, with the name of the spec in its metadata."""
+        """Reads a document with a `kind`, whose metadata has the name of the spec."""
         if (kind := document.get("kind")) not in [*RESOURCES]:
             return self._refuse((*root, "kind"), f"expected one of {', '.join(RESOURCES)}")
         problem_count = len(self._specs.problems)
@@ -117,10 +117,10 @@ class _FileReader:
         return self._add(RESOURCES[kind], translation, problem_count)
 
     def _add(self, kind: str, translation: Translation, problem_count: int) -> None:
-        """Adds a spec, unless it has a problem: then there are more than before it was read."""
+        """Adds a spec unless it has a problem; `problem_count` is the number of problems before it."""
         tree = translation.tree
-        for path, message in mistakes(tree, KINDS[kind]):
-            self._refuse(translation.origin(path), message)
+        for path, message in find_mistakes(tree, KINDS[kind]):
+            self._refuse(translation.locate(path), message)
         if len(self._specs.problems) > problem_count:
             if kind == "agents" and isinstance(name := tree.get("name"), str):
                 self._specs.invalid_agents.add(name)
@@ -129,9 +129,9 @@ class _FileReader:
         if isinstance(spec, Knowledge):
             spec = structs.replace(spec, path=str((self._file.parent / spec.path).absolute()))
         elif isinstance(spec, Agent) and spec.auto_memory and "conversation" not in tree.get("memory", {}):
-            # Turns that are stored are loaded, too.
+            # auto_memory stores turns, and the conversation block loads them.
             spec = structs.replace(spec, memory=structs.replace(spec.memory, conversation=Conversation()))
-        getattr(self._specs, kind).append(WrittenSpec(spec, str(self._file), translation))
+        getattr(self._specs, kind).append(LocatedSpec(spec, str(self._file), translation))
 
     def _refuse(self, path: Path, message: str) -> None:
         self._specs.problems.append(SpecProblem(str(self._file), dotted(path), message))
