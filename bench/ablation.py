@@ -36,7 +36,7 @@ from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.ranking.ranker import Ranking, rank
 from alcove.search.text import terms, words
-from alcove.search.text.terms import Item, Lexicon, Question
+from alcove.search.text.terms import Item, Lexicon, ParsedQuery
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
 NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})
@@ -110,7 +110,7 @@ class Loaded:
 
     name: str
     corpus: Corpus
-    questions: list[tuple[Question, list[str]]]
+    questions: list[tuple[ParsedQuery, list[str]]]
 
 
 def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bool = False) -> Loaded:
@@ -133,7 +133,7 @@ def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bo
     ]
     embedded = kept.embed([asked.text for asked in talk.questions])
     questions = [
-        (Question.of(asked.text, vector, tokens=opened(tokens), lexicon=lexicon), asked.evidence)
+        (ParsedQuery.of(asked.text, vector, tokens=opened(tokens), lexicon=lexicon), asked.evidence)
         for asked, vector, tokens in zip(talk.questions, *embedded, strict=True)
     ]
     return Loaded(talk.name, Corpus.of(items), questions)
@@ -227,7 +227,7 @@ def memory(path: Path, cache: Path) -> None:
         Corpus.of(items(lean=lean))  # words that are remembered for all subtrees are not this one's
         tracemalloc.start()
         corpus = Corpus.of(items(lean=lean))
-        rank(corpus, Question.of("who?", turns[0][1]), limit=10)  # neighbours and middle, once for all
+        rank(corpus, ParsedQuery.of("who?", turns[0][1]), limit=10)  # neighbours and middle, once for all
         total = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         every = (total, corpus.tokens.bytes, corpus.vectors.bytes, corpus.postings.bytes)
@@ -268,9 +268,9 @@ def speed() -> None:
         questions = []
         for n in range(20):
             text = "Which house did Ann " + " ".join(chance.choice(vocabulary[:400], 5))
-            questions.append(Question.of(text, np.asarray(items[n].vectors["text"])[0], lexicon=lexicon))
+            questions.append(ParsedQuery.of(text, np.asarray(items[n].vectors["text"])[0], lexicon=lexicon))
 
-        def ask(mode: SearchMode, corpus: Corpus = corpus, questions: list[Question] = questions) -> None:
+        def ask(mode: SearchMode, corpus: Corpus = corpus, questions: list[ParsedQuery] = questions) -> None:
             rank(corpus, questions[int(chance.integers(20))], limit=10, mode=mode)
 
         ask("hybrid")

@@ -29,11 +29,11 @@ import numpy as np
 import psycopg
 
 from alcove import Alcove, Settings
-from alcove.engine.meanings import WORTH_ORDERING
 from alcove.engine.rows.indexing import TextToIndex
+from alcove.engine.vector_index import WORTH_ORDERING
 from alcove.search.embedders import Matrix, unit
 from alcove.search.indexer import embedded, windows
-from alcove.search.large_subtrees import made
+from alcove.search.sources.sampled import made
 
 DIMENSIONS, SUBJECTS = 384, 2000
 ROUNDS = 40

@@ -35,7 +35,7 @@ from alcove.search.embedders import Embedder, Matrix, character_windows, embed_q
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.ranking.calibration import Calibration
 from alcove.search.ranking.matching import coverage
-from alcove.search.text.terms import Item, Lexicon, Question, documents
+from alcove.search.text.terms import Item, Lexicon, ParsedQuery, documents
 
 KNOWLEDGE = Path(__file__).with_name("knowledge")
 LIMIT, THRESHOLD = 5, 0.7
@@ -142,7 +142,7 @@ class Bench:
                 split=each["split"],
                 relevant=np.array([_answers(self._chunks[row], each) for row in rows]),
                 cosines=self._vectors[rows] @ self._asked[n],
-                covered=coverage(Question.of(each["question"], lexicon=self._lexicon), postings),
+                covered=coverage(ParsedQuery.of(each["question"], lexicon=self._lexicon), postings),
             )
             for n, each in enumerate(self._questions)
             if each["set"] == questions and only in (None, n)

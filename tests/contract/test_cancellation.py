@@ -11,7 +11,7 @@ from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.core.filters import Filter
 from alcove.engine.scope import Scope
 from alcove.engine.sqlite import database as sqlite
-from alcove.search.subtrees import Subtree
+from alcove.search.sources.memory import Subtree
 
 NOTES = ("user", "alice", "notes")
 

@@ -48,7 +48,7 @@ class Queue:
         return self.memory.memories._engine.last_seq()
 
     def waiting(self, seq: int) -> bool:
-        return self.index.waits(seq)[0]
+        return self.index.pending_status(seq)[0]
 
     def drain(self, indexer: Indexer) -> int:
         steps = 0
@@ -58,7 +58,7 @@ class Queue:
 
     def kept(self, user: str) -> dict[int, bytes]:
         low, high = Namespace(("user", user)).subtree()
-        _, texts = self.index.texts(Scope(low, high), self.embedder.name, MAX_INT64)
+        _, texts = self.index.live_texts(Scope(low, high), self.embedder.name, MAX_INT64)
         return {text.seq: text.vectors for text in texts if text.vectors}
 
 
@@ -263,9 +263,9 @@ def test_pieces_of_two_models_under_one_name_never_become_one_text(queue: Queue)
     queue.indexer().step()
     queue.embedder.dimensions = 32
     other = queue.indexer()
-    while queue.index.waits(seq) == (True, None):
+    while queue.index.pending_status(seq) == (True, None):
         other.step()
-    assert "alcove reindex" in str(queue.index.waits(seq)[1])
+    assert "alcove reindex" in str(queue.index.pending_status(seq)[1])
     assert queue.kept("alice") == {}
 
 

@@ -18,11 +18,11 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from alcove import Alcove, InvalidRequest, Namespace, Settings
-from alcove.engine import vector_store
-from alcove.engine.meanings import NOT_HERE
-from alcove.engine.qdrant import BITS, Qdrant, Vectors
-from alcove.engine.vector_store import AWAY, NAME
-from alcove.search import large_subtrees
+from alcove.engine.qdrant import index as qdrant_index
+from alcove.engine.qdrant.client import BITS, QdrantPoints, VersionVectors
+from alcove.engine.qdrant.index import AWAY, NAME
+from alcove.engine.vector_index import NOT_HERE
+from alcove.search.sources import sampled
 from tests.contract.test_search_large_scopes import FEW, POOL, TOPICS, Place, filled, keys, reader
 from tests.support.hashed_embedder import Bag
 from tests.support.qdrant import KEY, Server, running
@@ -112,7 +112,7 @@ def _place(folder: Path, address: str, key: str) -> Iterator[Beside]:
 @pytest.fixture(params=["the client's local mode"])
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Beside, Server]]:
     """A server of this test's own, which it may stop; whoever finds it away asks again soon."""
-    monkeypatch.setattr(vector_store, "REST_SECONDS", 0.2)
+    monkeypatch.setattr(qdrant_index, "REST_SECONDS", 0.2)
     with running(tmp_path / "qdrant") as server:
         for place in _place(tmp_path, server.address, KEY):
             yield place, server
@@ -145,13 +145,13 @@ def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Beside) ->
 
 
 def test_nothing_is_found_below_a_namespace_but_what_lies_below_it(qdrant: tuple[str, str]) -> None:
-    points, name, chance = Qdrant(*qdrant), f"alcove_test_{secrets.token_hex(4)}_3", random.Random(5)
+    points, name, chance = QdrantPoints(*qdrant), f"alcove_test_{secrets.token_hex(4)}_3", random.Random(5)
     every = [Namespace(segments) for n in (1, 2) for segments in product(OVER, repeat=n)]
     every += [Namespace(chance.choices(OVER, k=chance.randint(3, 5))) for _ in range(100)]
     points.prepare(name, 3, name)
     try:
         windows = [pack("3f", 1, 0, 0)]
-        points.put(name, [Vectors(n, each.encode(), windows) for n, each in enumerate(every)])
+        points.put(name, [VersionVectors(n, each.encode(), windows) for n, each in enumerate(every)])
         for prefix in [Namespace(), *chance.sample(every, 30)]:
             below = {n for n, each in enumerate(every) if each[: len(prefix)] == prefix}
             common = {n for n in below if every[n].owner is None or prefix.owner is not None}
@@ -231,8 +231,8 @@ def test_what_differs_is_noticed_and_repaired_both_ways(place: Beside) -> None:
 def test_a_filter_that_lets_few_pass_leaves_those_few_to_be_found(
     place: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_store, "MOST_ASKED", 4)
-    monkeypatch.setattr(large_subtrees, "FEWEST", 2)
+    monkeypatch.setattr(qdrant_index, "MOST_ASKED", 4)
+    monkeypatch.setattr(sampled, "FEWEST", 2)
     store = filled(place)
     until(place.in_step)
     # Each of the four nearest windows says "lower", and is of a memory that is left out.

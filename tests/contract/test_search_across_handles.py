@@ -101,12 +101,12 @@ def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory:
         searcher = memory.memories._searcher
         best = searcher.search(
             scope,
-            searcher.question("tea", "keyword"),
+            searcher.parse_query("tea", "keyword"),
             mode="keyword",
             limit=9,
             offset=0,
             explain=False,
-            fits=lambda _: True,
+            row_matches=lambda _: True,
         )
         return {row.key.decode() for row, _ in best.hits}
 

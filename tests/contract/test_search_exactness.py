@@ -20,7 +20,7 @@ from alcove.search.corpus.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking.ranker import rank
 from alcove.search.searcher import MOST_WINDOWS
-from alcove.search.text.terms import Item, Question
+from alcove.search.text.terms import Item, ParsedQuery
 from alcove.search.text.words import term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.clock import ManualClock
@@ -238,7 +238,7 @@ class Recalling:
         """The order and the values of what is visible in a corpus, which has only what the caller may see."""
         shown = {(v.ns, v.key) for v in visible}
         mask = np.array([id in shown for id in corpus.columns.id], dtype=bool)
-        question = Question.of(query, embed_query(self.embedder, query), now=self.clock.now / 1e6)
+        question = ParsedQuery.of(query, embed_query(self.embedder, query), now=self.clock.now / 1e6)
         return {hit.id: hit.fused for hit in rank(corpus, question, limit=300, mask=mask, mode=mode)}
 
     def corpus(self, versions: list[Version]) -> Corpus | JoinedCorpus:

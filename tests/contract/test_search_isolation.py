@@ -15,7 +15,7 @@ import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
 from alcove.engine.scope import Scope
-from alcove.search.subtrees import Subtree
+from alcove.search.sources.memory import Subtree
 from tests.contract.conftest import Open
 from tests.support.child_programs import say, started
 from tests.support.clock import ManualClock
@@ -64,9 +64,16 @@ class Interrupted:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Interrupted:
-        for name in ("serving", "state", "owned", "texts", "changes", "fitting", "found", "foreign"):
-            if hasattr(self._index, name):
-                setattr(self._index, name, self._wrapped(getattr(self._index, name)))
+        for name in (
+            "serving",
+            "state",
+            "owned_rooms",
+            "live_texts",
+            "changes",
+            "matching_versions",
+            "load_rows",
+        ):
+            setattr(self._index, name, self._wrapped(getattr(self._index, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,10 +148,10 @@ def test_what_was_ranked_by_mistake_is_left_out_when_it_is_read(open_store: Open
     keep(store, "bob", own("bob"), "secret")
     low, high = Namespace(POOL).subtree()
     index, every = store.memories._engine.index, [1, 2]
-    shown = {user: [row.seq for row in index.found(Scope(low, high, owner=user), every, now=clock())]
+    shown = {user: [row.seq for row in index.load_rows(Scope(low, high, owner=user), every, now=clock())]
              for user in ("alice", "bob")}  # fmt: skip
     assert shown == {"alice": [1], "bob": [1, 2]}
-    assert [*index.found(Scope(low, low, owner="bob"), every, now=clock())] == []
+    assert [*index.load_rows(Scope(low, low, owner="bob"), every, now=clock())] == []
 
 
 # Many at once: threads and processes against what each of them wrote
@@ -262,7 +269,7 @@ class Reads:
     def __init__(self, store: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = 0
         index = store.memories._engine.index
-        for name in ("texts", "changes"):
+        for name in ("live_texts", "changes"):
             monkeypatch.setattr(index, name, self._counted(getattr(index, name)))
 
     def _counted(self, call: Callable[..., tuple[object, ...]]) -> Callable[..., tuple[object, ...]]:

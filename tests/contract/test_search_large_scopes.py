@@ -14,12 +14,12 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import candidates, digests, meanings
+from alcove.engine import candidate_index, quantized_index, vector_index
 from alcove.engine.postgres import database as postgres
 from alcove.engine.postgres.connection import Connection
-from alcove.search import large_subtrees
 from alcove.search.embedders import EmbedderUnavailable
-from alcove.search.subtrees import Subtree
+from alcove.search.sources import sampled
+from alcove.search.sources.memory import Subtree
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
@@ -80,7 +80,7 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(digests, "WORTH_KEEPING", 0)
+    monkeypatch.setattr(quantized_index, "WORTH_KEEPING", 0)
     place = Place(tmp_path, str(tmp_path / "store.db") if request.param == "sqlite" else "")
     yield place
     for store in place.opened:
@@ -280,7 +280,7 @@ def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Place) -> 
 def test_what_is_said_right_after_the_words_of_a_question_is_found_too(
     place: Place, held: list[Subtree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_subtrees, "FEWEST", 4)
+    monkeypatch.setattr(sampled, "FEWEST", 4)
     store = place.open()
     turns = [
         turn
@@ -332,7 +332,7 @@ def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_s
 def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_done_is_made_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meanings, "WORTH_ORDERING", 20)
+    monkeypatch.setattr(vector_index, "WORTH_ORDERING", 20)
     whole = "pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
     store = filled(place)
     until(lambda: place.rows(whole))
@@ -349,7 +349,7 @@ def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_don
 def test_a_small_part_of_a_large_store_is_compared_as_a_whole_and_nothing_of_it_is_missed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meanings, "PART", 2)
+    monkeypatch.setattr(vector_index, "PART", 2)
     asked, store = noted_statements(monkeypatch), filled(place)
     alice = store.as_user("alice")
     for n in range(2 * FEW):
@@ -391,20 +391,20 @@ def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_wh
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "MOST_READERS", 4)
-    store, look, looked = filled(place), candidates.Candidates._holding, list[int]()
+    store, look, looked = filled(place), candidate_index.CandidateIndex._holding, list[int]()
     by_meaning = (
         "pg_stat_activity WHERE datname = current_database() AND query LIKE '%<=>%' AND state = 'active'"
         " AND pid != pg_backend_pid()"
     )
 
-    def noted(self: candidates.Candidates, *args: object, **how: object) -> object:
+    def noted(self: candidate_index.CandidateIndex, *args: object, **how: object) -> object:
         until(lambda: place.rows(by_meaning))
         looked.append(1)
         if len(looked) <= 4:
             raise EmbedderUnavailable("one of the two failed")
         return look(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(candidates.Candidates, "_holding", noted)
+    monkeypatch.setattr(candidate_index.CandidateIndex, "_holding", noted)
     for _ in range(4):
         with pytest.raises(EmbedderUnavailable):
             keys(store, "number17")

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from alcove.search.text.terms import Item, Question
+from alcove.search.text.terms import Item, ParsedQuery
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6
@@ -35,8 +35,8 @@ def item(id: int, *, sequence: int | None = None, seed: int | None = None) -> It
     )
 
 
-def question(seed: int) -> Question:
+def question(seed: int) -> ParsedQuery:
     chance = random.Random(seed)
     vector = np.array([chance.gauss(0, 1) for _ in range(DIMENSIONS)], dtype=np.float32)
     text = "Ann " + " ".join(chance.sample(WORDS, 3)) + " 3 May 2023"
-    return Question.of(text, vector / np.float32(np.linalg.norm(vector)))
+    return ParsedQuery.of(text, vector / np.float32(np.linalg.norm(vector)))

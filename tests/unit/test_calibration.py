@@ -18,7 +18,7 @@ from alcove.search.embedders.minilm import MiniLM
 from alcove.search.ranking import calibration
 from alcove.search.ranking.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration
 from alcove.search.ranking.matching import coverage
-from alcove.search.text.terms import LABEL, Item, Question, documents, number
+from alcove.search.text.terms import LABEL, Item, ParsedQuery, documents, number
 from alcove.search.text.words import term_counts
 
 MINILM = SHIPPED["all-MiniLM-L6-v2"]
@@ -98,7 +98,7 @@ def test_the_default_threshold_parts_what_answers_from_what_does_not() -> None:
         "Tamping\nLevel the grounds with a finger, then press straight down until the spring clicks.",
     )
     cosines = model.embed(texts) @ embed_query(model, question)
-    covered = coverage(Question.of(question, lexicon=model.lexicon()), postings(*texts))
+    covered = coverage(ParsedQuery.of(question, lexicon=model.lexicon()), postings(*texts))
     assert (MINILM.scores(cosines, covered) >= 0.7).tolist() == [True, False, False]
 
 
@@ -155,13 +155,13 @@ def test_an_embedder_that_was_down_is_measured_when_it_is_back(monkeypatch: pyte
 
 def test_rare_words_count_more_than_frequent_ones() -> None:
     rows = postings("the hut and its beds", "the hut and its sauna", "the hut and its kitchen")
-    beds, sauna, kitchen = coverage(Question.of("Is there a sauna in the hut?"), rows)
+    beds, sauna, kitchen = coverage(ParsedQuery.of("Is there a sauna in the hut?"), rows)
     assert beds == kitchen < 0.2
     assert sauna == 1
 
 
 def test_a_related_word_counts_as_much_as_it_is_like() -> None:
-    asked = Question(words={"kid": (("child", 0.6), ("girl", 0.4))}, said=frozenset(), vector=None)
+    asked = ParsedQuery(words={"kid": (("child", 0.6), ("girl", 0.4))}, said=frozenset(), vector=None)
     assert coverage(asked, postings("a child", "a girl", "a girl, a child", "a kid", "nobody")).tolist() == [
         pytest.approx(like) for like in (0.6, 0.4, 0.6, 1, 0)
     ]
@@ -169,9 +169,9 @@ def test_a_related_word_counts_as_much_as_it_is_like() -> None:
 
 def test_words_of_a_label_are_held_too() -> None:
     rows = Postings.of([[number((LABEL, "varroa")), number("acid")], [number("acid")]])
-    assert coverage(Question.of("varroa"), rows).tolist() == [1, 0]
+    assert coverage(ParsedQuery.of("varroa"), rows).tolist() == [1, 0]
 
 
 def test_a_question_without_words_is_covered_by_nothing() -> None:
-    assert coverage(Question.of("?!"), postings("a text", "another")).tolist() == [0, 0]
-    assert coverage(Question.of("anything"), postings()).tolist() == []
+    assert coverage(ParsedQuery.of("?!"), postings("a text", "another")).tolist() == [0, 0]
+    assert coverage(ParsedQuery.of("anything"), postings()).tolist() == []

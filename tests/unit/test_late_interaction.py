@@ -21,7 +21,7 @@ from alcove.search.embedders import embed_query_with_tokens, embedder_for
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.indexer import embedded, kept
 from alcove.search.ranking.ranker import DEFAULT, rank
-from alcove.search.text.terms import Item, Question
+from alcove.search.text.terms import Item, ParsedQuery
 
 TEXTS = ["I sold my bicycle last spring", "My bicycle is red", "The spring is cold", "I sold lemonade"]
 
@@ -119,9 +119,9 @@ def corpus_of(model: MiniLM, texts: list[str]) -> Corpus:
     )
 
 
-def asked_of(model: MiniLM, text: str) -> Question:
+def asked_of(model: MiniLM, text: str) -> ParsedQuery:
     vector, tokens = embed_query_with_tokens(model, text)
-    return Question.of(text, vector, tokens=opened(tokens))
+    return ParsedQuery.of(text, vector, tokens=opened(tokens))
 
 
 def test_tokens_are_a_signal_that_can_be_told_and_turned_off(model: MiniLM) -> None:

@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from alcove.engine.digests import Digest, _rounded
-from alcove.engine.meanings import Asked
-from alcove.search.digested_subtrees import Held
+from alcove.engine.quantized_index import Digest, _rounded
+from alcove.engine.vector_index import Asked
 from alcove.search.embedders import Matrix, unit
+from alcove.search.sources.quantized import Held
 
 DIMENSIONS = 100
 """No multiple of 64, nor of 8."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alcove.core.records import RankingSignal, SearchMode
 from alcove.search.corpus.corpus import Corpus
 from alcove.search.ranking.ranker import DEFAULT, Hit, rank
-from alcove.search.text.terms import Item, Lexicon, Question
+from alcove.search.text.terms import Item, Lexicon, ParsedQuery
 from tests.support.random_corpus import DIMENSIONS, item, question
 
 MODES: tuple[SearchMode, ...] = ("hybrid", "semantic", "keyword")
@@ -69,7 +69,7 @@ def test_a_window_finds_the_answer_beside_the_question_it_answers() -> None:
     texts[100:102] = ["Ann: which violin teacher topic20 part20x1", "Bob: the tall lady, part20x1 topic20"]
     corpus = corpus_of(*texts)
     assert corpus.order_matters
-    asked = Question.of("violin teacher")
+    asked = ParsedQuery.of("violin teacher")
     assert set(ids(rank(corpus, asked, limit=2))) == {100, 101}
     masked = np.ones(len(texts), dtype=bool)
     masked[100] = False
@@ -82,7 +82,7 @@ def test_shuffled_items_rank_as_without_windows() -> None:
     random.Random(3).shuffle(texts)
     corpus = corpus_of(*texts)
     assert not corpus.order_matters
-    asked = Question.of("topic7 filler36")
+    asked = ParsedQuery.of("topic7 filler36")
     assert rank(corpus, asked, limit=20) == rank(corpus, asked, limit=20, ranking=DEFAULT.without("windows"))
 
 
@@ -90,13 +90,13 @@ def test_a_word_like_the_questions_is_found_by_keyword() -> None:
     near = np.array([[1, 0.1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
     lexicon = Lexicon({"kids": 0, "children": 1, "harbour": 2, "lamp": 3}, near)
     corpus = corpus_of("two children play", "a lamp burns")
-    assert ids(rank(corpus, Question.of("kids", lexicon=lexicon), limit=5, mode="keyword")) == [0]
-    assert rank(corpus, Question.of("kids"), limit=5, mode="keyword") == []
+    assert ids(rank(corpus, ParsedQuery.of("kids", lexicon=lexicon), limit=5, mode="keyword")) == [0]
+    assert rank(corpus, ParsedQuery.of("kids"), limit=5, mode="keyword") == []
 
 
 def test_what_is_said_by_whom_the_question_names_comes_first() -> None:
     corpus = corpus_of("Bob: I sold the boat", "Ann: I sold the boat", "Ann: tea", "Bob: tea")
-    assert ids(rank(corpus, Question.of("What did Ann sell or who sold the boat?"), limit=1)) == [1]
+    assert ids(rank(corpus, ParsedQuery.of("What did Ann sell or who sold the boat?"), limit=1)) == [1]
 
 
 def test_items_of_the_time_that_is_asked_for_come_first() -> None:
@@ -105,13 +105,13 @@ def test_items_of_the_time_that_is_asked_for_come_first() -> None:
         for n, when in enumerate(["2023-05-01", "2023-05-20", "2024-01-09", "2025-02-02"])
     ]
     corpus = Corpus.of(items)
-    assert ids(rank(corpus, Question.of("tea on 9 January 2024"), limit=1)) == [2]
-    assert ids(rank(corpus, Question.of("where did we most recently meet for tea"), limit=1)) == [3]
+    assert ids(rank(corpus, ParsedQuery.of("tea on 9 January 2024"), limit=1)) == [2]
+    assert ids(rank(corpus, ParsedQuery.of("where did we most recently meet for tea"), limit=1)) == [3]
 
 
 def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -> None:
     corpus = corpus_of("tea and kettle", "garden")
-    asked = Question.of("kettle", np.eye(DIMENSIONS, dtype=np.float32)[0])
+    asked = ParsedQuery.of("kettle", np.eye(DIMENSIONS, dtype=np.float32)[0])
     first, second = rank(corpus, asked, limit=5)
     assert (first.id, first.score, second.score) == (0, None, None)
 
@@ -120,16 +120,18 @@ def test_an_item_that_is_not_embedded_is_found_by_its_words_and_has_no_score() -
 @pytest.mark.parametrize("mode", MODES)
 def test_a_question_of_nothing_is_no_error(text: str, mode: SearchMode) -> None:
     corpus = Corpus.of([item(n) for n in range(20)])
-    assert rank(corpus, Question.of(text), limit=5, mode="keyword") == []
+    assert rank(corpus, ParsedQuery.of(text), limit=5, mode="keyword") == []
     vector = question(1).vector
-    assert len(rank(corpus, Question.of(text, vector), limit=5, mode=mode)) == (0 if mode == "keyword" else 5)
-    assert rank(Corpus.of([]), Question.of(text, vector), limit=5, mode=mode) == []
+    assert len(rank(corpus, ParsedQuery.of(text, vector), limit=5, mode=mode)) == (
+        0 if mode == "keyword" else 5
+    )
+    assert rank(Corpus.of([]), ParsedQuery.of(text, vector), limit=5, mode=mode) == []
 
 
 def test_a_hit_says_why() -> None:
     corpus = corpus_of("Ann: tea", "Bob: tea", "Bob: garden")
     hits = rank(
-        corpus, Question.of("Ann tea", np.eye(DIMENSIONS, dtype=np.float32)[0]), limit=3, explain=True
+        corpus, ParsedQuery.of("Ann tea", np.eye(DIMENSIONS, dtype=np.float32)[0]), limit=3, explain=True
     )
     assert hits[0].id == 0
     assert (hits[0].signals["words"].rank, hits[0].signals["words"].score) == (1, 1.0)
@@ -143,7 +145,7 @@ def test_a_hit_says_by_which_numbers_its_words_were_weighed() -> None:
     def rules(corpus: Corpus, asked: str, mode: SearchMode = "hybrid") -> dict[str, float]:
         vector = np.eye(DIMENSIONS, dtype=np.float32)[0]
         return (
-            rank(corpus, Question.of(asked, vector), limit=1, mode=mode, explain=True)[0]
+            rank(corpus, ParsedQuery.of(asked, vector), limit=1, mode=mode, explain=True)[0]
             .signals["words"]
             .rules
         )
@@ -167,7 +169,7 @@ def test_a_label_of_one_occasion_joins_items_and_one_of_very_many_does_not() -> 
             Item(id=n, namespace=(), sequence=n, fields={"text": f"word{n} lamp", "day": f"day {n // group}"})
             for n in range(4 * group)
         ]
-        hits = rank(Corpus.of(items), Question.of("word3"), limit=9, explain=True)
+        hits = rank(Corpus.of(items), ParsedQuery.of("word3"), limit=9, explain=True)
         assert hits[0].id == 3
         return {hit.id: hit.signals["company"].score for hit in hits}[3] / (hits[0].fused)
 
@@ -187,14 +189,14 @@ def test_words_count_less_the_less_of_the_question_they_match() -> None:
     for more in ("goal", "money", "plan"):
         weight, *_ = (
             hit.signals["words"].score
-            for hit in rank(corpus, Question.of(" ".join(words), asked), limit=3, explain=True)
+            for hit in rank(corpus, ParsedQuery.of(" ".join(words), asked), limit=3, explain=True)
             if hit.id == 0
         )
         words.append(more)
         assert weight <= 1
     assert weight < 0.5
-    assert ids(rank(corpus, Question.of(" ".join(words), asked), limit=1)) == [1]
-    assert ids(rank(corpus, Question.of("due", asked), limit=1)) == [0]
+    assert ids(rank(corpus, ParsedQuery.of(" ".join(words), asked), limit=1)) == [1]
+    assert ids(rank(corpus, ParsedQuery.of("due", asked), limit=1)) == [0]
 
 
 def test_neighbours_count_in_a_talk_of_short_turns_and_not_among_long_texts() -> None:
@@ -205,7 +207,7 @@ def test_neighbours_count_in_a_talk_of_short_turns_and_not_among_long_texts() ->
         texts = [f"{s} {s} {filler}" if n % 2 else f"and {s} {filler}" for s in subjects for n in range(2)]
         corpus = corpus_of(*texts)
         assert corpus.order_matters
-        hits = rank(corpus, Question.of(subjects[3]), limit=12, explain=True)
+        hits = rank(corpus, ParsedQuery.of(subjects[3]), limit=12, explain=True)
         beside = next(hit for hit in hits if hit.id == 2 * 3 + 2)
         assert beside.signals["substance"].rules == {"brevity": beside.signals["words"].rules["neighbours"]}
         return beside.signals["words"]
@@ -226,8 +228,8 @@ def test_what_all_texts_have_in_common_says_nothing() -> None:
         for n, row in enumerate([*near, *crowd])
     )
     vector = 0.9 * common + 0.436 * asked
-    assert ids(rank(corpus, Question.of("zzz", vector), limit=1, mode="semantic")) == [1]
-    by_meaning = rank(corpus, Question.of("zzz", vector), limit=len(corpus), explain=True)
+    assert ids(rank(corpus, ParsedQuery.of("zzz", vector), limit=1, mode="semantic")) == [1]
+    by_meaning = rank(corpus, ParsedQuery.of("zzz", vector), limit=len(corpus), explain=True)
     shares = {hit.id: hit.signals["meaning"].score for hit in by_meaning}
     assert shares[0] == pytest.approx(DEFAULT.meaning)
     assert shares[1] < 0.5 * DEFAULT.meaning

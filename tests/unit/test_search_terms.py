@@ -13,7 +13,7 @@ from alcove.search.corpus.corpus import Corpus
 from alcove.search.ranking.matching import matches
 from alcove.search.text import terms as search_terms
 from alcove.search.text import words as terms
-from alcove.search.text.terms import Item, Question, number, term_numbers
+from alcove.search.text.terms import Item, ParsedQuery, number, term_numbers
 from alcove.search.text.words import (
     _NUMBER,
     MAX_QUERY_TERMS,
@@ -107,7 +107,7 @@ def test_function_words_of_other_scripts_are_left_out() -> None:
 
 def test_a_question_finds_its_words_in_texts_of_another_language() -> None:
     """A single word shows no language: it is looked for as each language that is there would count it."""
-    question = Question.of("Versicherungen")
+    question = ParsedQuery.of("Versicherungen")
     assert question.forms([]) == {"versicherungen": ["versicherungen"]}
     assert question.forms(["german"]) == {"versicherungen": ["versicherungen", "versicher"]}
     texts = ["Die Versicherung läuft im Oktober ab", "The insurance ends in October"]

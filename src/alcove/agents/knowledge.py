@@ -29,7 +29,7 @@ from alcove.core.records import Query
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.search.text.terms import Question
+    from alcove.search.text.terms import ParsedQuery
 
 log = logging.getLogger("alcove")
 LOOK_SECONDS = 30.0
@@ -193,7 +193,7 @@ class Knowledge:
 
     # Looking things up
 
-    def offer(self, turn: Turn, question: Question, assembly: Assembly) -> None:
+    def offer(self, turn: Turn, question: ParsedQuery, assembly: Assembly) -> None:
         """Offers what the agent's sources have on a question, as far as it is relevant enough."""
         spec = turn.rooms.agent.memory.knowledge
         found: list[KnowledgeHit] = []
@@ -209,7 +209,7 @@ class Knowledge:
             why = f"below the threshold ({each.score:.2f})"
             assembly.leave_out("knowledge", why, piece=_piece(each))
 
-    def _found(self, who: Principal, source: str, question: Question, limit: int) -> list[KnowledgeHit]:
+    def _found(self, who: Principal, source: str, question: ParsedQuery, limit: int) -> list[KnowledgeHit]:
         memories = self._memories.answers(who, source_room(source), question, limit=limit, calibrated=True)
         pairs = [(each, decode_value(each, Chunk)) for each in memories]
         return [

@@ -42,7 +42,7 @@ from alcove.store.session_store import Reads
 if TYPE_CHECKING:
     from alcove.agents.knowledge import Knowledge
     from alcove.agents.service import Agents
-    from alcove.search.text.terms import Question
+    from alcove.search.text.terms import ParsedQuery
 
 MOST_NOTES = 50
 """Notes that a preamble offers, the newest ones."""
@@ -185,7 +185,7 @@ class Prompts:
         assembly.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])
         assembly.leave_out("preamble", f"older than the newest {MOST_NOTES}", count=left)
 
-    def _recall(self, turn: Turn, question: Question, assembly: Assembly) -> None:
+    def _recall(self, turn: Turn, question: ParsedQuery, assembly: Assembly) -> None:
         """Offers standing instructions, and what of facts and long-term memory fits the message best.
 
         All of it, with what tools recall in this turn, is at most the recall budget. Equal content in both
@@ -225,7 +225,7 @@ class Prompts:
             known = len(pieces) + (len(newest) + repeated if tier == "long_term" else 0)
             assembly.leave_out(tier, "recall budget", count=max(0, there - known))
 
-    def _earlier(self, turn: Turn, question: Question, assembly: Assembly) -> None:
+    def _earlier(self, turn: Turn, question: ParsedQuery, assembly: Assembly) -> None:
         """Offers messages of any of the user's conversations that fit the message, the oldest first."""
         name, user, shown = turn.rooms.agent.name, turn.rooms.user, assembly.said()
         most, who = turn.rooms.agent.memory.conversation.recall, conversation_principal(turn.caller, name)

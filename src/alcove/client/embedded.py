@@ -21,12 +21,12 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.settings import Settings, read_variable
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
-from alcove.engine.meanings import MakeMeanings
 from alcove.engine.valkey import Valkey
+from alcove.engine.vector_index import MakeVectorIndex
 from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
-from alcove.search.indexer import Indexer, meanings_for
+from alcove.search.indexer import Indexer, vector_index_for
 from alcove.search.rerankers import Reranker, reranker_for
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
@@ -99,13 +99,13 @@ class Alcove(Store):
         observer: Observer | None = None,
         embedder: str | Embedder | None = "minilm",
         reranker: str | Reranker | None = None,
-        vectors: str | MakeMeanings | None = None,
+        vectors: str | MakeVectorIndex | None = None,
     ) -> None:
         place, path = _checked_place(at)
         if vectors and isinstance(place, Path):
             raise InvalidRequest("vectors", "to be left out: they are where the store is, in its file")
         beside = (
-            meanings_for(vectors, key=read_variable("ALCOVE_QDRANT_KEY"))
+            vector_index_for(vectors, key=read_variable("ALCOVE_QDRANT_KEY"))
             if isinstance(vectors, str)
             else vectors
         )
@@ -120,7 +120,7 @@ class Alcove(Store):
             busy_timeout=settings.busy_timeout,
             on_create=provider.create,
             observer=observer,
-            meanings=beside,
+            vector_index=beside,
         )
         try:
             vault = Vault(engine, provider)
@@ -137,8 +137,8 @@ class Alcove(Store):
         if model and settings.indexing_interval:
             interval, batch = settings.indexing_interval, settings.indexing_batch
             indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
-            if engine.index.meanings:
-                engine.index.meanings.start(interval)
+            if engine.index.vector_index:
+                engine.index.vector_index.start(interval)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
                 engine.when_told(indexer.look)

@@ -14,11 +14,11 @@ from alcove.core.clock import Clock, parse_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
 from alcove.engine.database import Connection, Database
-from alcove.engine.meanings import Meanings
 from alcove.engine.rows.people import Person, PersonalDataRow, WipeResult
 from alcove.engine.rows.versions import MAX_INT64, AuditRow
 from alcove.engine.statements import Value
 from alcove.engine.transaction import Live, Transaction
+from alcove.engine.vector_index import VectorIndex
 
 LONG_SECONDS, RESTS = 5.0, 10
 """A scrub that takes longer is followed by a rest of so many times as long, in this process."""
@@ -140,10 +140,10 @@ class Erasure:
     `until` is a position, so that a restored backup keeps what came after a wipe.
     """
 
-    def __init__(self, db: Database, clock: Clock, meanings: Meanings | None) -> None:
+    def __init__(self, db: Database, clock: Clock, vector_index: VectorIndex | None) -> None:
         self._db = db
         self._clock = clock
-        self._meanings = meanings
+        self._vector_index = vector_index
         self._scrubbing = threading.Lock()
         self._rests_until = 0.0
 
@@ -223,7 +223,7 @@ class Erasure:
                 return True
             if time.monotonic() < self._rests_until:
                 return False
-            if self._meanings and not self._meanings.removed():
+            if self._vector_index and not self._vector_index.removed():
                 return False
             started = time.monotonic()
             rebuilt = self._db.rebuild(lambda: self._is_scrubbed(wanted))

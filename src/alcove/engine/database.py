@@ -77,11 +77,11 @@ class Database(ABC):
     clock: Clock = staticmethod(system_clock)
     """What time it is for all who have it open."""
     finds_candidates = False
-    """Whether it finds the likeliest texts of a subtree by itself, with the statements of `Candidates`."""
+    """Whether it finds the likeliest texts of a subtree by itself, see `CandidateIndex`."""
     candidates_missing: str | None = None
     """What it lacks for that, where it could otherwise."""
     keeps_digests = False
-    """Whether it keeps what a subtree is searched by that is too large to hold: see `Digests`."""
+    """Whether it keeps what a subtree is searched by that is too large to hold: see `QuantizedIndex`."""
     far = False
     """Whether an answer is a journey to a server, so that what will be asked is best asked at once."""
 

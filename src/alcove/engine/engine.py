@@ -22,13 +22,13 @@ from alcove.engine.data_keys import DataKey, DataKeys
 from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
-from alcove.engine.meanings import MakeMeanings
 from alcove.engine.rows.operations import DataKeyGone, Outcome, PutRow, StaleDecision
 from alcove.engine.rows.versions import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Row, read_page
 from alcove.engine.scope import Scope
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.statements import Params
 from alcove.engine.transaction import Live, Transaction, put_parameters, read_put_answer
+from alcove.engine.vector_index import MakeVectorIndex
 
 NEAR_THE_END = 5000
 """Events this close to the end of the log are read along it rather than from their subtree."""
@@ -45,20 +45,20 @@ class Engine(DataKeys):
         busy_timeout: float,
         on_create: Callable[[], None],
         observer: Observer | None = None,
-        meanings: MakeMeanings | None = None,
+        vector_index: MakeVectorIndex | None = None,
     ) -> None:
         """`at`: the path of a file, or the address of a PostgreSQL database.
 
-        `meanings`: makes what finds texts by meaning, if it is not the database's own way.
+        `vector_index`: makes what finds texts by meaning, if it is not the database's own way.
         """
         self._db, self.locks = _opened(at, busy_timeout, on_create)
         self.clock = clock = self._db.clock if clock is system_clock else clock
         """The one given, or the one that all who have the store open share."""
         self.when_told, self.far = self._db.when_told, self._db.far
         self._fetch = self._db.fetch
-        self.index = SearchIndex(self._db, meanings(self._db, self.locks) if meanings else None)
+        self.index = SearchIndex(self._db, vector_index(self._db, self.locks) if vector_index else None)
         self.admin = Administration(self._db, clock)
-        self.erasure = Erasure(self._db, clock, self.index.meanings)
+        self.erasure = Erasure(self._db, clock, self.index.vector_index)
         self._observer = observer or Observer()
         self.submit = CommitQueue(self._commit, self._observer, far=self.far).submit
 
@@ -68,8 +68,8 @@ class Engine(DataKeys):
         return self._db
 
     def close(self) -> None:
-        if self.index.meanings:
-            self.index.meanings.close()
+        if self.index.vector_index:
+            self.index.vector_index.close()
         self.locks.close()
         self._db.close()
 

@@ -12,10 +12,9 @@ import msgspec
 from alcove.core.admin_records import ParkedItem
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
-from alcove.engine.candidates import Candidates
+from alcove.engine.candidate_index import CandidateIndex
 from alcove.engine.database import Connection, Database, Findings
-from alcove.engine.digests import Digests
-from alcove.engine.meanings import Meanings, Windows
+from alcove.engine.quantized_index import QuantizedIndex
 from alcove.engine.rows.indexing import (
     Change,
     Embedded,
@@ -28,6 +27,7 @@ from alcove.engine.rows.indexing import (
 from alcove.engine.rows.versions import MAX_INT64, Row
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
+from alcove.engine.vector_index import PgVectorIndex, VectorIndex
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
@@ -50,15 +50,20 @@ class SearchIndex:
     that keeps its vectors, so that one whose vectors are lost is in the queue again.
     """
 
-    def __init__(self, db: Database, meanings: Meanings | None = None) -> None:
-        """`meanings`: what finds texts by meaning, if it is not the database's own way."""
+    def __init__(self, db: Database, vector_index: VectorIndex | None = None) -> None:
+        """`vector_index`: what finds texts by meaning, if it is not the database's own way."""
         self._db = db
         could = db.finds_candidates or db.candidates_missing
-        self.meanings = meanings or (Windows(db) if could else None)
-        self.candidates: Candidates | None = Digests(db) if db.keeps_digests else None
-        if self.meanings and (db.finds_candidates or self.meanings.beside):
-            self.candidates = Candidates(db, self.meanings)
+        self.vector_index = vector_index or (PgVectorIndex(db) if could else None)
+        self.candidates: CandidateIndex | None = QuantizedIndex(db) if db.keeps_digests else None
+        if self.vector_index and (db.finds_candidates or self.vector_index.beside):
+            self.candidates = CandidateIndex(db, self.vector_index)
         self.candidates_missing = None if self.candidates else db.candidates_missing
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps memories from being found by meaning now."""
+        return self.candidates_missing or (self.vector_index.problem if self.vector_index else None)
 
     # The queue
 
@@ -108,7 +113,7 @@ class SearchIndex:
                     db.run("add_piece", (seq, body))
             return True
 
-    def keep(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
+    def add_vectors(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Keeps vectors of an embedder that does not serve yet, beside those of the one that does."""
         with self._db.write(durable=False) as db:
             _add_vectors(db, embedder, bodies)
@@ -122,12 +127,12 @@ class SearchIndex:
         """Makes everything that waits or is parked due now."""
         return self._db.change("retry")
 
-    def waits(self, seq: int) -> tuple[bool, str | None]:
+    def pending_status(self, seq: int) -> tuple[bool, str | None]:
         """Whether a version waits for its vectors, and what went wrong so far."""
         found = self._db.fetch("waits", seq)
         return bool(found), found[0][0] if found else None
 
-    def behind(self, seqs: Sequence[int]) -> tuple[int, int]:
+    def count_pending(self, seqs: Sequence[int]) -> tuple[int, int]:
         """How many of these versions wait for their vectors, and how many of them are parked."""
         ((waiting, parked),) = self._db.fetch("behind", json.dumps(seqs))
         return waiting, parked
@@ -153,7 +158,7 @@ class SearchIndex:
             found = self._db.fetch("serving")
         return found[0][0] if found else None
 
-    def unembedded(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
+    def texts_without_vectors(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         """Live texts without vectors of an embedder, in order; fewer than asked for where they are large."""
         return [TextToIndex(*row) for row in self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)]
 
@@ -173,7 +178,7 @@ class SearchIndex:
             db.run_each("park", [(seq, parked[seq]) for seq in missing])
             return True
 
-    def some_vectors(self, embedder: str) -> bytes | None:
+    def newest_vectors(self, embedder: str) -> bytes | None:
         """The newest vectors of an embedder, which say how many dimensions it has."""
         found = self._db.fetch("some_vectors", embedder)
         return found[0][0] if found else None
@@ -194,7 +199,7 @@ class SearchIndex:
     def state(self) -> IndexState:
         return IndexState._make(self._db.fetch("state")[0])
 
-    def owned(self, scope: Scope) -> list[Namespace]:
+    def owned_rooms(self, scope: Scope) -> list[Namespace]:
         """The topmost rooms in a subtree that belong to the scope's owner, each with all that is below it."""
         found: list[Namespace] = []
         low = scope.low
@@ -204,7 +209,7 @@ class SearchIndex:
                 low = found[-1].subtree()[1]
         return found
 
-    def texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
+    def live_texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
         """Every live text that a scope shows, whatever its filter, as of one state.
 
         Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
@@ -261,13 +266,13 @@ class SearchIndex:
             latest = {text.seq: text for text in came}
             return Change(state, [*latest.values()], superseded, live, expiries)
 
-    def fitting(self, scope: Scope, after: int) -> list[int]:
+    def matching_versions(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
         where = self._db.where(scope, params)
         return [seq for (seq,) in self._db.stream("fitting", params, where=where)]
 
-    def without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
+    def rows_without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
         """What a scope shows that has no text, among the first `most` of its subtree.
 
         `texts`: how many of the subtree's versions are known to have one; where that is all, nobody looks.
@@ -279,7 +284,9 @@ class SearchIndex:
         where = self._db.where(scope, params)
         return map(Row._make, self._db.stream("without_text", params, where=where))
 
-    def found(self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None) -> Iterator[Row]:
+    def load_rows(
+        self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None
+    ) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
         moment = (MAX_INT64, now) if at is None else (at, at)
         params: Params = [str([*seqs]), scope.low, scope.high, *moment]

@@ -18,8 +18,8 @@ from alcove.core.blocking import before_waiting
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError, requires_extra
 from alcove.engine.index import SearchIndex
-from alcove.engine.meanings import MakeMeanings, Windows
 from alcove.engine.rows.indexing import Embedded, TextToIndex
+from alcove.engine.vector_index import MakeVectorIndex, PgVectorIndex
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
     Embedder,
@@ -32,7 +32,7 @@ from alcove.search.embedders import (
 log = logging.getLogger("alcove")
 
 MOST_AT_ONCE = 512
-"""Windows given to an embedder in one call, however large a text is."""
+"""PgVectorIndex given to an embedder in one call, however large a text is."""
 PROBE = "Is anybody there?"
 KeptVectors = dict[str, list[bytes]]
 """The vectors of a text as they are kept: for each field a row a window."""
@@ -92,7 +92,7 @@ class Indexer(Worker):
         self.wake()
         begun = time.monotonic()
         while (waited := time.monotonic() - begun) < seconds and not self.stopping:
-            waits, error = self._index.waits(seq)
+            waits, error = self._index.pending_status(seq)
             if not waits or error is not None or self._index.serving() not in (None, self._embedder.name):
                 return
             before_waiting()
@@ -177,7 +177,7 @@ class Indexer(Worker):
         if not candidates.behind():
             candidates.tidy()
             return 0
-        from alcove.search.large_subtrees import made  # noqa: PLC0415  numpy, which a store can do without
+        from alcove.search.sources.sampled import made  # noqa: PLC0415  numpy, which a store can do without
 
         return candidates.take_in(made)
 
@@ -214,7 +214,7 @@ class Indexer(Worker):
 
     def _expected(self) -> int | None:
         """The dimensions that the index has, if it has any vectors yet."""
-        if self._dimensions is None and (body := self._index.some_vectors(self._embedder.name)):
+        if self._dimensions is None and (body := self._index.newest_vectors(self._embedder.name)):
             self._dimensions = dimensions_of(body)
         return self._dimensions
 
@@ -233,7 +233,7 @@ class Indexer(Worker):
             self._told = words
 
 
-def meanings_for(spec: str | None, *, key: str | None = None) -> MakeMeanings | None:
+def vector_index_for(spec: str | None, *, key: str | None = None) -> MakeVectorIndex | None:
     """What an operator named to find texts by meaning in a database: `pgvector`, or `qdrant://HOST:PORT`.
 
     None where they named nothing: then it stays as it is. Nothing is called before the store is open.
@@ -241,12 +241,12 @@ def meanings_for(spec: str | None, *, key: str | None = None) -> MakeMeanings | 
     if spec is None:
         return None
     if spec == "pgvector":
-        return lambda db, _: Windows(db, chosen=True)
+        return lambda db, _: PgVectorIndex(db, chosen=True)
     with requires_extra("qdrant://", extra="qdrant"):
-        from alcove.engine.qdrant import Qdrant  # noqa: PLC0415  for who has one
-        from alcove.engine.vector_store import VectorStore  # noqa: PLC0415
-    points = Qdrant(spec, key)
-    return lambda db, locks: VectorStore(db, locks, points, windows)
+        from alcove.engine.qdrant.client import QdrantPoints  # noqa: PLC0415  for who has one
+        from alcove.engine.qdrant.index import QdrantIndex  # noqa: PLC0415
+    points = QdrantPoints(spec, key)
+    return lambda db, locks: QdrantIndex(db, locks, points, windows)
 
 
 def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
@@ -258,16 +258,16 @@ def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]
     load_numpy()
     name, after = embedder.name, 0
     parked: dict[int, str] = {}
-    kept = index.some_vectors(name)
+    kept = index.newest_vectors(name)
     dimensions = probe(embedder)
     if kept and dimensions_of(kept) not in (None, dimensions):
         index.drop(name)  # of a model that had the same name: they cannot be searched
     yield (done := index.status(name).indexed)
     while not index.switch(name, parked):
-        while texts := index.unembedded(name, after=after, limit=batch):
+        while texts := index.texts_without_vectors(name, after=after, limit=batch):
             after = texts[-1].seq
             whole = _all_but_bad(embedder, texts, dimensions, parked)
-            index.keep(name, [(each.text.seq, each.body) for each in whole])
+            index.add_vectors(name, [(each.text.seq, each.body) for each in whole])
             done += len(texts)
             yield done
         after = 0  # some came meanwhile: from the front, without those that are parked

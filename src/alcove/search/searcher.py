@@ -31,12 +31,12 @@ from alcove.search.embedders import (
     embed_query_with_tokens,
 )
 from alcove.search.indexer import KeptVectors, cut, embedded, kept
-from alcove.search.large_subtrees import Wanted
 from alcove.search.ranking.calibration import Calibration, Relevance, most_relevant
 from alcove.search.ranking.ranker import Hit, rank
 from alcove.search.rerankers import FIRST, Reranker, RerankerUnavailable, scored
-from alcove.search.subtrees import Fits, Subtrees, item, text_of
-from alcove.search.text.terms import Item, Lexicon, Question
+from alcove.search.sources.memory import RowPredicate, Subtrees, item, text_of
+from alcove.search.sources.sampled import Wanted
+from alcove.search.text.terms import Item, Lexicon, ParsedQuery
 
 MOST_PAST = 20_000
 """Texts that one search of the past ranks."""
@@ -69,7 +69,7 @@ class SearchResult(NamedTuple):
     """The versions without vectors of which `degraded` tells, among the hits or not."""
 
 
-class How(TypedDict):
+class SearchOptions(TypedDict):
     """How a search is to be answered."""
 
     mode: SearchMode
@@ -80,7 +80,7 @@ class How(TypedDict):
     """Whether each hit says what each signal added to its rank."""
     calibrated: NotRequired[bool]
     """Whether what most likely answers the question comes first, with how likely that is."""
-    least: NotRequired[float]
+    min_relevance: NotRequired[float]
     """How relevant what is found must be, from 0 to 1."""
     unranked: NotRequired[bool]
     """Whether what has no vectors comes last where it goes by vectors alone, and is not left out."""
@@ -111,14 +111,16 @@ class Searcher:
         self._subtrees = Subtrees(index, most_bytes=most_bytes, most_texts=most_texts)
         self._lexicon: Lexicon | None = None
 
-    def search(self, scope: Scope, question: Question, *, fits: Fits, **how: Unpack[How]) -> SearchResult:
+    def search(
+        self, scope: Scope, question: ParsedQuery, *, row_matches: RowPredicate, **how: Unpack[SearchOptions]
+    ) -> SearchResult:
         """The best of what is live in a scope.
 
-        `fits` decides on rows on which the store cannot decide whether the scope's filter lets them pass.
+        `row_matches` decides about rows whose fields only the opened value has.
         """
         wanted = Wanted(question, how["mode"], how["offset"] + how["limit"])
         for _ in range(MOST_ATTEMPTS):
-            parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=wanted)
+            parts = self._subtrees.of(scope, self._name, row_matches, now=self._clock(), wanted=wanted)
             corpus: AnyCorpus
             corpus, mask, _ = parts[0]
             if len(parts) > 1:
@@ -131,8 +133,8 @@ class Searcher:
                 break
         return result
 
-    def search_some(
-        self, scope: Scope, seqs: Sequence[int], question: Question, **how: Unpack[How]
+    def search_versions(
+        self, scope: Scope, seqs: Sequence[int], question: ParsedQuery, **how: Unpack[SearchOptions]
     ) -> SearchResult:
         """The best of some versions; where their texts and vectors are too large, of the first of them."""
         now = self._clock()
@@ -144,7 +146,13 @@ class Searcher:
         return self._answer(scope, corpus, corpus.columns.live, question, how)
 
     def search_past(
-        self, scope: Scope, rows: Iterable[Row], question: Question, *, at: int, **how: Unpack[How]
+        self,
+        scope: Scope,
+        rows: Iterable[Row],
+        question: ParsedQuery,
+        *,
+        at: int,
+        **how: Unpack[SearchOptions],
     ) -> SearchResult:
         """The best of some versions, `rows`, that were current at a moment, `at`.
 
@@ -181,7 +189,13 @@ class Searcher:
         return result._replace(unembedded=unembedded)
 
     def _answer(
-        self, scope: Scope, corpus: AnyCorpus, mask: Mask, question: Question, how: How, at: int | None = None
+        self,
+        scope: Scope,
+        corpus: AnyCorpus,
+        mask: Mask,
+        question: ParsedQuery,
+        how: SearchOptions,
+        at: int | None = None,
     ) -> SearchResult:
         """The best rows of a corpus, each looked up in the caller's own scope, whatever it was ranked in."""
         mode, offset, had = how["mode"], how["offset"], corpus.vectors.dimensions
@@ -217,7 +231,7 @@ class Searcher:
                 explain=explain,
                 unranked=unranked,
                 relevance=relevance,
-                least=how.get("least", 0.0),
+                least=how.get("min_relevance", 0.0),
             )
             if again and len(best) > 1:
                 best, told = self._reranked(scope, question, best, at, explain=explain)
@@ -225,14 +239,14 @@ class Searcher:
             best = best[:limit]
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
-        found, more = take_page(self._index.found(scope, seqs, now=self._clock(), at=at), len(seqs))
+        found, more = take_page(self._index.load_rows(scope, seqs, now=self._clock(), at=at), len(seqs))
         next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
         rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
         texts = int(np.count_nonzero(corpus.columns.live))
         return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts, unembedded)
 
     def _reranked(
-        self, scope: Scope, question: Question, best: list[Hit], at: int | None, *, explain: bool
+        self, scope: Scope, question: ParsedQuery, best: list[Hit], at: int | None, *, explain: bool
     ) -> tuple[list[Hit], str | None]:
         """The hits with the first in the reranker's order, or all in their own and why.
 
@@ -240,7 +254,7 @@ class Searcher:
         """
         assert self._reranker
         first = {hit.id: hit for hit in best[:FIRST]}
-        shown = self._index.found(
+        shown = self._index.load_rows(
             scope, [id for id in first if isinstance(id, int)], now=self._clock(), at=at
         )
         texts = {row.seq: "\n".join(row.index_texts.values()) for row in shown}
@@ -259,13 +273,13 @@ class Searcher:
             ]
         return [*hits, *best[FIRST:]], None
 
-    def without_vectors(self, scope: Scope, *, fits: Fits) -> list[int]:
+    def without_vectors(self, scope: Scope, *, row_matches: RowPredicate) -> list[int]:
         """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
-        parts = self._subtrees.of(scope, self._name, fits, now=self._clock(), wanted=Wanted())
+        parts = self._subtrees.of(scope, self._name, row_matches, now=self._clock(), wanted=Wanted())
         bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask, _ in parts)
         return [int(seq) for seqs in bare for seq in seqs]
 
-    def _calibration(self, question: Question) -> Calibration | None:
+    def _calibration(self, question: ParsedQuery) -> Calibration | None:
         """What a cosine of this embedder means; None where there is none to be read."""
         if self._embedder is None or question.vector is None:
             return None
@@ -279,7 +293,7 @@ class Searcher:
         """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""
         if not unembedded:
             return None
-        waiting, parked = self._index.behind(unembedded)  # those with blank texts are neither
+        waiting, parked = self._index.count_pending(unembedded)  # those with blank texts are neither
         told, then = [], _UNEMBEDDED[mode]
         if waiting:
             who = "1 memory waits for its" if waiting == 1 else f"{waiting} memories wait for their"
@@ -293,7 +307,7 @@ class Searcher:
     def _name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def question(self, query: str, mode: SearchMode) -> Question:
+    def parse_query(self, query: str, mode: SearchMode) -> ParsedQuery:
         """The question with its vector, or why it has none; by meaning alone that is an error."""
         now = self._clock() / SECOND
         try:
@@ -305,10 +319,10 @@ class Searcher:
                 raise
             # By words alone is what was asked for where there is no embedder; else the scores are missing.
             told = error.message if mode == "hybrid" or self._embedder else None
-            return replace(Question.of(query, now=now), degraded=told)
+            return replace(ParsedQuery.of(query, now=now), degraded=told)
         if self._lexicon is None and (make := getattr(self._embedder, "lexicon", None)):
             self._lexicon = make()
-        return Question.of(query, vector, tokens=opened(tokens), lexicon=self._lexicon, now=now)
+        return ParsedQuery.of(query, vector, tokens=opened(tokens), lexicon=self._lexicon, now=now)
 
     def _embedded(self, query: str) -> tuple[Matrix, bytes]:
         if self._embedder is None:
@@ -332,7 +346,7 @@ def _failures_told() -> Iterator[None]:
         raise EmbedderUnavailable(f"the embedder failed: {type(error).__name__}") from error
 
 
-def _likeliest(items: list[Item], question: Question) -> list[Item]:
+def _likeliest(items: list[Item], question: ParsedQuery) -> list[Item]:
     """Items of which not all can be embedded in one search, the best by words first."""
     if len(items) <= MOST_WINDOWS:
         return items

@@ -46,7 +46,7 @@ from alcove.engine.commit import Observer
 from alcove.llm import provider_of
 from alcove.llm.model import Model
 from alcove.search.embedders import embedder_for
-from alcove.search.indexer import meanings_for
+from alcove.search.indexer import vector_index_for
 from alcove.search.rerankers import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
@@ -299,7 +299,7 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
         observer=observer,
         embedder=embedder_for(config.embedder, folder=folder, key=config.embedder_key),
         reranker=reranker_for(config.reranker, key=config.reranker_key),
-        vectors=meanings_for(config.vectors, key=config.qdrant_key),
+        vectors=vector_index_for(config.vectors, key=config.qdrant_key),
     )
 
 

@@ -36,8 +36,8 @@ from alcove.store import row_decoding
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
-    from alcove.search.searcher import How, Searcher
-    from alcove.search.text.terms import Question
+    from alcove.search.searcher import Searcher, SearchOptions
+    from alcove.search.text.terms import ParsedQuery
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -129,15 +129,15 @@ class Finding(Timeline):
         if query is not None:
             if wait_for_index and at is None:  # first: what would wait is done again from the start
                 fits = partial(self._fits, scope.filter)
-                self.wait_for_all(self._searcher.without_vectors(scope, fits=fits))
-            question = self._searcher.question(query, mode)
-            how: How = {
+                self.wait_for_all(self._searcher.without_vectors(scope, row_matches=fits))
+            question = self._searcher.parse_query(query, mode)
+            how: SearchOptions = {
                 "mode": mode,
                 "limit": limit,
                 "offset": offset,
                 "explain": explain,
                 "unranked": unranked and not least,
-                "least": least,
+                "min_relevance": least,
             }
             best, shown = self._best(scope, question, at, similarity=similarity, **how)
             best.namespace_prefix = _narrowed_prefix(scope, below)
@@ -158,16 +158,16 @@ class Finding(Timeline):
         self._record_read(principal, "search", below, (each.namespace for each in memories))
         return memories
 
-    def question(self, query: str) -> Question:
+    def question(self, query: str) -> ParsedQuery:
         """Reads and embeds a question once, for several searches that ask it."""
         validation.check_query(query)
-        return self._searcher.question(query, "hybrid")
+        return self._searcher.parse_query(query, "hybrid")
 
     def answers(
         self,
         principal: Principal,
         prefix: NamespaceLike,
-        question: Question,
+        question: ParsedQuery,
         *,
         limit: int,
         filter: Mapping[str, object] | None = None,
@@ -177,7 +177,13 @@ class Finding(Timeline):
         """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
         below = Namespace.checked(prefix, "namespace_prefix")
         scope = self._scope(principal, below, filter, exact=exact)
-        how: How = {"mode": "hybrid", "limit": limit, "offset": 0, "explain": False, "calibrated": calibrated}
+        how: SearchOptions = {
+            "mode": "hybrid",
+            "limit": limit,
+            "offset": 0,
+            "explain": False,
+            "calibrated": calibrated,
+        }
         memories, shown = self._best(scope, question, None, **how)
         self._record_read(principal, "search", below, shown)
         return memories
@@ -215,7 +221,7 @@ class Finding(Timeline):
     ) -> Iterator[Memory]:
         """The memories of some entries, in their order; without those that are gone by now."""
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
-        rows = self._engine.index.found(scope, [each.seq for each in entries], now=self._clock())
+        rows = self._engine.index.load_rows(scope, [each.seq for each in entries], now=self._clock())
         return self._opener.still_there(rows, self._opener.memory)
 
     def search_entries(
@@ -235,21 +241,21 @@ class Finding(Timeline):
         """
         validation.check_query(query)
         scope = self._scope(principal, Namespace.checked(prefix, "prefix"), None)
-        question, seqs = self._searcher.question(query, "hybrid"), [each.seq for each in entries]
-        how: How = {
+        question, seqs = self._searcher.parse_query(query, "hybrid"), [each.seq for each in entries]
+        how: SearchOptions = {
             "mode": "hybrid",
             "limit": limit,
             "offset": 0,
             "explain": False,
-            "least": min_relevance or 0.0,
+            "min_relevance": min_relevance or 0.0,
         }
 
         def find() -> SearchResults:
-            best = self._searcher.search_some(scope, seqs, question, **how)
+            best = self._searcher.search_versions(scope, seqs, question, **how)
             found = SearchResults(self._opener.hit(row, hit, similarity=False) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
             if unranked and not min_relevance and best.next_offset is None and len(found) < limit:
-                rest = self._engine.index.found(replace(scope, unindexed=True), seqs, now=self._clock())
+                rest = self._engine.index.load_rows(replace(scope, unindexed=True), seqs, now=self._clock())
                 more, is_cut = take_page(rest, limit - len(found))
                 found += map(self._opener.memory, more)
                 found.next_offset = len(found) if is_cut and len(found) < limit else None
@@ -266,11 +272,11 @@ class Finding(Timeline):
     def _best(
         self,
         scope: Scope,
-        question: Question,
+        question: ParsedQuery,
         at: int | None,
         *,
         similarity: bool = False,
-        **how: Unpack[How],
+        **how: Unpack[SearchOptions],
     ) -> tuple[SearchResults, List[Namespace]]:
         """The memories of a scope that answer a question best, now or at a moment.
 
@@ -280,7 +286,9 @@ class Finding(Timeline):
         def find() -> tuple[SearchResults, List[Namespace]]:
             without_text: List[Namespace] = []
             if at is None:
-                best = self._searcher.search(scope, question, fits=partial(self._fits, scope.filter), **how)
+                best = self._searcher.search(
+                    scope, question, row_matches=partial(self._fits, scope.filter), **how
+                )
             else:
                 best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
             found = SearchResults(self._opener.hit(row, hit, similarity=similarity) for row, hit in best.hits)
@@ -311,7 +319,9 @@ class Finding(Timeline):
         It is beside the search, so it has bounds of its own.
         """
         if at is None:
-            found = self._engine.index.without_text(scope, texts=texts, most=LOOKED_AT, now=self._clock())
+            found = self._engine.index.rows_without_text(
+                scope, texts=texts, most=LOOKED_AT, now=self._clock()
+            )
             if scope.filter.conditions:
                 found = filter(partial(self._fits, scope.filter), found)
         else:

@@ -272,8 +272,7 @@ class Memories(Writing, Overview):
 
     def _check_engine(self) -> str | None:
         self._engine.horizon()
-        index = self._engine.index
-        return index.candidates_missing or (index.meanings.trouble if index.meanings else None)
+        return self._engine.index.problem
 
     def versions(self) -> dict[str, int]:
         """Of the policies and the settings that were put, which this process goes by."""

@@ -241,7 +241,7 @@ class Writing(Service):
             return None
         if self._indexer is not None:
             self._indexer.wait(row.seq, seconds)
-        return not self._engine.index.waits(row.seq)[0]
+        return not self._engine.index.pending_status(row.seq)[0]
 
     def _wait_for_all(self, operations: Sequence[BatchOperation], results: Page[OperationResult]) -> None:
         """Waits until what was put can be found by meaning, and says of each entry whether it can."""

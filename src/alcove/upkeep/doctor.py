@@ -50,7 +50,7 @@ def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examinat
     if missing := engine.index.candidates_missing:
         advice = "install the extension `vector` on its server, 0.8 or later, and open the store anew"
         yield Examination("large subtrees are searched by the database", 0, [], [missing], advice)
-    for name, compared, noticed in engine.index.meanings.check() if engine.index.meanings else ():
+    for name, compared, noticed in engine.index.vector_index.check() if engine.index.vector_index else ():
         yield Examination(name, compared, [], noticed, _VECTORS)
     yield _ledger(engine, ledger)
     yield _readers(ledger)

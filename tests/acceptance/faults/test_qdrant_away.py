@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from alcove.engine.vector_store import AWAY, NAME
+from alcove.engine.qdrant.index import AWAY, NAME
 from tests.support.embeddings import embeddings
 from tests.support.postgres import new_database
 from tests.support.postgres_nodes import HOME, two_nodes

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from alcove import Alcove, Namespace, StoreError
-from alcove.engine import meanings
+from alcove.engine import vector_index
 from alcove.engine.postgres.database import channel_of, migration_lock
-from alcove.engine.vector_store import _STEP
+from alcove.engine.qdrant.index import _STEP
 from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
 from tests.support.postgres_nodes import HOME, opened
@@ -106,7 +106,7 @@ def test_a_store_is_opened_while_the_schema_of_another_is_being_changed(schemas:
 def test_a_store_makes_and_drops_only_its_own_index_by_meaning(
     schemas: Schemas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meanings, "WORTH_ORDERING", 3)
+    monkeypatch.setattr(vector_index, "WORTH_ORDERING", 3)
 
     def fill(store: Alcove) -> None:
         for n in range(8):

@@ -34,7 +34,7 @@ from alcove.core.validation import to_invalid_request
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.search.text.terms import Question
+    from alcove.search.text.terms import ParsedQuery
 
 log = logging.getLogger("alcove")
 Format = Literal["openai", "responses", "anthropic", "mcp"]
@@ -113,7 +113,7 @@ class Room(NamedTuple):
         """How many memories are in this room."""
         return self.memories.count(self.who, self.at, exact=self._alone)
 
-    def answers(self, question: Question, **asked: Any) -> SearchResults:
+    def answers(self, question: ParsedQuery, **asked: Any) -> SearchResults:
         """What `Memories.answers` finds in this room; `asked` are its arguments."""
         return self.memories.answers(self.who, self.at, question, **asked, exact=self._alone)
 

@@ -18,9 +18,9 @@ from psycopg import errors
 
 from alcove.core.errors import StoreError
 from alcove.core.records import Residue
-from alcove.engine.meanings import drop_windows
 from alcove.engine.postgres.connection import Connection
 from alcove.engine.schema_check import created
+from alcove.engine.vector_index import drop_windows
 
 LOCK_MS = 200
 """How long a rewrite waits for a table. All who use the table meanwhile wait behind it, so it does not wait
@@ -114,7 +114,7 @@ class Scrub:
         """Writes a table and its indexes anew; whether nothing is left of what was deleted before."""
         if table.name == "windows":
             # The index by meaning takes minutes to make, during which a rewrite would lock the table. Who
-            # indexes makes it again beside others, as for a new table (`Windows.tidy`).
+            # indexes makes it again beside others, as for a new table (`PgVectorIndex.tidy`).
             self._db.run("forget_order", schema=self._db.run("own_schema").get)
         how = "rewrite_and_sample" if table.has_statistics else "rewrite"
         return self._unhindered(lambda: self._db.run(how, table=table.name)) and self._is_rewritten(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alcove.search.corpus.int16_matrix import WholeNumbers
 from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Matrix
-from alcove.search.text.terms import Windows
+from alcove.search.text.terms import WindowVectors
 
 FEW = 50
 """Vectors of which the middle is still half a matter of chance, and counts half."""
@@ -69,7 +69,7 @@ class Vectors:
 
     @classmethod
     def of(
-        cls, vectors: Sequence[Mapping[str, Windows]], dimensions: int, labels: Collection[str] = ()
+        cls, vectors: Sequence[Mapping[str, WindowVectors]], dimensions: int, labels: Collection[str] = ()
     ) -> Vectors:
         """From each row's vectors by field, some of which are labels."""
         counts = np.array([sum(map(len, fields.values())) for fields in vectors], dtype=np.int32)
@@ -92,7 +92,10 @@ class Vectors:
         return cls(blocks, rows, parts=parts)
 
     def changed(
-        self, vectors: Sequence[Mapping[str, Windows]], live: NDArray[np.bool_], labels: Collection[str] = ()
+        self,
+        vectors: Sequence[Mapping[str, WindowVectors]],
+        live: NDArray[np.bool_],
+        labels: Collection[str] = (),
     ) -> Vectors:
         """With the vectors of rows after the last; `live` tells which of all rows are not removed."""
         longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions, labels)])

@@ -26,7 +26,7 @@ from alcove.search.embedders import Embedder, Matrix, embed_query
 from alcove.search.embedders.minilm import NAME
 from alcove.search.ranking.matching import Match, coverage
 from alcove.search.ranking.ranker import Hit, best_rows
-from alcove.search.text.terms import Question
+from alcove.search.text.terms import ParsedQuery
 
 Numbers = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ class Relevance(NamedTuple):
     """
 
     corpus: AnyCorpus
-    question: Question
+    question: ParsedQuery
     calibration: Calibration | None
 
     def of(self, cosines: Matrix, rows: Rows | None, known: list[Match] | None) -> Numbers:
@@ -137,7 +137,7 @@ class Relevance(NamedTuple):
 
 
 def most_relevant(
-    corpus: AnyCorpus, question: Question, calibration: Calibration, *, limit: int, mask: Mask
+    corpus: AnyCorpus, question: ParsedQuery, calibration: Calibration, *, limit: int, mask: Mask
 ) -> list[Hit]:
     """The items of those the mask lets pass that most likely answer a question, best first."""
     cosines = corpus.vectors.cosines(question.vector)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.corpus.postings import PostingList, Postings, Rows
-from alcove.search.text.terms import LABEL, Question
+from alcove.search.text.terms import LABEL, ParsedQuery
 
 RELATED = 5
 """Words like one of the question's that stand in for it."""
@@ -39,7 +39,7 @@ class Match(NamedTuple):
         return some[0] if len(some) == 1 else np.unique(np.concatenate(some))
 
 
-def matches(question: Question, postings: Postings) -> list[Match]:
+def matches(question: ParsedQuery, postings: Postings) -> list[Match]:
     """Where each of a question's words is."""
     forms, found = question.forms(postings.languages), []
     for word, related in question.words.items():
@@ -54,7 +54,9 @@ def matches(question: Question, postings: Postings) -> list[Match]:
     return found
 
 
-def coverage(question: Question, postings: Postings, known: list[Match] | None = None) -> NDArray[np.float64]:
+def coverage(
+    question: ParsedQuery, postings: Postings, known: list[Match] | None = None
+) -> NDArray[np.float64]:
     """For each row the share of the question's words that it holds, from 0 to 1.
 
     A rare word counts more. A word like one of the question's counts as much as it is like it.

@@ -18,7 +18,7 @@ from alcove.search.corpus.postings import Rows
 from alcove.search.embedders import Matrix
 from alcove.search.ranking.matching import Match, matches
 from alcove.search.text.dates import DAY, Span
-from alcove.search.text.terms import SPEAKER, Question
+from alcove.search.text.terms import SPEAKER, ParsedQuery
 
 WORDS_NEAR = {-1: 0.6, -2: 0.35, -3: 0.15, 1: 0.4, 2: 0.25, 3: 0.1}
 """What a word counts that stands one, two or three items before, or after."""
@@ -91,7 +91,7 @@ Relevance = Callable[[Matrix, Rows | None, list[Match] | None], NDArray[np.float
 
 def rank(
     corpus: AnyCorpus,
-    question: Question,
+    question: ParsedQuery,
     *,
     limit: int,
     mask: Mask | None = None,
@@ -119,7 +119,7 @@ class _Scorer:
     def __init__(
         self,
         corpus: AnyCorpus,
-        question: Question,
+        question: ParsedQuery,
         mask: Mask | None,
         ranking: Ranking,
         relevance: Relevance | None = None,

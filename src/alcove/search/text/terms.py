@@ -50,9 +50,9 @@ Term = str | tuple[str, str]
 """
 Related = tuple[tuple[str, float], ...]
 """The terms of words like another one and how like they are, nearest first."""
-Windows: TypeAlias = "Matrix | Sequence[bytes]"
+WindowVectors: TypeAlias = "Matrix | Sequence[bytes]"
 """A row of 32-bit floats for each window of a text: a matrix, or the bytes of each row as they are kept."""
-NO_VECTORS: Mapping[str, Windows] = MappingProxyType({})
+NO_VECTORS: Mapping[str, WindowVectors] = MappingProxyType({})
 NO_TOKENS: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -65,7 +65,7 @@ class Item(NamedTuple):
     """The order of writing; neighbours are next to each other in it, within one namespace."""
     fields: Mapping[str, str]
     """The `index` texts by name."""
-    vectors: Mapping[str, Windows] = NO_VECTORS
+    vectors: Mapping[str, WindowVectors] = NO_VECTORS
     """By field, a row for each window of its text; none while the item is not embedded."""
     at: float | None = None
     """When it was written, in seconds since 1970."""
@@ -161,7 +161,7 @@ def moments(items: Iterable[Item]) -> Iterator[float | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ParsedQuery:
     """Read once, ranked in any number of subtrees."""
 
     words: Mapping[str, Related]
@@ -191,7 +191,7 @@ class Question:
         tokens: Matrix | None = None,
         lexicon: Lexicon | None = None,
         now: float | None = None,
-    ) -> Question:
+    ) -> ParsedQuery:
         """A question as it is asked at a moment, `now`, in seconds since 1970, from which it counts back.
 
         `vector` is its embedding, `tokens` what is kept of its tokens, and `lexicon` knows words like its

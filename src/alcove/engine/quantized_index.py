@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 
-from alcove.engine.candidates import Candidates, Made
+from alcove.engine.candidate_index import CandidateIndex, Made
 from alcove.engine.database import Connection, Database
-from alcove.engine.meanings import Reached, Vector
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
+from alcove.engine.vector_index import IndexProgress, Vector
 
 Digest = tuple[int, bytes, bytes]
 """A version, its terms and its vectors, rounded."""
@@ -23,7 +23,7 @@ BITS = 0xFFFFFFFF
 """Of a term's number, those that are kept."""
 
 
-class Digests(Candidates):
+class QuantizedIndex(CandidateIndex):
     """Keeps digests in step with vectors."""
 
     def __init__(self, db: Database) -> None:
@@ -37,7 +37,7 @@ class Digests(Candidates):
     def tidy(self) -> None:
         """There is nothing to be done."""
 
-    def keep(self, db: Connection, before: Reached, made: Mapping[int, Made]) -> int:
+    def keep(self, db: Connection, before: IndexProgress, made: Mapping[int, Made]) -> int:
         dimensions = before.dimensions
         if not before.upto:
             db.run("forget_digests")  # of another embedder
@@ -50,10 +50,10 @@ class Digests(Candidates):
         db.run_each("add_digest", rows)
         return dimensions
 
-    def digests(self, scope: Scope, after: int) -> tuple[Reached, list[Digest]]:
+    def digests(self, scope: Scope, after: int) -> tuple[IndexProgress, list[Digest]]:
         """Those of all that a scope shows whose vectors came after a position; and how far they reach."""
         with self._db.snapshot() as db:
-            reached = Reached.of(db)
+            reached = IndexProgress.of(db)
             if reached.upto <= after:
                 return reached, []
             params: Params = [scope.low, scope.high, after]

@@ -14,10 +14,10 @@ from itertools import chain
 from operator import itemgetter
 
 from alcove.engine.database import Connection, Database, Findings, Found
-from alcove.engine.meanings import FARTHEST, Asked, Meanings, Nearest, Reached, Vector
 from alcove.engine.rows.indexing import Text
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
+from alcove.engine.vector_index import FARTHEST, Asked, IndexProgress, Nearest, Vector, VectorIndex
 
 AT_ONCE = 100
 """Texts that are taken in by one transaction: as long others wait for their writes."""
@@ -35,12 +35,12 @@ Make = Callable[[str, bytes], Made]
 Take = Callable[[Iterable[Text]], None]
 
 
-class Candidates:
+class CandidateIndex:
     """Finds the likeliest texts of a scope, for who ranks them."""
 
-    def __init__(self, db: Database, meanings: Meanings) -> None:
+    def __init__(self, db: Database, vector_index: VectorIndex) -> None:
         self._db = db
-        self._meanings = meanings
+        self._vector_index = vector_index
 
     # Keeping up
 
@@ -58,16 +58,16 @@ class Candidates:
                 db.run("reach_searchable", (reached.embedder, dimensions, page[-1][0]))
         return len(page)
 
-    def keep(self, db: Connection, before: Reached, made: Mapping[int, Made]) -> int:
+    def keep(self, db: Connection, before: IndexProgress, made: Mapping[int, Made]) -> int:
         """Keeps what texts are found by; how many dimensions their vectors have."""
         db.run("forget_terms", (json.dumps([*made]),))
         db.run_each("add_terms", [(seq, json.dumps(terms)) for seq, (terms, _) in made.items()])
         windows = {seq: vectors for seq, (_, vectors) in made.items()}
-        return self._meanings.keep(db, before.dimensions, windows)
+        return self._vector_index.keep(db, before.dimensions, windows)
 
     def tidy(self) -> None:
         """Called when all there is has been taken in."""
-        self._meanings.tidy()
+        self._vector_index.tidy()
 
     def check(self) -> Findings:
         """Each check of what is kept here against memories."""
@@ -101,7 +101,7 @@ class Candidates:
         if not self._db.fetch("lagging", embedder)[0][0]:
             return []
         with self._db.snapshot() as db:
-            known, _, upto = Reached.of(db)
+            known, _, upto = IndexProgress.of(db)
             params: Params = [scope.low, scope.high, upto if known == embedder else 0, embedder]
             where = self._db.where(scope, params)
             later = db.run("unsearchable", [*params, MOST_MISSING + 1], where=where).fetchall()
@@ -128,7 +128,7 @@ class Candidates:
                     wanted = False
 
         if asked.vector is not None:
-            near = self._meanings.nearest(
+            near = self._vector_index.nearest(
                 scope, asked, asked.vector, lambda: look(self._db.snapshot_beside()), now=now
             )
             take(near.texts)
@@ -156,9 +156,9 @@ class Candidates:
             return [*map(Text._make, db.run("texts_of", params, where=where))]
 
 
-def _next(db: Connection, limit: int) -> tuple[Reached, list[tuple[int, int, str, bytes]]]:
+def _next(db: Connection, limit: int) -> tuple[IndexProgress, list[tuple[int, int, str, bytes]]]:
     """How far the embedder that serves has come, and the next of its vectors with their texts."""
-    serving, reached = db.run("serving").get, Reached.of(db)
+    serving, reached = db.run("serving").get, IndexProgress.of(db)
     if reached.embedder != serving:
-        reached = Reached(serving, 0, 0)  # all that was kept is of another one
+        reached = IndexProgress(serving, 0, 0)  # all that was kept is of another one
     return reached, db.run("next_searchable", (reached.upto, serving or "", limit)).fetchall()

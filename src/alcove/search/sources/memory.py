@@ -23,9 +23,9 @@ from alcove.engine.rows.indexing import IndexState, SubtreeTooLarge, Text
 from alcove.engine.rows.versions import Row
 from alcove.engine.scope import Scope
 from alcove.search.corpus.corpus import Corpus, Mask
-from alcove.search.digested_subtrees import of_size
 from alcove.search.indexer import kept
-from alcove.search.large_subtrees import LargeSubtree, Part, Wanted
+from alcove.search.sources.quantized import of_size
+from alcove.search.sources.sampled import LargeSubtree, Part, Wanted
 from alcove.search.text.terms import NO_TOKENS, NO_VECTORS, Item
 
 MOST_FILTERS = 16
@@ -36,11 +36,11 @@ LARGE = 1024 * 1024
 """Bytes of a subtree from which on reading it leaves memory that is worth giving back."""
 _fields = msgspec.json.Decoder(dict[str, str]).decode
 
-Fits = Callable[[Row], bool]
+RowPredicate = Callable[[Row], bool]
 """Whether a row meets conditions that only its opened value can decide."""
 
 
-class Fitting(NamedTuple):
+class FilterMatches(NamedTuple):
     """The versions up to a position that a filter lets pass: a version never changes, so they stay."""
 
     seqs: NDArray[np.int64]
@@ -49,7 +49,7 @@ class Fitting(NamedTuple):
 
 EMPTY = Corpus.of(())
 """What a subtree holds before it is read."""
-NOTHING = Fitting(np.zeros(0, dtype=np.int64), 0)
+NOTHING = FilterMatches(np.zeros(0, dtype=np.int64), 0)
 
 
 class Subtree:
@@ -74,7 +74,7 @@ class Subtree:
         self._corpus = EMPTY
         self._expiries = np.zeros((2, 0), dtype=np.int64)
         """The numbers of versions that expire, and when each does."""
-        self._filters: OrderedDict[str, Fitting] = OrderedDict()
+        self._filters: OrderedDict[str, FilterMatches] = OrderedDict()
         """What fits filters; another one whenever everything is read from the start."""
 
     @property
@@ -92,7 +92,7 @@ class Subtree:
             self._expiries = np.zeros((2, 0), dtype=np.int64)
 
     def visible(
-        self, embedder: str, filter: Filter, fits: Fits, *, now: int, most: int
+        self, embedder: str, filter: Filter, row_matches: RowPredicate, *, now: int, most: int
     ) -> tuple[Corpus, Mask]:
         """What is there now, and which rows of it have not expired and pass a filter.
 
@@ -102,7 +102,7 @@ class Subtree:
         key = repr(filter) if filter.conditions else ""
         with self._lock:
             if self._state is None or not self._caught_up(embedder, self._state):
-                state, texts = run_uncancelled(lambda: self._index.texts(self.scope, embedder, most))
+                state, texts = run_uncancelled(lambda: self._index.live_texts(self.scope, embedder, most))
                 expiries = {text.seq: text.expires_at for text in texts}
                 self._take(Corpus.of(map(item, _let_go_of(texts))), state, expiries)
                 self._filters = OrderedDict()
@@ -119,9 +119,9 @@ class Subtree:
             return corpus, mask
         if fitting.upto < upto:  # others may search while this looks at the values
             asked = replace(self.scope, filter=filter)
-            fresh = self._index.found(asked, self._index.fitting(asked, fitting.upto), now=0)
-            more = np.array([row.seq for row in fresh if fits(row)], dtype=np.int64)
-            fitting = Fitting(np.intersect1d(np.union1d(fitting.seqs, more), rows), upto)
+            fresh = self._index.load_rows(asked, self._index.matching_versions(asked, fitting.upto), now=0)
+            more = np.array([row.seq for row in fresh if row_matches(row)], dtype=np.int64)
+            fitting = FilterMatches(np.intersect1d(np.union1d(fitting.seqs, more), rows), upto)
             with self._lock:
                 if upto >= filters.get(key, NOTHING).upto:  # else somebody knows more by now
                     filters[key] = fitting
@@ -180,7 +180,9 @@ class Subtrees:
         """What is held, by the user whose it is; None for what is nobody's."""
         self._mutex = threading.Lock()
 
-    def of(self, scope: Scope, embedder: str, fits: Fits, *, now: int, wanted: Wanted) -> list[Part]:
+    def of(
+        self, scope: Scope, embedder: str, row_matches: RowPredicate, *, now: int, wanted: Wanted
+    ) -> list[Part]:
         """The subtrees that make up a scope, as they are now, and the rows that the scope's filter lets pass.
 
         Those that are empty are left out, unless all are. Of one that is too large to hold, there is what
@@ -189,8 +191,10 @@ class Subtrees:
         found, most = [], self._most_bytes // 2
         for subtree in map(self._subtree, self._parts(scope)):
             try:
-                part = self._of_large(subtree, scope.filter, embedder, fits, wanted, now=now)
-                found.append(part or Part(*subtree.visible(embedder, scope.filter, fits, now=now, most=most)))
+                part = self._of_large(subtree, scope.filter, embedder, row_matches, wanted, now=now)
+                found.append(
+                    part or Part(*subtree.visible(embedder, scope.filter, row_matches, now=now, most=most))
+                )
                 if self._weigh(subtree) > self._most_bytes:
                     raise SubtreeTooLarge
             except SubtreeTooLarge:
@@ -201,7 +205,14 @@ class Subtrees:
         return [part for part in found if len(part.corpus)] or found[:1]
 
     def _of_large(
-        self, subtree: Subtree, filter: Filter, embedder: str, fits: Fits, wanted: Wanted, *, now: int
+        self,
+        subtree: Subtree,
+        filter: Filter,
+        embedder: str,
+        row_matches: RowPredicate,
+        wanted: Wanted,
+        *,
+        now: int,
     ) -> Part | None:
         """What is wanted of a subtree that is too large to hold; None where it is to be held after all.
 
@@ -226,7 +237,7 @@ class Subtrees:
         corpus, mask, _ = part
         if filter.conditions:
             seqs = corpus.columns.sequence[mask].tolist()
-            fitting = [row.seq for row in self._index.found(asked, seqs, now=now) if fits(row)]
+            fitting = [row.seq for row in self._index.load_rows(asked, seqs, now=now) if row_matches(row)]
             if len(fitting) < min(len(seqs), wanted.most):
                 return None
             part = part._replace(mask=mask & np.isin(corpus.columns.sequence, fitting))
@@ -238,7 +249,7 @@ class Subtrees:
         whole = replace(scope, filter=Filter()) if scope.filter.conditions else scope
         if scope.owner is None or Namespace.decode(scope.low).owner is not None:
             return [whole]
-        rooms = [room.subtree() for room in self._index.owned(scope)]
+        rooms = [room.subtree() for room in self._index.owned_rooms(scope)]
         common = replace(whole, owner=None, unowned=True)
         return [common, *(replace(whole, low=low, high=high) for low, high in rooms)]
 

@@ -31,7 +31,7 @@ BITS = 20
 """Of a point's number that say which window of its version it is; one with more windows lacks the last."""
 
 
-class Vectors(NamedTuple):
+class VersionVectors(NamedTuple):
     """A version's windows, each as 32-bit numbers."""
 
     seq: int
@@ -39,12 +39,12 @@ class Vectors(NamedTuple):
     windows: Sequence[bytes]
 
 
-class NoAnswer(Unavailable):
+class QdrantUnavailable(Unavailable):
     """Qdrant does not answer, or not as it should."""
 
 
-class Qdrant:
-    """A server of Qdrant. Raises `NoAnswer` where it gives none that is of use."""
+class QdrantPoints:
+    """A server of Qdrant. Raises `QdrantUnavailable` where it gives none that is of use."""
 
     def __init__(self, address: str, key: str | None = None) -> None:
         """`address`: `qdrant://HOST:PORT`, or `qdrants://HOST:PORT` for TLS."""
@@ -107,7 +107,7 @@ class Qdrant:
             self._keeping.create_payload_index(collection, "seq", models.PayloadSchemaType.INTEGER)
             return True
 
-    def put(self, collection: str, texts: Iterable[Vectors]) -> None:
+    def put(self, collection: str, texts: Iterable[VersionVectors]) -> None:
         """Adds versions, or puts them in the place of what was there of them.
 
         A version's first window is sent last: what has it has all of them.
@@ -144,10 +144,10 @@ def _told() -> Iterator[None]:
         # Of what it answers, nothing is passed on but the number: it may hold parts of the request.
         status = getattr(error, "status_code", None)
         told = f"answered {status}" if status else "does not answer"
-        raise NoAnswer(f"the vector store {told}") from error
+        raise QdrantUnavailable(f"the vector store {told}") from error
 
 
-def _points(text: Vectors) -> Iterator[models.PointStruct]:
+def _points(text: VersionVectors) -> Iterator[models.PointStruct]:
     payload = {"seq": text.seq, **places(Namespace.decode(text.ns))}
     for number in reversed(range(min(len(text.windows), 1 << BITS))):
         vector = array("f", text.windows[number]).tolist()

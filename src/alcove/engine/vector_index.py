@@ -18,7 +18,7 @@ Vector = Sequence[float]
 Call = Callable[[], None]
 
 WORTH_ORDERING = 10_000
-"""Windows above which an index by meaning pays."""
+"""PgVectorIndex above which an index by meaning pays."""
 MOST_DIMENSIONS = 4000
 """Of vectors that pgvector can put into an index, in half precision."""
 ELSEWHERE = -1
@@ -61,14 +61,14 @@ class Nearest(NamedTuple):
     """Those of them that were read as they were found."""
 
 
-class Meanings(ABC):
+class VectorIndex(ABC):
     """Finds the texts of a scope that are nearest to a question in meaning."""
 
     beside = False
     """Whether it needs nothing for that which its database may lack."""
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What is in the way of finding anything now."""
         return None
 
@@ -105,10 +105,10 @@ class Meanings(ABC):
         """Ends that."""
 
 
-MakeMeanings = Callable[[Database, Locks], Meanings]
+MakeVectorIndex = Callable[[Database, Locks], VectorIndex]
 
 
-class Reached(NamedTuple):
+class IndexProgress(NamedTuple):
     """Whose vectors can be searched by the database, of how many dimensions, and up to which of them."""
 
     embedder: str | None
@@ -116,11 +116,11 @@ class Reached(NamedTuple):
     upto: int
 
     @classmethod
-    def of(cls, db: Connection) -> Reached:
+    def of(cls, db: Connection) -> IndexProgress:
         return cls._make(db.run("searchable").get or (None, 0, 0))
 
 
-class Windows(Meanings):
+class PgVectorIndex(VectorIndex):
     """Those that PostgreSQL finds with pgvector, by its table `windows`."""
 
     def __init__(self, db: Database, *, chosen: bool = False) -> None:
@@ -153,7 +153,7 @@ class Windows(Meanings):
     def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
         found: dict[int, Text] = {}
         with self._db.snapshot() as db:
-            _, dimensions, every = Reached.of(db)
+            _, dimensions, every = IndexProgress.of(db)
             if dimensions != len(vector):
                 return Nearest(set(), NOT_HERE if dimensions == ELSEWHERE else None)
             few = asked.texts < min(every // PART, MOST_COMPARED)
@@ -176,7 +176,7 @@ class Windows(Meanings):
     def tidy(self) -> None:
         """Makes the index by meaning, once there is so much that it pays; others go on meanwhile."""
         with self._db.read() as db:
-            if Reached.of(db).dimensions <= 0 or not db.run("windows_to_order", (WORTH_ORDERING,)).get:
+            if IndexProgress.of(db).dimensions <= 0 or not db.run("windows_to_order", (WORTH_ORDERING,)).get:
                 return
             if not db.run("begin_to_order", (ORDERING,)).get:
                 return  # another node is at it

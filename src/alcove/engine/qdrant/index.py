@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeVar
 
 from alcove.core.background import Worker
 from alcove.core.namespace import Namespace
-from alcove.engine.candidates import MOST_MISSING
+from alcove.engine.candidate_index import MOST_MISSING
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
-from alcove.engine.meanings import ELSEWHERE, Asked, Call, Meanings, Nearest, Vector, drop_windows
-from alcove.engine.qdrant import NoAnswer, Qdrant, Vectors
+from alcove.engine.qdrant.client import QdrantPoints, QdrantUnavailable, VersionVectors
 from alcove.engine.rows.versions import MAX_INT64
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
+from alcove.engine.vector_index import ELSEWHERE, Asked, Call, Nearest, Vector, VectorIndex, drop_windows
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")
@@ -83,13 +83,13 @@ class Difference(NamedTuple):
     """Where to go on, if there is more."""
 
 
-class VectorStore(Meanings):
+class QdrantIndex(VectorIndex):
     """The texts of a store, found by a Qdrant beside its database."""
 
     beside = True
 
     def __init__(
-        self, db: Database, locks: Locks, points: Qdrant, windows: Callable[[bytes], Sequence[bytes]]
+        self, db: Database, locks: Locks, points: QdrantPoints, windows: Callable[[bytes], Sequence[bytes]]
     ) -> None:
         """`windows`: the vectors in what is kept of a text."""
         self._db = db
@@ -109,7 +109,7 @@ class VectorStore(Meanings):
         self._worker = Worker("vector store", self._keep_up, interval)
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         return AWAY if time.monotonic() < self._away_until else None
 
     def close(self) -> None:
@@ -130,11 +130,11 @@ class VectorStore(Meanings):
         told = BEHIND if len(later) > MOST_MISSING else None
         if not there:
             return Nearest(later, told)
-        if self.trouble:
-            return Nearest(later, self.trouble)
+        if self.problem:
+            return Nearest(later, self.problem)
         try:
             found = self._found(state.collection, scope, vector, asked.most, now)
-        except NoAnswer as error:
+        except QdrantUnavailable as error:
             self._fails(error)
             return Nearest(later, AWAY)
         self._answers()
@@ -161,7 +161,7 @@ class VectorStore(Meanings):
         with self._db.read() as db:
             return {seq for (seq,) in db.run(which, params, where=where)}
 
-    def _fails(self, error: NoAnswer) -> None:
+    def _fails(self, error: QdrantUnavailable) -> None:
         if not self._away_until:
             log.warning("vector store: %s; searching by words, and trying again", error.message)
         self._away_until = time.monotonic() + REST_SECONDS
@@ -185,7 +185,7 @@ class VectorStore(Meanings):
     def _keep_up(self) -> float | None:
         try:
             more = self._in_turn(self.step)
-        except NoAnswer as error:
+        except QdrantUnavailable as error:
             self._fails(error)
             self._prepared, self._comparing_all = "", True
             return REST_SECONDS
@@ -210,11 +210,11 @@ class VectorStore(Meanings):
         """Removes at once what is over by now; whether all of that is gone."""
         until, left = time.monotonic() + REMOVAL_SECONDS, self._to_remove(MAX_INT64)
         try:
-            while left and not self.trouble and time.monotonic() < until:
+            while left and not self.problem and time.monotonic() < until:
                 if self._in_turn(lambda: self._remove_some(self._state())) is None:
                     time.sleep(BUSY_SECONDS / 10)
                 left &= self._to_remove(MAX_INT64)
-        except NoAnswer as error:
+        except QdrantUnavailable as error:
             self._fails(error)
         return not left
 
@@ -272,7 +272,7 @@ class VectorStore(Meanings):
                 compared, start = compared + found.compared, found.then
                 noticed += [f"{seq}: is missing there" for seq in found.missing]
                 noticed += [f"{seq}: is over, and still there" for seq in sorted(found.over - owed)]
-        except NoAnswer as error:
+        except QdrantUnavailable as error:
             noticed.append(error.message)
         if owed:
             noticed.append(f"versions that are over and still to be removed there: {len(owed)}")
@@ -305,13 +305,13 @@ class VectorStore(Meanings):
         missing = [text.seq for text in self._some(state, lacking) if text.windows]  # a blank one has none
         return Difference(len(live), missing, there - live.keys(), then)
 
-    def _some(self, state: State, seqs: Sequence[int]) -> Iterator[Vectors]:
+    def _some(self, state: State, seqs: Sequence[int]) -> Iterator[VersionVectors]:
         """Versions with their vectors, a few at a time."""
         for start in range(0, len(seqs), PAGE):
             some = json.dumps(seqs[start : start + PAGE])
             yield from self._texts(state, self._db.fetch("vectors_of_some", some, state.serving))
 
-    def _texts(self, state: State, rows: Iterable[tuple[int, int, bytes, bytes]]) -> Iterator[Vectors]:
+    def _texts(self, state: State, rows: Iterable[tuple[int, int, bytes, bytes]]) -> Iterator[VersionVectors]:
         size = 4 * state.dimensions
         for _, seq, ns, body in rows:
-            yield Vectors(seq, ns, [row for row in self._windows(body) if len(row) == size])
+            yield VersionVectors(seq, ns, [row for row in self._windows(body) if len(row) == size])

@@ -20,17 +20,17 @@ import msgspec
 import numpy as np
 
 from alcove.core.records import SearchMode
-from alcove.engine.candidates import Candidates, Made, Take
-from alcove.engine.meanings import Asked, Nearest
+from alcove.engine.candidate_index import CandidateIndex, Made, Take
 from alcove.engine.rows.indexing import IndexState, Text
 from alcove.engine.scope import Scope
+from alcove.engine.vector_index import Asked, Nearest
 from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
 from alcove.search.corpus.late_interaction import TokenTable
 from alcove.search.corpus.postings import rarity
 from alcove.search.indexer import windows
 from alcove.search.ranking.matching import RELATED
 from alcove.search.ranking.ranker import DEFAULT, TURN, rank
-from alcove.search.text.terms import Item, Question, documents
+from alcove.search.text.terms import Item, ParsedQuery, documents
 from alcove.search.text.words import STOP_WORDS, term_counts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ CENTRES = 40
 LONG = 3 * TURN
 """Terms of a text that hardly needs its neighbours to be understood."""
 MOST_NUMBERED, NUMBERED_BYTES = 5000, 500
-"""Candidates whose terms are kept for the next search, and about what those of one take."""
+"""CandidateIndex whose terms are kept for the next search, and about what those of one take."""
 REMEMBERED = 20_000
 """Terms whose numbers are kept."""
 _fields = msgspec.json.Decoder(dict[str, str]).decode
@@ -58,7 +58,7 @@ _fields = msgspec.json.Decoder(dict[str, str]).decode
 class Wanted(NamedTuple):
     """What a subtree is asked for: what answers a question best, or some versions."""
 
-    question: Question | None = None
+    question: ParsedQuery | None = None
     mode: SearchMode = "hybrid"
     most: int = 0
     """How many of the best."""
@@ -80,7 +80,7 @@ class LargeSubtree:
     embedder serves: nobody who was erased stays in it.
     """
 
-    def __init__(self, scope: Scope, candidates: Candidates, embedder: str) -> None:
+    def __init__(self, scope: Scope, candidates: CandidateIndex, embedder: str) -> None:
         self.scope = scope
         self._candidates = candidates
         self._embedder = embedder
@@ -177,7 +177,7 @@ class LargeSubtree:
         texts = self._candidates.texts(self.scope, self._embedder, [*runs], now=0)
         self._texts = round(every * len(texts) / max(len(runs), 1))
         found = Corpus.of(item(text)._replace(run=runs[text.seq]) for text in texts)
-        # Candidates are added to it without it ever being built anew.
+        # CandidateIndex are added to it without it ever being built anew.
         sample = replace(
             found,
             built=2**62,
@@ -196,7 +196,7 @@ class LargeSubtree:
         """The likeliest texts of a scope; `take` is given those that are read as they are found."""
         return self._candidates.find(scope, asked, take, now=now)
 
-    def _asked(self, question: Question, mode: SearchMode, most: int) -> Asked:
+    def _asked(self, question: ParsedQuery, mode: SearchMode, most: int) -> Asked:
         """A question as the database is asked it."""
         vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
         most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide
@@ -232,7 +232,7 @@ def _runs(around: Mapping[int, Sequence[int]], items: Iterable[Item]) -> dict[in
     return found
 
 
-def _terms(question: Question) -> Iterator[tuple[str, float]]:
+def _terms(question: ParsedQuery) -> Iterator[tuple[str, float]]:
     """A question's terms in every language, and those of words like its own, with what each counts."""
     forms = question.forms(STOP_WORDS)
     for word, related in question.words.items():

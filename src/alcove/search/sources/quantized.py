@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from alcove.engine.candidates import Candidates, Take
-from alcove.engine.digests import BITS, Digest, Digests
-from alcove.engine.meanings import Asked, Nearest
+from alcove.engine.candidate_index import CandidateIndex, Take
+from alcove.engine.quantized_index import BITS, Digest, QuantizedIndex
 from alcove.engine.scope import Scope
+from alcove.engine.vector_index import Asked, Nearest
 from alcove.search.corpus.postings import Postings, Rows
 from alcove.search.embedders import Matrix
-from alcove.search.large_subtrees import SAMPLE, LargeSubtree
+from alcove.search.sources.sampled import SAMPLE, LargeSubtree
 
 WIDER = 8
 """How many times more texts are looked at where a filter leaves too few."""
@@ -169,7 +169,7 @@ def _lowest(values: NDArray[np.uint16] | NDArray[np.float32], most: int) -> NDAr
 class DigestedSubtree(LargeSubtree):
     """A part of the store of which a sample and the digests of all texts are held."""
 
-    _candidates: Digests
+    _candidates: QuantizedIndex
     _held = Held.of((), 0, 0)
 
     @property
@@ -197,7 +197,7 @@ class DigestedSubtree(LargeSubtree):
             most *= WIDER
 
 
-def of_size(scope: Scope, candidates: Candidates, embedder: str) -> LargeSubtree:
+def of_size(scope: Scope, candidates: CandidateIndex, embedder: str) -> LargeSubtree:
     """A subtree too large to hold, as its database can be asked."""
-    kind = DigestedSubtree if isinstance(candidates, Digests) else LargeSubtree
+    kind = DigestedSubtree if isinstance(candidates, QuantizedIndex) else LargeSubtree
     return kind(scope, candidates, embedder)
