@@ -26,7 +26,7 @@ import sample
 from alcove import Alcove
 from alcove.core import validation
 from alcove.engine.engine import Engine
-from alcove.engine.statements import SQL
+from alcove.engine.sqlite.database import STATEMENTS as SQL
 from alcove.policy import Policy
 from alcove.store.memories import Memories
 from alcove.vault import SubjectKey, Vault

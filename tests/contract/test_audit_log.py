@@ -7,8 +7,8 @@ import pytest
 
 from alcove import Alcove, AlcoveError
 from alcove.core.admin_records import AuditEntry
-from alcove.engine.postgres.dialect import STATEMENTS
-from alcove.engine.statements import SQL
+from alcove.engine.postgres.connection import STATEMENTS
+from alcove.engine.sqlite.database import STATEMENTS as SQL
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 

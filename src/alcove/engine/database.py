@@ -135,6 +135,10 @@ class Database(ABC):
         """Returns the predicate of a scope on `versions v`, and appends its parameters."""
         return self.filters.predicate(scope, params)
 
+    def index_hint(self, index: str | None) -> str:
+        """Returns what makes a statement read an index, or none; empty where the planner decides."""
+        return ""
+
     @abstractmethod
     def sound(self) -> Findings:
         """The database's own check of what it holds, if it has one."""
@@ -177,3 +181,8 @@ def pairs(file: str) -> Iterator[tuple[str, str, str]]:
     for name, script in load(file).items():
         count, finding = script.split(";")
         yield name, count, finding
+
+
+def format_finding(value: object) -> str:
+    """Returns a sequence number or a name that a check found, as text."""
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -216,7 +216,7 @@ class SearchIndex:
         """
         with self._db.snapshot() as db:
             state, came = _state(db), []
-            for text in self._came(db, scope, embedder, 0, "INDEXED BY live"):
+            for text in self._came(db, scope, embedder, 0, self._db.index_hint("live")):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
                     raise SubtreeTooLarge
@@ -252,12 +252,12 @@ class SearchIndex:
         with self._db.snapshot() as db:
             state, place, live = _state(db), (scope.low, scope.high), None
             written, given = state.seq - since.seq, state.vectors - since.vectors
-            found = db.run("superseded", (*place, since.seq), along=_along(written, "history"))
+            found = db.run("superseded", (*place, since.seq), along=self._along(written, "history"))
             superseded = [seq for (seq,) in found]
             came = [
-                *self._came(db, scope, embedder, since.seq, _along(written, "live")),
+                *self._came(db, scope, embedder, since.seq, self._along(written, "live")),
                 *self._came(
-                    db, scope, embedder, since.vectors, _along(given, "vectors_of"), which="embedded"
+                    db, scope, embedder, since.vectors, self._along(given, "vectors_of"), which="embedded"
                 ),
             ]
             if state.erased != since.erased:
@@ -296,6 +296,10 @@ class SearchIndex:
         with self._db.read() as db:
             return map(Row._make, db.run_kept("found", params, where=where).fetchall())
 
+    def _along(self, distance: int, index: str) -> str:
+        """Which index to read for what came after a position this far from the end; none near the end."""
+        return self._db.index_hint(None if distance < NEAR else index)
+
     def _came(
         self, db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
     ) -> Iterator[Text]:
@@ -314,8 +318,3 @@ def _add_vectors(db: Connection, embedder: str, bodies: Sequence[tuple[int, byte
 
 def _state(db: Connection) -> IndexState:
     return IndexState._make(db.run("state").fetchall()[0])
-
-
-def _along(ahead: int, index: str) -> str:
-    """Which way to read what came after a position that lies so far back: along the log, or an index."""
-    return "NOT INDEXED" if ahead < NEAR else f"INDEXED BY {index}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import apsw
 
 from alcove.core.errors import StoreError
-from alcove.engine.statements import load, schema, text_of
+from alcove.engine.statements import load, read_text, schema
 
 _MANIFEST = "schema_postgres.manifest"
 _CREATED = re.compile(r"^\s*CREATE (?:OR REPLACE )?(TABLE|FUNCTION) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
@@ -35,7 +35,7 @@ def created(kind: str) -> tuple[str, ...]:
 @cache
 def postgres_manifest() -> frozenset[str]:
     """What PostgreSQL says of the schema that all version files make; a test keeps the file up to date."""
-    return frozenset(text_of(_MANIFEST).splitlines())
+    return frozenset(read_text(_MANIFEST).splitlines())
 
 
 @cache

@@ -16,7 +16,7 @@ import pytest
 from alcove import Alcove, Receipt, Settings
 from alcove.engine import administration, vector_index
 from alcove.engine.postgres import scrub as postgres_scrub
-from alcove.engine.postgres.dialect import STATEMENTS
+from alcove.engine.postgres.connection import STATEMENTS
 from alcove.engine.postgres.scrub import STATISTICS, WAL
 from tests.support.hashed_embedder import Bag
 from tests.support.marked_users import PLAIN, POLICY, Markers, fill

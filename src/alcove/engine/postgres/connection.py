@@ -7,10 +7,12 @@ adapting, errors, streams and copies are the driver's.
 from __future__ import annotations
 
 import json
+import re
 import select
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -21,11 +23,12 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
 
-from alcove.engine.database import Bound, Findings, pairs
-from alcove.engine.postgres.dialect import STATEMENTS, numbered, spelled
+from alcove.engine.database import Bound, Findings, format_finding, pairs
 from alcove.engine.postgres.text_escaping import escape, unescape
-from alcove.engine.statements import Value
+from alcove.engine.statements import NO_HINTS, Value, load_all
 
+STATEMENTS = load_all("postgres", "candidates", "vector_store", "scrub", hints=NO_HINTS)
+_PARAMETER = re.compile(r"\?(\d*)|(?<!:):([a-z]\w*)")
 CONNECT_SECONDS = 5
 """How long it may take to reach the server."""
 AT_ONCE = 200
@@ -170,15 +173,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def run(self, name: str, params: Bound = (), **parts: str) -> Found:
         statement = STATEMENTS[name]
         if parts:
-            return self.run_text(filled(statement, parts), params, keep=False)
+            return self.run_text(statement.format(**parts), params, keep=False)
         return self.run_text(statement, params)
 
     def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
-        return self.run_text(filled(STATEMENTS[name], parts), params)
+        return self.run_text(STATEMENTS[name].format(**parts), params)
 
     def run_text(self, statement: str, params: Bound = (), *, keep: bool = True) -> Found:
         """Runs a statement as it is spelled here; `keep`: it is one of few, and comes again and again."""
-        text, names = numbered(statement)
+        text, names = number_parameters(statement)
         if isinstance(params, Mapping):
             params = [params[name] for name in names]
         values = self.adapt.dump_sequence(params, [PyFormat.BINARY] * len(params))
@@ -228,8 +231,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def checks(self, file: str) -> Findings:
         for name, count, finding in pairs(file):
-            ((compared,),) = self.run_text(spelled(count))
-            yield name, compared, [str(row[0]) for row in self.run_text(spelled(finding))]
+            ((compared,),) = self.run_text(count)
+            yield name, compared, [format_finding(row[0]) for row in self.run_text(finding)]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -329,9 +332,23 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-def filled(statement: str, parts: dict[str, str]) -> str:
-    """A statement with its parts, but without the index that SQLite is to read along."""
-    return statement.format(**{**parts, "along": ""} if "along" in parts else parts)
+@lru_cache(1024)
+def number_parameters(statement: str) -> tuple[bytes, tuple[str, ...]]:
+    """Returns a statement with `$1`, `$2`, … for `?`, `?2` and `:name`; and those names, in their order."""
+    names: list[str] = []
+    highest = 0
+
+    def number(match: re.Match[str]) -> str:
+        nonlocal highest
+        if name := match[2]:
+            if name not in names:
+                names.append(name)
+            return f"${names.index(name) + 1}"
+        place = int(match[1]) if match[1] else highest + 1
+        highest = max(highest, place)
+        return f"${place}"
+
+    return _PARAMETER.sub(number, statement).encode(), tuple(names)
 
 
 class _TextDumper(Dumper):

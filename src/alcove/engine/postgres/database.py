@@ -27,8 +27,7 @@ from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_addres
 from alcove.core.records import Residue
 from alcove.engine.database import Database, Findings, RuledOut
 from alcove.engine.locks import Locks, lock_number
-from alcove.engine.postgres.connection import AT_ONCE, Connection, filled
-from alcove.engine.postgres.dialect import STATEMENTS, numbered
+from alcove.engine.postgres.connection import AT_ONCE, STATEMENTS, Connection, number_parameters
 from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
 from alcove.engine.postgres.listener import Listener, ServerClock
 from alcove.engine.postgres.pool import Pool, alive, renewed
@@ -212,7 +211,7 @@ class PostgresDatabase(Database):
     def stream(
         self, name: str, params: Params, ruled_out: RuledOut | None = None, **parts: str
     ) -> Iterator[tuple[Any, ...]]:
-        statement = numbered(filled(STATEMENTS[name], parts))[0]
+        statement = number_parameters(STATEMENTS[name].format(**parts))[0]
         with self.read() as db:
             rows = db.cursor().stream(statement, params or None, binary=True, size=AT_ONCE)
             for n, row in enumerate(rows):

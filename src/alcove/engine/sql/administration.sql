@@ -1,8 +1,5 @@
 -- What operating a store asks of it.
 
--- name: add_audit
-INSERT INTO audit (at, actor, action, subject, details) VALUES (?, ?, ?, ?, ?)
-
 -- name: update_audit
 UPDATE audit SET details = ? WHERE seq = ?
 
@@ -21,21 +18,11 @@ SELECT seq, at, actor, action, subject, details FROM audit WHERE at < ? AND acti
 -- name: document
 SELECT version, body FROM documents WHERE kind = ? ORDER BY version DESC LIMIT 1
 
--- name: add_document
-INSERT INTO documents (kind, at, actor, body) VALUES (?, ?, ?, ?)
-
 -- name: private_rooms
 SELECT template FROM private_rooms
 
 -- name: add_private_room
 INSERT INTO private_rooms (template) VALUES (?) ON CONFLICT DO NOTHING
-
--- name: stats
--- Memories, versions and bytes of each root segment.
-SELECT substr(ns, 1, instr(ns, x'00')),
-       count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?1)), count(*),
-       coalesce(sum(length(sealed)), 0)
-FROM versions GROUP BY 1 ORDER BY 1
 
 -- name: keys_by_wrapper
 SELECT wrapped_by, count(*) FROM data_keys GROUP BY wrapped_by ORDER BY wrapped_by

@@ -19,8 +19,8 @@ SELECT seq FROM (
     SELECT seq, kind, revision, created_at, ended_at,
            lead(created_at) OVER w AS next, lead(revision) OVER w AS next_revision
     FROM versions WINDOW w AS (PARTITION BY ns, key ORDER BY revision)) each
-WHERE (kind IN ('add', 'update') AND next_revision = revision + 1 AND ended_at IS NOT next)
-   OR (kind IN ('delete', 'expired') AND ended_at IS NOT created_at)
+WHERE (kind IN ('add', 'update') AND next_revision = revision + 1 AND ended_at IS DISTINCT FROM next)
+   OR (kind IN ('delete', 'expired') AND ended_at IS DISTINCT FROM created_at)
 
 -- name: revisions of a key count up in the order of the log
 SELECT count(*) FROM versions;
@@ -45,9 +45,9 @@ SELECT seq FROM versions WHERE (sealed IS NULL) != (kind IN ('delete', 'expired'
 
 -- name: the directory of namespaces matches the log
 SELECT count(*) FROM namespaces;
-SELECT hex(ns) FROM (SELECT ns, owner FROM namespaces EXCEPT SELECT ns, owner FROM versions) extra
+SELECT ns FROM (SELECT ns, owner FROM namespaces EXCEPT SELECT ns, owner FROM versions) extra
 UNION ALL
-SELECT hex(ns) FROM (SELECT ns, owner FROM versions EXCEPT SELECT ns, owner FROM namespaces) missing
+SELECT ns FROM (SELECT ns, owner FROM versions EXCEPT SELECT ns, owner FROM namespaces) missing
 
 -- name: every value's data key exists
 SELECT count(*) FROM data_keys;

@@ -1,14 +1,5 @@
 -- Figures of a store, for a copy to be compared with; a schema of any version must answer them.
 
--- name: summary
-SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL),
-       (SELECT count(*) FROM versions),
-       (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'versions'),
-       (SELECT value FROM marks WHERE name = 'wipes'),
-       (SELECT value FROM marks WHERE name = 'scrubbed')
-
--- Tables as they are, for a copy in another database; `tables.py` has the parts.
-
 -- name: rows_of
 SELECT {fields} FROM {table} WHERE {where} ORDER BY {order} LIMIT ?
 
@@ -20,15 +11,6 @@ DELETE FROM {table} WHERE {where}
 
 -- name: load_rows
 INSERT INTO {table} ({fields}) VALUES ({places})
-
--- name: count_of
--- The highest number that a row of the table ever had.
-SELECT max(coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = '{table}'), 0),
-           coalesce((SELECT max({key}) FROM {table}), 0))
-
--- name: set_count
-DELETE FROM sqlite_sequence WHERE name = '{table}';
-INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', ?)
 
 -- name: condition
 -- What changes with whatever anybody does to a store, but for its index, which is made from it.

@@ -6,7 +6,7 @@ SELECT ns FROM namespaces WHERE owner = ?
 
 -- name: count_live
 -- What a user would call their memories: live and not past their expiry.
-SELECT count(*) FROM versions INDEXED BY live
+SELECT count(*) FROM versions {by_live}
 WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND seq <= ?
 
 -- name: wipe_namespace
@@ -26,19 +26,19 @@ SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')
 UPDATE marks SET value = value + 1 WHERE name = 'clears'
 
 -- name: wipe_kept_answers
-DELETE FROM replays WHERE user = ? AND position <= ?
+DELETE FROM replays WHERE "user" = ? AND position <= ?
 
 -- name: wipe_api_keys
-DELETE FROM api_keys WHERE user = ? AND position <= ?
+DELETE FROM api_keys WHERE "user" = ? AND position <= ?
 
 -- name: wipe_key
 -- The subject's data key, once nothing of the user is sealed with it.
 DELETE FROM data_keys WHERE subject = ?1
     AND NOT EXISTS (SELECT 1 FROM namespaces WHERE owner = ?2)
-    AND NOT EXISTS (SELECT 1 FROM replays WHERE user = ?2)
+    AND NOT EXISTS (SELECT 1 FROM replays WHERE "user" = ?2)
 
 -- name: anonymise
-UPDATE versions SET user = NULL, client = NULL, formerly = CASE WHEN sealed IS NULL THEN NULL ELSE ? END WHERE seq = ?
+UPDATE versions SET "user" = NULL, client = NULL, formerly = CASE WHEN sealed IS NULL THEN NULL ELSE ? END WHERE seq = ?
 
 -- name: remove
 DELETE FROM versions WHERE seq = ?
@@ -69,9 +69,9 @@ UPDATE versions SET attributes = ?4 WHERE ns = ?1 AND key = ?2 AND seq <= ?3 AND
 -- name: users
 -- Everybody of whom there is anything.
 SELECT owner FROM namespaces WHERE owner IS NOT NULL
-UNION SELECT user FROM versions WHERE user IS NOT NULL
-UNION SELECT user FROM replays
-UNION SELECT user FROM api_keys WHERE user IS NOT NULL
+UNION SELECT "user" FROM versions WHERE "user" IS NOT NULL
+UNION SELECT "user" FROM replays
+UNION SELECT "user" FROM api_keys WHERE "user" IS NOT NULL
 UNION SELECT actor FROM audit WHERE actor IS NOT NULL
 UNION SELECT actor FROM documents WHERE actor IS NOT NULL
 
@@ -79,17 +79,14 @@ UNION SELECT actor FROM documents WHERE actor IS NOT NULL
 SELECT subject FROM data_keys
 
 -- name: pseudonyms
-SELECT DISTINCT formerly FROM versions INDEXED BY anonymised WHERE formerly IS NOT NULL
+SELECT DISTINCT formerly FROM versions {by_anonymised} WHERE formerly IS NOT NULL
 
 -- name: common_rooms
 SELECT ns FROM namespaces WHERE owner IS NULL
 
 -- name: position
-SELECT {reached}
+SELECT {log_end}
 
 -- name: position_at
 -- How far the log was at a moment.
 SELECT seq FROM versions WHERE created_at <= ? ORDER BY seq DESC LIMIT 1
-
--- name: skip
-UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = 'versions'

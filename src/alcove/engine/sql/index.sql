@@ -10,34 +10,12 @@ INSERT INTO serving ("only", embedder) VALUES (1, ?) ON CONFLICT ("only") DO UPD
 -- name: serve_first
 INSERT INTO serving ("only", embedder) VALUES (1, ?) ON CONFLICT DO NOTHING
 
--- name: reach
--- Notes how far the line has come. What failed keeps its turn, and does not hold the line up.
-UPDATE marks SET value = max(value, coalesce((
-    SELECT turn FROM to_index INDEXED BY to_index_by_turn
-    WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
-WHERE name = 'turn'
-
--- name: next_in_line
--- Those whose turn it is, as one JSON array: so many, and of so many bytes in all unless the first has more.
-SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_window)) FROM (
-    SELECT seq, size, tries, at_field, at_window, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
-        SELECT * FROM to_index INDEXED BY to_index_by_turn
-        WHERE due IS NOT NULL AND due <= ?1 ORDER BY turn, seq LIMIT ?2) line) first
-JOIN versions USING (seq) WHERE total <= ?3 OR total = size
-
 -- name: claim
 -- Takes some until a moment at which they are due again.
 UPDATE to_index SET due = ?, tries = tries + 1 WHERE seq IN ({numbers})
 
--- name: renew
--- Who claimed them is known by until when.
-UPDATE to_index SET due = ? WHERE due = ? AND seq IN ({numbers})
-
 -- name: pieces
 SELECT body FROM pieces WHERE seq = ? ORDER BY id
-
--- name: add_piece
-INSERT INTO pieces (seq, body) VALUES (?, ?)
 
 -- name: next_piece
 -- A text goes back into the line behind the piece that it has got, unless somebody else was faster.
@@ -45,20 +23,8 @@ UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = turn + ?1, size = s
                     at_field = ?2, at_window = ?3
 WHERE seq = ?4 AND at_field = ?5 AND at_window = ?6
 
--- name: still_waiting
--- Those of some texts, each given with where its piece begins, that nobody else was faster with; a JSON array.
-SELECT json_group_array(seq) FROM json_each(?) CROSS JOIN to_index
-ON seq = value ->> 0 AND at_field = value ->> 1 AND at_window = value ->> 2
-
 -- name: leave_queue
 DELETE FROM to_index WHERE seq IN ({numbers})
-
--- name: add_vectors
--- Of many texts: which, where theirs begin in all the bytes, and how many they are. Only while the version is live:
--- it may have ended while its text was embedded.
-INSERT OR REPLACE INTO vectors (ns, seq, embedder, body)
-SELECT ns, seq, ?1, substr(?2, value ->> 1, value ->> 2)
-FROM json_each(?3) CROSS JOIN versions ON seq = value ->> 0 WHERE ended_at IS NULL
 
 -- name: postpone
 UPDATE to_index SET due = ?, error = ?, tries = tries - ? WHERE seq = ?
@@ -81,7 +47,7 @@ SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN ({numbers})
 SELECT ns FROM versions WHERE seq IN ({numbers})
 
 -- name: next_due
-SELECT min(due) FROM to_index INDEXED BY to_index_by_due WHERE due IS NOT NULL
+SELECT min(due) FROM to_index {by_to_index_by_due} WHERE due IS NOT NULL
 
 -- name: status
 SELECT (SELECT count(*) FROM to_index WHERE due IS NOT NULL), (SELECT count(*) FROM to_index WHERE due IS NULL),
@@ -116,21 +82,9 @@ DELETE FROM vectors WHERE embedder != ?
 -- name: empty_queue
 DELETE FROM to_index
 
--- name: park
-INSERT INTO to_index (seq, due, error, writer, size)
-SELECT seq, NULL, ?2, user, octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
-
--- name: state
--- How far the log, the vectors and the changes of expiry ever went, and how often something was erased.
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'vectors'), 0),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'touches'), 0),
-       (SELECT sum(value) FROM marks WHERE name IN ('wipes', 'clears')),
-       (SELECT embedder FROM serving)
-
 -- name: next_owned
 -- The first namespace of a range that belongs to a user.
-SELECT ns FROM namespaces INDEXED BY owned WHERE owner = ? AND ns >= ? AND ns < ? ORDER BY ns LIMIT 1
+SELECT ns FROM namespaces {by_owned} WHERE owner = ? AND ns >= ? AND ns < ? ORDER BY ns LIMIT 1
 
 -- name: came
 -- Live texts of a subtree that came after a position, with their vectors if they have them.
@@ -140,42 +94,36 @@ WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index
 
 -- name: superseded
 -- The versions that those after a position took over from.
-SELECT p.seq FROM versions v {along} CROSS JOIN versions p INDEXED BY history
+SELECT p.seq FROM versions v {along} {in_order} JOIN versions p {by_history}
 ON p.ns = v.ns AND p.key = v.key AND p.revision = v.revision - 1
 WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
 -- name: embedded
 -- Live texts of a subtree whose vectors came after a position.
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body
-FROM vectors x {along} CROSS JOIN versions v USING (seq)
+FROM vectors x {along} {in_order} JOIN versions v USING (seq)
 WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at IS NULL AND {where}
 
 -- name: live
 -- Read off the index alone, whether a version has a text or not.
-SELECT seq FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL
+SELECT seq FROM versions {by_live} WHERE ns >= ? AND ns < ? AND ended_at IS NULL
 
 -- name: live_up_to
 -- How many versions of a subtree are live, counted up to a number and off the index alone.
-SELECT count(*) FROM (SELECT 1 FROM versions INDEXED BY live WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?) few
+SELECT count(*) FROM (SELECT 1 FROM versions {by_live} WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?) few
 
 -- name: without_text
 -- What has no text among the first so many that are live in a subtree.
 SELECT {columns} FROM versions v WHERE seq IN (
-    SELECT seq FROM versions INDEXED BY live WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL LIMIT ?3)
+    SELECT seq FROM versions {by_live} WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL LIMIT ?3)
   AND index_text IS NULL AND (expires_at IS NULL OR expires_at > ?4) AND {where}
 
 -- name: expiring
 -- When the versions of a subtree expire whose expiry changed after a position.
-SELECT v.seq, v.expires_at FROM touches t CROSS JOIN versions v USING (seq)
+SELECT v.seq, v.expires_at FROM touches t {in_order} JOIN versions v USING (seq)
 WHERE t.id > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
 -- name: fitting
 -- Which of a subtree's texts after a position were asked for.
-SELECT seq FROM versions v INDEXED BY live
+SELECT seq FROM versions v {by_live}
 WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {where}
-
--- name: found
--- Those of some versions, in their order, that still are what a reader may see and asked for.
-SELECT {columns} FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
-WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
-  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {where}

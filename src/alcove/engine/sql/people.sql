@@ -1,21 +1,4 @@
--- What is held of a person. `{theirs}` is the statement of that name.
-
--- name: theirs
--- A WITH clause: the versions that are a person's. `own` are those in rooms that belong to them, and what they wrote
--- into older rooms, which belong to nobody and show each author their part. The others they wrote into rooms
--- of others, under their name or, once it was taken off, under their pseudonym.
-older AS MATERIALIZED (
-    SELECT n.ns FROM json_each(:older) r JOIN namespaces n
-        ON n.ns >= unhex(r.value ->> 0) AND n.ns < unhex(r.value ->> 1)
-    WHERE n.owner IS NULL),
-theirs (seq, own) AS (
-    SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
-    UNION ALL
-    SELECT seq, ns IN (SELECT ns FROM older) FROM versions INDEXED BY authored WHERE user = :user AND user IS DISTINCT FROM owner
-    UNION ALL
-    SELECT seq, ns IN (SELECT ns FROM older) FROM versions INDEXED BY anonymised WHERE formerly = :pseudonym
-    UNION ALL
-    SELECT seq, TRUE FROM versions WHERE :authorless AND ns IN (SELECT ns FROM older) AND user IS NULL AND formerly IS NULL)
+-- What the store holds about a person. `{theirs}` is a part in `sqlite.sql` and `postgres.sql`.
 
 -- name: held
 -- What there is of a person: one row a room of theirs, and one a room of others that they wrote to.
@@ -45,5 +28,5 @@ GROUP BY v.ns, v.key
 -- name: authored
 -- What a person wrote into rooms that are not theirs alone.
 WITH {theirs}
-SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL, user IS NOT NULL, own
+SELECT seq, ns, key, revision, owner, '{}', ended_at IS NULL, sealed IS NOT NULL, "user" IS NOT NULL, own
 FROM theirs JOIN versions USING (seq) WHERE (NOT own OR owner IS NULL) AND seq <= :until

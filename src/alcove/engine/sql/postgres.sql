@@ -1,7 +1,19 @@
--- What PostgreSQL is asked in other words than SQLite. All else is shared: see `engine/postgres/dialect.py`.
+-- Statements that PostgreSQL needs in words of its own; `sqlite.sql` has the same names. Parts go into shared statements.
+
+-- part: log_end
+-- The highest sequence number of a version, deleted ones included.
+(SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM versions_seq_seq)
+
+-- part: numbers
+-- The numbers of a JSON array.
+SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(? AS JSON))
+
+-- part: age
+-- How many transactions ago one was; `relfrozenxid` is compared by this.
+age(CAST(CAST(CAST(?1 AS TEXT) AS xid8) AS xid))
 
 -- name: append
-INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, user, client, agent, data_key, sealed,
+INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, "user", client, agent, data_key, sealed,
                       attributes, index_text, original_at, ttl, added_at, owner, ended_at)
 VALUES (coalesce(?, nextval('versions_seq_seq')), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
@@ -27,7 +39,7 @@ SELECT substring(ns FROM 1 FOR position('\x00'::bytea IN ns)),
        coalesce(sum(length(sealed)), 0)
 FROM versions GROUP BY 1 ORDER BY 1
 
--- name: theirs
+-- part: theirs
 older AS MATERIALIZED (
     SELECT n.ns FROM json_array_elements(CAST(:older AS JSON)) r JOIN namespaces n
         ON n.ns >= decode(r.value ->> 0, 'hex') AND n.ns < decode(r.value ->> 1, 'hex')
@@ -35,15 +47,15 @@ older AS MATERIALIZED (
 theirs (seq, own) AS (
     SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
     UNION ALL
-    SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE user = :user AND user IS DISTINCT FROM owner
+    SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE "user" = :user AND "user" IS DISTINCT FROM owner
     UNION ALL
     SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE formerly = :pseudonym
     UNION ALL
     SELECT seq, TRUE FROM versions
-    WHERE :authorless AND ns IN (SELECT ns FROM older) AND user IS NULL AND formerly IS NULL)
+    WHERE :authorless AND ns IN (SELECT ns FROM older) AND "user" IS NULL AND formerly IS NULL)
 
 -- name: skip
-SELECT setval('versions_seq_seq', greatest({reached}, ?) + ?)
+SELECT setval('versions_seq_seq', greatest({log_end}, ?) + ?)
 
 -- name: reach
 UPDATE marks SET value = greatest(value, coalesce((
@@ -75,7 +87,7 @@ INSERT INTO pieces (ns, seq, body) SELECT ns, seq, ?2 FROM versions WHERE seq = 
 
 -- name: park
 INSERT INTO to_index (ns, seq, due, error, writer, size)
-SELECT ns, seq, NULL, ?2, user, octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
+SELECT ns, seq, NULL, ?2, "user", octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
 
 -- name: add_vectors
 INSERT INTO vectors (ns, seq, embedder, body)
@@ -98,7 +110,7 @@ WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
 ORDER BY place
 
 -- name: summary
-SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {reached},
+SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {log_end},
        (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'scrubbed')
 
 -- name: count_of

@@ -16,6 +16,7 @@ from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.data_keys import DataKey, DataKeys
 from alcove.engine.rows.versions import CopyProgress, Row, StoreFigures
 from alcove.engine.sqlite.database import (
+    STATEMENTS,
     distrust_schema,
     explained,
     migrations,
@@ -23,7 +24,6 @@ from alcove.engine.sqlite.database import (
     refuse_foreign,
     rewrite,
 )
-from alcove.engine.statements import SQL
 
 _DATA = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX)\b")
 _PAGES = 1024
@@ -38,7 +38,7 @@ def copy(source: apsw.Connection, to: Path) -> Iterator[CopyProgress]:
     """
     source.execute("BEGIN")
     try:
-        summary = StoreFigures._make(source.execute(SQL["summary"]).fetchall()[0])
+        summary = StoreFigures._make(source.execute(STATEMENTS["summary"]).fetchall()[0])
         with explained(to):
             target = apsw.Connection(os.fspath(to), vfs="unix-none")  # it is locked already, in another way
             try:
@@ -64,7 +64,7 @@ def _finish(target: apsw.Connection, summary: StoreFigures) -> None:
     _set(target, "PRAGMA journal_mode = OFF")
     if summary.wipes > summary.scrubbed:
         rewrite(target)
-        target.execute(SQL["set_mark"], (summary.wipes, "scrubbed"))
+        target.execute(STATEMENTS["set_mark"], (summary.wipes, "scrubbed"))
 
 
 def without_log(path: Path) -> None:
@@ -141,7 +141,7 @@ class Copy(DataKeys, AbstractContextManager["Copy"]):
     def every_version(self) -> Iterator[Row]:
         """Every version, in the order of the log."""
         with explained(self.path):
-            for row in self._db.execute(SQL["every_version"], (0, -1)):
+            for row in self._db.execute(STATEMENTS["every_version"], (0, -1)):
                 yield Row._make(row)
 
     # What a vault asks of its store.
@@ -156,7 +156,7 @@ class Copy(DataKeys, AbstractContextManager["Copy"]):
 
     def _fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with explained(self.path):
-            return self._db.execute(SQL[name], params).fetchall()
+            return self._db.execute(STATEMENTS[name], params).fetchall()
 
     def close(self) -> None:
         """Lets go of the file."""

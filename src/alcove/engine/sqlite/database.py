@@ -17,11 +17,11 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
-from alcove.engine.database import Bound, Database, Findings, RuledOut, pairs
+from alcove.engine.database import Bound, Database, Findings, RuledOut, format_finding, pairs
 from alcove.engine.rows.versions import CopyProgress
 from alcove.engine.schema_check import refuse_differences, sqlite_lines, sqlite_manifest
 from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
-from alcove.engine.statements import SQL, Params, Value, schema
+from alcove.engine.statements import SQLITE_HINTS, Params, Value, load_all, schema
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _making = threading.Lock()
@@ -30,6 +30,7 @@ RULED_OUT = "alcove_ruled_out"
 
 READER_CACHE_KB, WRITER_CACHE_KB = 8192, 2048
 """What a connection keeps of the file; the writer comes by the same few pages, the ends of its indexes."""
+STATEMENTS = load_all("sqlite", "digests", hints=SQLITE_HINTS)
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
 
@@ -49,27 +50,27 @@ class Connection(apsw.Connection):
         return self.ruled_out(*seq)
 
     def run(self, name: str, params: Bound = (), **parts: str) -> apsw.Cursor:
-        statement = SQL[name]
+        statement = STATEMENTS[name]
         return self.execute(statement.format(**parts) if parts else statement, params)
 
     run_kept = run
 
     def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> apsw.Cursor:
-        return self.executemany(SQL[name], every)
+        return self.executemany(STATEMENTS[name], every)
 
     def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         places = ", ".join("?" * (fields.count(",") + 1))
-        self.executemany(SQL["load_rows"].format(table=table, fields=fields, places=places), rows)
+        self.executemany(STATEMENTS["load_rows"].format(table=table, fields=fields, places=places), rows)
 
     def send(self) -> None:
         """Nothing is held back here."""
 
     def changed(self, name: str, *params: Value) -> int:
-        self.execute(SQL[name], params)
+        self.execute(STATEMENTS[name], params)
         return self.changes()
 
     def mark(self, name: str) -> int:
-        return int(self.execute(SQL["mark"], (name,)).get)
+        return int(self.execute(STATEMENTS["mark"], (name,)).get)
 
     def added(self) -> int:
         return self.last_insert_rowid()
@@ -77,7 +78,7 @@ class Connection(apsw.Connection):
     def checks(self, file: str) -> Findings:
         for name, count, finding in pairs(file):
             ((compared,),) = self.execute(count)
-            yield name, compared, [str(row[0]) for row in self.execute(finding)]
+            yield name, compared, [format_finding(row[0]) for row in self.execute(finding)]
 
 
 class SqliteDatabase(Database):
@@ -154,7 +155,7 @@ class SqliteDatabase(Database):
         except IndexError:
             reader = self._new_reader()
         try:  # and not `with`: every get comes here, and that costs as much as the statement
-            return reader.execute(SQL[name], params).fetchall()
+            return reader.execute(STATEMENTS[name], params).fetchall()
         except apsw.Error as error:
             raise _explain(error, self.path) from error
         finally:
@@ -172,6 +173,9 @@ class SqliteDatabase(Database):
                 yield from cursor
             finally:
                 cursor.close()
+
+    def index_hint(self, index: str | None) -> str:
+        return f"INDEXED BY {index}" if index else "NOT INDEXED"
 
     def sound(self) -> Findings:
         with self.snapshot() as db:
