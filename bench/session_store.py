@@ -25,7 +25,7 @@ from tests.support.valkey import own_server
 from alcove import Alcove, Settings
 from alcove.agents.conversations import ROLLING, STATE, conversation_principal, summary_room, turns_room
 from alcove.core.principal import Principal
-from alcove.store.session_store import Places
+from alcove.store.session_cache import SessionLocation
 from rounds import compare, timed
 
 MEMORY = {
@@ -33,7 +33,7 @@ MEMORY = {
     "session_memory": {"idle_seconds": 3600},
 }
 WHO = conversation_principal(Principal("alice"), "guide")
-PLACES = Places(
+PLACES = SessionLocation(
     turns_room("guide", "alice", "s"),
     (summary_room("guide", "alice", "s"), STATE),
     (summary_room("guide", "alice"), ROLLING),
@@ -41,8 +41,8 @@ PLACES = Places(
 
 
 def read(store: Alcove) -> None:
-    reads = store.memories.recent(WHO, PLACES)
-    said = [*islice(reads.everything(WHO, PLACES.messages, exact=True), 21)]
+    reads = store.memories.cached_reader(WHO, PLACES)
+    said = [*islice(reads.scan(WHO, PLACES.messages, exact=True), 21)]
     assert len(said) == 21
     assert reads.count(WHO, PLACES.messages, exact=True) > 21
     assert all(reads.get(WHO, *place) for place in PLACES[1:])

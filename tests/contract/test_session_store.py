@@ -9,7 +9,7 @@ import pytest
 
 from alcove import Alcove, MemoryKey
 from alcove.agents.conversations import ROLLING, STATE, summary_room, turns_room
-from alcove.store.session_store import Places
+from alcove.store.session_cache import SessionLocation
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 from tests.support.session_readers import Talk
@@ -161,7 +161,7 @@ def test_what_is_erased_leaves_no_copy_even_if_somebody_puts_it_afterwards(
         return getattr(talk.agents(), way)(*arguments)
 
     late = Talk(open_store, server.address)
-    fields = late.valkey._session(Places(turns, (state, STATE), (rolling, ROLLING))).fields
+    fields = late.valkey._session(SessionLocation(turns, (state, STATE), (rolling, ROLLING))).fields
     (name,) = server.client.keys("*")
     assert {*server.client.hkeys(name)} >= {field.encode() for field in fields}
     server.client.flushall()

@@ -78,10 +78,10 @@ class Talk:
     def before(self, script: str, happens: Callable[[], object]) -> None:
         """Has something happen just before the next script of this name is sent."""
         sessions, ask = self.valkey, self.valkey._valkey
-        from alcove.store import session_store  # noqa: PLC0415
+        from alcove.store import session_cache  # noqa: PLC0415
 
         def interrupted(*command: object) -> object:
-            if command[1:2] == (getattr(session_store, script),):
+            if command[1:2] == (getattr(session_cache, script),):
                 sessions._valkey = ask
                 happens()
             return ask(*command)

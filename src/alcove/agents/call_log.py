@@ -171,7 +171,7 @@ class Usage:
         self._memories = memories
 
     def add(self, agent: str, user: str, count: Count, bound: KeyBinding) -> None:
-        """Counts turns of a user; nothing is kept of one who was wiped since `Memories.bound` gave this."""
+        """Counts turns of a user; nothing is stored if they were wiped since `key_binding`."""
         self._add(ALCOVE, Namespace((USAGE, agent)), count, None)
         self._add(user, Namespace((USAGE, agent, "u", user)), count, bound)
 
@@ -203,7 +203,7 @@ class Usage:
         """What each agent took of all its users, as far as it is kept."""
         found: dict[str, Count] = defaultdict(Count)
         for room in self._memories.namespaces(OVERSEER, (USAGE,), max_depth=2):
-            for memory in self._memories.everything(OVERSEER, room, exact=True):
+            for memory in self._memories.scan(OVERSEER, room, exact=True):
                 found[room[1]] += _count(memory) or Count()
         return [AgentUse(agent=agent, **structs.asdict(count)) for agent, count in found.items()]
 

@@ -26,7 +26,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Put, Touch
 from alcove.store.memories import Memories
-from alcove.store.session_store import Places, Reads
+from alcove.store.session_cache import MemoryReader, SessionLocation
 
 T = TypeVar("T")
 MAX_MESSAGES = 200
@@ -99,7 +99,7 @@ class Transcript:
         self, memories: Memories, rooms: Rooms, caller: Principal, count: Callable[[str], int]
     ) -> None:
         """`rooms`: whose session it is. `caller`: for whom to read and write. `count`: a text's tokens."""
-        self.reads: Reads = memories
+        self.reads: MemoryReader = memories
         self._memories, self._count = memories, count
         self.who = conversation_principal(caller, rooms.agent.name)
         self.agent, self.session = rooms.agent, rooms.session()
@@ -107,7 +107,7 @@ class Transcript:
         self.turns = turns_room(rooms.agent.name, rooms.user, self.session)
         self._summary = summary_room(rooms.agent.name, rooms.user, self.session)
         across = summary_room(rooms.agent.name, rooms.user)
-        self.places = Places(self.turns, (self._summary, STATE), (across, ROLLING))
+        self.places = SessionLocation(self.turns, (self._summary, STATE), (across, ROLLING))
 
     def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[StoredMessage]:
         """Every message, the last one first; what is no message, as a user may write here, is passed over.
@@ -115,7 +115,7 @@ class Transcript:
         `before`: only those before this number. `originals`: with what frameworks had in their place.
         """
         after = None if before is None else _key(before)
-        kept = self.reads.everything(self.who, self.turns, exact=True, after=after)
+        kept = self.reads.scan(self.who, self.turns, exact=True, after=after)
         return filter(None, (to_stored_message(each, originals=originals) for each in kept))
 
     def last(self) -> int:
@@ -134,7 +134,7 @@ class Transcript:
     def put_state(self, state: SessionState, revision: int, bound: KeyBinding) -> DeferredPut:
         """The operation that changes what is known of it, unless somebody else has since that revision.
 
-        `bound`: what `Memories.bound` gave before anything was read, so that no wipe lies in between.
+        `bound`: what `Memories.key_binding` gave before anything was read, so that no wipe lies in between.
         """
         value = msgspec.to_builtins(state)
         return DeferredPut(self._summary, STATE, value, expected_revision=revision, bound=bound)
@@ -148,7 +148,7 @@ class Transcript:
         """Keeps messages after those that are there, with what else is to be written.
 
         Of two who add at once, one waits for the other. What falls out of the window is summarised in the
-        same transaction, each message once. `since`: what `Memories.bound` gave when these were begun, if it
+        same transaction, each message once. `since`: what `key_binding` gave when these were begun, if it
         was some time ago; if the user was wiped in between, nothing is kept.
         """
         spec = self.agent.memory.conversation
@@ -156,7 +156,7 @@ class Transcript:
         def added() -> None:
             if since:
                 self._memories.refuse_wiped(self.who.user_id, since)
-            bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+            bound, (state, revision) = self._memories.key_binding(self.who.user_id), self.state()
             newest, now = self.last(), self._memories.now()
             last = max(newest, self._beyond(state))  # retention may have taken the last
             dated = [structs.replace(each, at=each.at or now) for each in messages]
@@ -184,7 +184,7 @@ class Transcript:
 
     def replace_last(self, last: Message, message: Message | None) -> None:
         """Puts a message, or nothing, in the place of the last one; Conflict where that is not `last` now."""
-        bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+        bound, (state, revision) = self._memories.key_binding(self.who.user_id), self.state()
         newest = next(self.newest_first(originals=True), None)
         held = newest and self._memories.get(self.who, self.turns, _key(newest.number))
         if newest is None or held is None or held.id != newest.id or newest.message != last:
@@ -209,7 +209,7 @@ class Transcript:
         """Notes that nothing more is to be said, with what else is to be written."""
 
         def ended() -> None:
-            bound, (state, revision) = self._memories.bound(self.who.user_id), self.state()
+            bound, (state, revision) = self._memories.key_binding(self.who.user_id), self.state()
             changed = structs.replace(state, ended=self.last())
             self._memories.batch(self.who, [self.put_state(changed, revision, bound), *beside()])
 
@@ -372,7 +372,9 @@ def decode_value(memory: Memory, kind: type[T]) -> T | None:
         return None
 
 
-def read_record(reads: Reads, who: Principal, room: Namespace, key: str, kind: type[T]) -> tuple[T, int]:
+def read_record(
+    reads: MemoryReader, who: Principal, room: Namespace, key: str, kind: type[T]
+) -> tuple[T, int]:
     """What is kept at a key, as a record that is empty where it is none; and its revision, 0 for nothing."""
     found = reads.get(who, room, key)
     return (found and decode_value(found, kind)) or kind(), found.revision if found else 0

@@ -167,7 +167,7 @@ class Knowledge:
         """
         spec = self._managed(principal, source, reads=True)
         validation.check_integer(limit, "limit", 1, MAX_HITS)
-        found = self._found(source_principal(spec.name), spec.name, self._memories.question(query), limit)
+        found = self._found(source_principal(spec.name), spec.name, self._memories.parse_query(query), limit)
         return [each for each in found if each.score >= threshold]
 
     def _managed(self, principal: Principal, source: str, *, reads: bool = False) -> Source:
@@ -210,7 +210,9 @@ class Knowledge:
             assembly.leave_out("knowledge", why, piece=_piece(each))
 
     def _found(self, who: Principal, source: str, question: ParsedQuery, limit: int) -> list[KnowledgeHit]:
-        memories = self._memories.answers(who, source_room(source), question, limit=limit, calibrated=True)
+        memories = self._memories.search_parsed(
+            who, source_room(source), question, limit=limit, calibrated=True
+        )
         pairs = [(each, decode_value(each, Chunk)) for each in memories]
         return [
             KnowledgeHit(

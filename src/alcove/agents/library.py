@@ -79,7 +79,7 @@ class Library:
 
     def document(self, source: str, name: str) -> DocumentText | None:
         """A document with its pieces, if it is there."""
-        kept = self._memories.everything(source_principal(source), source_room(source, name), exact=True)
+        kept = self._memories.scan(source_principal(source), source_room(source, name), exact=True)
         memories = {each.key: each for each in kept}
         about = decode_value(memories[_ABOUT], DocumentRecord) if _ABOUT in memories else None
         if about is None:
@@ -104,7 +104,7 @@ class Library:
             name=known.name, chunks=len(pieces), bytes=len(content), digest=digest, uploaded=known.uploaded,
             order=[*pieces],
         )  # fmt: skip
-        bound = self._memories.bound(author.user_id) if author else None
+        bound = self._memories.key_binding(author.user_id) if author else None
         retry_conflicts(lambda: self._write(who, source_room(source, known.name), about, pieces, bound))
         return _told(about)
 
@@ -119,7 +119,7 @@ class Library:
         """What differs from what is there; that it is whole comes last, bound to nobody else having begun."""
         found = self._memories.get(who, room, _ABOUT)
         kept, revision = (decode_value(found, DocumentRecord), found.revision) if found else (None, 0)
-        there = {memory.key for memory in self._memories.everything(who, room, exact=True)} - {_ABOUT}
+        there = {memory.key for memory in self._memories.scan(who, room, exact=True)} - {_ABOUT}
         if there == pieces.keys() and kept == about:
             return
         operations: list[BatchOperation] = [
@@ -134,7 +134,7 @@ class Library:
             revision = self._memories.put_record(who, put).revision
         operations.append(Put(room, _ABOUT, msgspec.to_builtins(about), expected_revision=revision))
         for start in range(0, len(operations), _AT_ONCE):
-            if bound and self._memories.bound(who.user_id) != bound:
+            if bound and self._memories.key_binding(who.user_id) != bound:
                 raise Unavailable("whoever puts this document was wiped meanwhile")
             self._memories.batch(who, operations[start : start + _AT_ONCE])
 

@@ -37,7 +37,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Memory
 from alcove.llm.model import Model
-from alcove.store.session_store import Reads
+from alcove.store.session_cache import MemoryReader
 
 if TYPE_CHECKING:
     from alcove.agents.knowledge import Knowledge
@@ -112,12 +112,12 @@ class Prompts:
         budget += sum(message_tokens(each, count) for each in before or ())
         assembly = Assembly([spec.instructions, *instructions], new, budget, count, recalls=recalls)
         message = next((each.content for each in reversed(new) if each.role == "user" and each.content), "")
-        recent: Reads | None = None
+        recent: MemoryReader | None = None
         begun = bool(before)
         with assembly.stage("conversation"), assembly.unless_denied("conversation"):
             if before is None:
                 log = self._log(turn)
-                recent = log.reads = self._memories.recent(log.who, log.places)
+                recent = log.reads = self._memories.cached_reader(log.who, log.places)
                 begun = self._conversation(log, assembly)
             else:
                 told = [StoredMessage(n, f"message {n}", each) for n, each in enumerate(before, 1)]
@@ -136,7 +136,7 @@ class Prompts:
         if message and (searched or recalls_turns(memory)):
             with assembly.stage("embedding"):
                 asked = message.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
-                question = self._memories.question(asked)
+                question = self._memories.parse_query(asked)
                 assembly.degrade(question.degraded)
             with assembly.stage("recall"):
                 self._recall(turn, question, assembly)
@@ -229,7 +229,7 @@ class Prompts:
         """Offers messages of any of the user's conversations that fit the message, the oldest first."""
         name, user, shown = turn.rooms.agent.name, turn.rooms.user, assembly.said()
         most, who = turn.rooms.agent.memory.conversation.recall, conversation_principal(turn.caller, name)
-        found = self._memories.answers(
+        found = self._memories.search_parsed(
             who, turns_room(name, user), question, limit=min(100, 2 * most + len(shown))
         )
         fitting: list[StoredMessage] = []

@@ -202,7 +202,7 @@ class Runner:
         """What tools work with, what a wipe would end, what is new, what the model is sent and may take."""
         turn = self._agents.turn(principal, spec, asked.session_id, asked.team, asked.instances)
         _refuse_ambiguous(turn, asked.tools)
-        bound, sessions = self._memories.bound_for_long(principal.user_id), self._agents.sessions
+        bound, sessions = self._memories.lasting_key_binding(principal.user_id), self._agents.sessions
         told, before = [*asked.told], None
         if asked.session_id is None:
             start = max((n for n, each in enumerate(told) if each.role == "user"), default=0)
@@ -368,13 +368,13 @@ class Runner:
             return
         room = turns_room(agent.name, principal.user_id, Rooms(agent, principal.user_id, session).session())
         with work.stage("queue"):
-            while not self._memories.take_turn(room):
+            while not self._memories.try_lock(room):
                 seconds_left(work.end)
                 await self.waiting.sleep(_POLL_SECONDS)
         try:
             yield
         finally:
-            self._memories.give_turn(room)
+            self._memories.unlock(room)
 
 
 class _Work(Stopwatch):

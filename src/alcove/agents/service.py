@@ -243,7 +243,7 @@ class Agents(Runs):
         spec = self.agent(principal, agent)
         if not isinstance(arguments, Mapping):
             raise InvalidRequest("arguments", "an object")
-        started, bound = time.perf_counter(), self._memories.bound(principal.user_id)
+        started, bound = time.perf_counter(), self._memories.key_binding(principal.user_id)
         outcome, room, known, turn = "ok", None, None, None
         try:
             turn = self.turn(principal, spec, session_id, team, instances or {})
@@ -297,7 +297,7 @@ class Agents(Runs):
         `instance`: which one it is, where there are several: the id of a session or of a run.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        every = self._memories.everything(room.who, room.at, exact=True)
+        every = self._memories.scan(room.who, room.at, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
         used = [*self._uses(kind, room.at, principal.user_id)]
         done = [call.tool in READING for call in used if call.outcome == "ok"]

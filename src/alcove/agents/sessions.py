@@ -120,7 +120,7 @@ class Sessions(Prompts):
         return AddedMessages(added=0 if message is None else 1, messages=log.count())
 
     def keep(self, turn: Turn, messages: Sequence[Message], since: KeyBinding | None = None) -> None:
-        """Keeps what was said in a turn; `since`: what `Memories.bound` gave when that began."""
+        """Keeps what was said in a turn; `since`: what `Memories.key_binding` gave when that began."""
         self._log(turn).add(messages, lambda: self._summaries.mark(turn.rooms, ended=False), since)
         self._summaries.expect(turn.rooms, ended=False)
         spec = turn.rooms.agent

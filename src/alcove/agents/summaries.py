@@ -38,7 +38,7 @@ from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import DeferredPut, Delete, KeyBinding, Memory, Put
 from alcove.store.memories import Memories
-from alcove.store.session_store import Reads
+from alcove.store.session_cache import MemoryReader
 
 log = logging.getLogger("alcove")
 MOST_EXPECTED = 100_000
@@ -70,7 +70,7 @@ class Summaries:
         self._mutex = threading.Lock()
         self._worker = Worker("summaries", self._merge_due, _LONGEST_PAUSE)
 
-    def of(self, caller: Principal, agent: str, reads: Reads | None = None) -> RollingSummary:
+    def of(self, caller: Principal, agent: str, reads: MemoryReader | None = None) -> RollingSummary:
         """The summary as it is, or as `reads` has it; empty where nothing was merged yet."""
         room = summary_room(agent, caller.user_id)
         return read_record(
@@ -168,7 +168,7 @@ class Summaries:
         `max_messages`: a session with more that are new is left to the background.
         """
         room = turns_room(agent.name, user)
-        if not self._memories.take_turn(room):
+        if not self._memories.try_lock(room):
             return False
         try:
             for session in self._due_sessions(agent, user):
@@ -184,7 +184,7 @@ class Summaries:
                 except Exception as error:
                     log.warning("a conversation with %s was not merged: %r", agent.name, error)
         finally:
-            self._memories.give_turn(room)
+            self._memories.unlock(room)
         return True
 
     def _log(self, agent: Agent, user: str, session: str) -> Transcript:
@@ -193,7 +193,7 @@ class Summaries:
     def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
         """The marks of sessions with something that is not in the summary yet, under their ids."""
         room = turns_room(agent, caller.user_id)
-        return self._memories.everything(conversation_principal(caller, agent), room, exact=True)
+        return self._memories.scan(conversation_principal(caller, agent), room, exact=True)
 
     def merge(self, agent: Agent, user: str, session: str) -> int:
         """Takes what is new in a session into the summary; nothing where somebody else has done so.
@@ -204,7 +204,7 @@ class Summaries:
         after = log.state()[0].merged
 
         def merged() -> None:
-            bound = self._memories.bound(user)
+            bound = self._memories.key_binding(user)
             mark = self._memories.get(log.who, turns_room(agent.name, user), session)
             if mark is not None:
                 done = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)

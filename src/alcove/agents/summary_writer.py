@@ -76,7 +76,7 @@ class SummaryWriter:
     ) -> None:
         """`count`: how many tokens a text has. `model`: who writes; without one nothing is wanted.
 
-        `note` is told what it took: the agent, the user, what `Memories.bound` gave, and the tokens.
+        `note` is told what it took: the agent, the user, what `Memories.key_binding` gave, and the tokens.
         """
         self._memories, self._count, self._model, self._note = memories, count, model, note
         self._due: dict[SummaryTask, tuple[float, int]] = {}
@@ -109,7 +109,7 @@ class SummaryWriter:
         assert self._model is not None
         agent, user, session = wanted.agent, wanted.user, wanted.session
         try:
-            bound = self._memories.bound(user)
+            bound = self._memories.key_binding(user)
             log = Transcript(self._memories, Rooms(agent, user, session), Principal(user), self._count)
             found = self._found(wanted, log)[0]
             points = points_without_prose(found.points)

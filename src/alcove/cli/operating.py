@@ -195,7 +195,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
     """
     if is_url(at):
         raise output.Refused(f"{at} is a server: stop it, restore its file, start it again")
-    from alcove.store.wipe_ledger import Ledger  # noqa: PLC0415
+    from alcove.store.erasure_ledger import ErasureLedger  # noqa: PLC0415
     from alcove.upkeep.backup import forget_again  # noqa: PLC0415  --help does without
     from alcove.upkeep.backup import restore as restored  # noqa: PLC0415
 
@@ -205,7 +205,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None, *, without_ledger
         again = output.finished(forget_again(at, locate_store(at)[1], ledger=ledger))
         show(again._asdict(), f"forgotten again: {_forgotten(again)}")
         return
-    if not (ledger or Ledger.beside(Path(at)).path).exists():
+    if not (ledger or ErasureLedger.beside(Path(at)).path).exists():
         click.echo("alcove: there is no ledger: whoever was wiped since the backup comes back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip
     done = output.finished(restored(backup, Path(at), ledger=ledger, without_ledger=without_ledger))

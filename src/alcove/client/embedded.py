@@ -28,13 +28,13 @@ from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
 from alcove.search.indexer import Indexer, vector_index_for
 from alcove.search.rerankers import Reranker, reranker_for
+from alcove.store.active_config import Configuration
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
-from alcove.store.effective_configuration import Configuration
+from alcove.store.erasure_ledger import ErasureLedger
 from alcove.store.field_values import FieldValues
 from alcove.store.memories import Memories
-from alcove.store.session_store import SessionStore
-from alcove.store.wipe_ledger import Ledger
+from alcove.store.session_cache import SessionCache
 from alcove.vault import KeyProvider, Vault, default_keys
 
 
@@ -143,10 +143,10 @@ class Alcove(Store):
                 indexer.wake()
                 engine.when_told(indexer.look)
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
-        sessions = SessionStore(valkey, engine, vault, observer or Observer()) if valkey else None
+        sessions = SessionCache(valkey, engine, vault, observer or Observer()) if valkey else None
         parts = Parts(
-            engine, vault, configuration, Ledger.beside(path), audit, model, indexer, clock, FieldValues(),
-            sessions,
+            engine, vault, configuration, ErasureLedger.beside(path), audit, model, indexer, clock,
+            FieldValues(), sessions,
         )  # fmt: skip
         store = OpenStore(parts, settings, again)
         services = {"memories": store.memories, "admin": store.memories.admin, "store": store}

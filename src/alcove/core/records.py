@@ -252,7 +252,7 @@ class DeferredPut(Put, frozen=True, kw_only=True, tag="deferred"):
     """A put of what was gathered for the owner of its room; KeyDestroyed if they were wiped since."""
 
     bound: KeyBinding | None
-    """What `Memories.bound` gave then; None for what did not wait."""
+    """What `Memories.key_binding` gave then; None for what did not wait."""
 
 
 class Get(BatchOperation, frozen=True, tag="get"):

@@ -201,7 +201,7 @@ class Streams:
         view = request.view = self.memories.view(lambda: request.principal, namespace)
         # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
         threads = self.changes if principal.has_role else self.reads
-        return self._lines(self.memories.seen(principal, namespace, view), threads)
+        return self._lines(self.memories.read_view(principal, namespace, view), threads)
 
     async def export(self, request: Request) -> Struct:
         export = partial(self.memories.admin.export, request.principal, request.path["user"])

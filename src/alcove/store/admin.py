@@ -25,10 +25,10 @@ from alcove.core.principal import Principal, check_user_id
 from alcove.core.settings import Settings
 from alcove.policy import Policy
 from alcove.search.indexer import reindex
+from alcove.store.active_config import ADJUSTABLE
 from alcove.store.audit import SETTINGS_PUT
-from alcove.store.effective_configuration import ADJUSTABLE
+from alcove.store.erasure_ledger import LedgerEntry
 from alcove.store.people import People
-from alcove.store.wipe_ledger import Note
 from alcove.upkeep.backup import BackedUp, Progress, backup
 from alcove.upkeep.doctor import Examination, examine
 from alcove.vault import Rotation
@@ -201,7 +201,7 @@ class Admin(People):
         principal.require("admin")
         if self._rows.api_key(id) is None:
             raise NotFound(f"there is no API key {id}")
-        self._ledger.record(Note(wiped_at=datetime.now(UTC), api_key=id))
+        self._ledger.record(LedgerEntry(wiped_at=datetime.now(UTC), api_key=id))
         self._rows.remove_api_key(id)
         self._audit.record(principal, "apikey.revoke", key=id)
 

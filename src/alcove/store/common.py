@@ -12,12 +12,12 @@ from alcove.core.principal import Principal
 from alcove.engine.engine import Engine
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer
+from alcove.store.active_config import Configuration
 from alcove.store.audit import Audit
-from alcove.store.effective_configuration import Configuration
+from alcove.store.erasure_ledger import ErasureLedger
 from alcove.store.field_values import FieldValues
 from alcove.store.row_decoding import Opener
-from alcove.store.session_store import SessionStore
-from alcove.store.wipe_ledger import Ledger
+from alcove.store.session_cache import SessionCache
 from alcove.vault import Vault
 
 
@@ -27,13 +27,13 @@ class Parts(NamedTuple):
     engine: Engine
     vault: Vault
     configuration: Configuration
-    ledger: Ledger
+    ledger: ErasureLedger
     audit: Audit
     embedder: Embedder | None
     indexer: Indexer | None
     clock: Clock
     fields: FieldValues
-    sessions: SessionStore | None
+    sessions: SessionCache | None
 
 
 class Service:

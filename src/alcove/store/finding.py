@@ -153,17 +153,17 @@ class Finding(Timeline):
             self._refuse_forgotten(at)
             return found
 
-        memories = row_decoding.undisturbed(find)
+        memories = row_decoding.retry_if_wiped(find)
         memories.namespace_prefix = _narrowed_prefix(scope, below)
         self._record_read(principal, "search", below, (each.namespace for each in memories))
         return memories
 
-    def question(self, query: str) -> ParsedQuery:
+    def parse_query(self, query: str) -> ParsedQuery:
         """Reads and embeds a question once, for several searches that ask it."""
         validation.check_query(query)
         return self._searcher.parse_query(query, "hybrid")
 
-    def answers(
+    def search_parsed(
         self,
         principal: Principal,
         prefix: NamespaceLike,
@@ -188,7 +188,7 @@ class Finding(Timeline):
         self._record_read(principal, "search", below, shown)
         return memories
 
-    def entries_of_user(
+    def list_user_entries(
         self,
         principal: Principal,
         prefix: NamespaceLike,
@@ -261,7 +261,7 @@ class Finding(Timeline):
                 found.next_offset = len(found) if is_cut and len(found) < limit else None
             return found
 
-        return row_decoding.undisturbed(find)
+        return row_decoding.retry_if_wiped(find)
 
     def wait_for_all(self, seqs: Sequence[int]) -> None:
         """Waits until versions have their vectors or cannot have any, or the index's patience is over."""
@@ -311,7 +311,7 @@ class Finding(Timeline):
                 counted = [*without_text, *self._engine.index.namespaces_of([*others])]
             return found, [*(each.namespace for each in found), *counted]
 
-        return row_decoding.undisturbed(find)
+        return row_decoding.retry_if_wiped(find)
 
     def _unindexed(self, scope: Scope, texts: int, at: int | None) -> List[Namespace]:
         """The namespaces of memories without text; `texts`: how many of the subtree are known to have one.
@@ -359,7 +359,7 @@ class Finding(Timeline):
             self._refuse_forgotten(at)
             return entries
 
-        entries = row_decoding.undisturbed(find)
+        entries = row_decoding.retry_if_wiped(find)
         self._record_read(principal, "list", below, (each.namespace for each in entries))
         return entries
 

@@ -47,7 +47,7 @@ from alcove.store.admin import Admin
 from alcove.store.common import Parts
 from alcove.store.overview import Overview
 from alcove.store.pending_write import PendingWrite, commits
-from alcove.store.session_store import Places
+from alcove.store.session_cache import SessionLocation
 from alcove.store.writing import Request, Writing
 from alcove.vault import user_subject
 
@@ -164,12 +164,12 @@ class Memories(Writing, Overview):
 
     @commits
     def batch_in_session(
-        self, principal: Principal, operations: Sequence[BatchOperation], places: Places
+        self, principal: Principal, operations: Sequence[BatchOperation], places: SessionLocation
     ) -> PendingWrite[Page[OperationResult]]:
         """The same, and what it puts at a session's places goes into the session store, if there is one."""
         return self._begin(Request(principal, operations, places=places))
 
-    def present(self, principal: Principal, put: ImportedPut) -> Memory | None:
+    def existing_memory(self, principal: Principal, put: ImportedPut) -> Memory | None:
         """What an import would replace; the policy is asked as for the import itself."""
         policy, settings = self._configuration.current()
         place = validation.parse_location(put.namespace, put.key, settings)
@@ -179,13 +179,13 @@ class Memories(Writing, Overview):
         )
         policy.authorise_write(principal, place.namespace, put.key, value, index, "import")
         look = partial(self._engine.get, place.ns, place.key, now=self._clock())
-        return row_decoding.undisturbed(lambda: (found := look()) and self._opener.memory(found))
+        return row_decoding.retry_if_wiped(lambda: (found := look()) and self._opener.memory(found))
 
-    def record_unchanged(self, principal: Principal, namespaces: Sequence[Namespace]) -> None:
+    def record_import_reads(self, principal: Principal, namespaces: Sequence[Namespace]) -> None:
         """Records what an import found as it was: whoever imports a guess learns that it is right."""
         self._record_read(principal, "import", Namespace(), namespaces)
 
-    def bound(self, user: str) -> KeyBinding:
+    def key_binding(self, user: str) -> KeyBinding:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
         return (known.id, 0) if known else (None, self._engine.erasure.wipes())
@@ -198,22 +198,22 @@ class Memories(Writing, Overview):
         """The moment, by the clock of the store."""
         return to_datetime(self._clock())
 
-    def take_turn(self, namespace: Namespace) -> bool:
+    def try_lock(self, namespace: Namespace) -> bool:
         """Whether something may go on that does so once at a time for a namespace, in all processes."""
         return self._engine.locks.take(namespace.encode("namespace"))
 
-    def give_turn(self, namespace: Namespace) -> None:
+    def unlock(self, namespace: Namespace) -> None:
         """Lets the next take its turn."""
         self._engine.locks.give(namespace.encode("namespace"))
 
-    def bound_for_long(self, user: str) -> KeyBinding:
+    def lasting_key_binding(self, user: str) -> KeyBinding:
         """The same for what takes long: makes the user's data key, so that a wipe of anybody else is none."""
         return self._vault.key(user_subject(user)).id, 0
 
     def refuse_wiped(self, user: str, since: KeyBinding) -> None:
-        """Raises where a user was wiped since `bound` gave this: what was begun then is not gone on with."""
+        """Raises Unavailable if the user was wiped since `key_binding` returned `since`."""
         self._vault.forget(user_subject(user))  # another process may have wiped them
-        if self.bound(user)[0] != since[0]:
+        if self.key_binding(user)[0] != since[0]:
             raise Unavailable("what is kept of this user was erased in the meantime; nothing was stored")
 
     # Living and dying

@@ -136,7 +136,7 @@ class Overview(Reading):
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
 
-        memories = row_decoding.undisturbed(read)
+        memories = row_decoding.retry_if_wiped(read)
         self._record_read(principal, "newest", below, (each.namespace for each in memories))
         return memories
 

@@ -21,7 +21,7 @@ from alcove.engine.rows.people import Person, PersonalDataRow, WipeResult
 from alcove.engine.rows.versions import Row
 from alcove.store import row_decoding
 from alcove.store.common import Parts, Service
-from alcove.store.wipe_ledger import Note
+from alcove.store.erasure_ledger import LedgerEntry
 from alcove.vault import user_subject
 
 _AT_ONCE = 20
@@ -111,7 +111,7 @@ class People(Service):
 
         def note(moment: int) -> None:
             place, id = self._vault.pseudonym(row_decoding.place(row)), row_decoding.uuid(row.id)
-            note = Note(wiped_at=to_datetime(moment), memory=id, place=place, position=row.seq)
+            note = LedgerEntry(wiped_at=to_datetime(moment), memory=id, place=place, position=row.seq)
             self._ledger.record(note)
 
         # Attributes of no content: what the policy made of this memory's must not stay in its tombstone.
@@ -171,7 +171,7 @@ class People(Service):
     def _note(self, person: Person, shared: SharedHandling, wiped: WipeResult) -> None:
         """Puts a wipe down in the ledger, with what its receipt is recognised by."""
         receipt = _receipt(person.user, shared, wiped)
-        note = Note(
+        note = LedgerEntry(
             wiped_at=to_datetime(wiped.moment),
             user=person.pseudonym,
             shared=shared,

@@ -33,7 +33,7 @@ from alcove.engine.scope import Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding
 from alcove.store.finding import MOST_OFFSET, Finding
-from alcove.store.session_store import Places, Reads, Recent
+from alcove.store.session_cache import CachedReader, MemoryReader, SessionLocation
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Reading(Finding):
         except KeyDestroyed:  # wiped since it was read
             before_long_work()
             find = partial(self._row, principal, namespace, key, as_of)
-            memory = row_decoding.undisturbed(lambda: (found := find()) and self._opener.memory(found))
+            memory = row_decoding.retry_if_wiped(lambda: (found := find()) and self._opener.memory(found))
         if memory is not None and memory.namespace.owner != principal.user_id:
             self._record_read(principal, "get", memory.namespace, (memory.namespace,))
         return memory
@@ -135,7 +135,7 @@ class Reading(Finding):
             versions.after_cursor = cursor.encode(found[-1].revision) if more else None
             return versions
 
-        versions = row_decoding.undisturbed(read)
+        versions = row_decoding.retry_if_wiped(read)
         shown = (each.namespace for each in versions)
         self._record_read(principal, "history", place.namespace, shown)
         return versions
@@ -196,9 +196,9 @@ class Reading(Finding):
         What is written meanwhile may or may not be among them; what is not written meanwhile is, once.
         `prefix`: where; everywhere the caller may look, without.
         """
-        return self.everything(principal, prefix)
+        return self.scan(principal, prefix)
 
-    def everything(
+    def scan(
         self,
         principal: Principal,
         prefix: NamespaceLike,
@@ -213,7 +213,7 @@ class Reading(Finding):
         view = self.view(lambda: principal, prefix, exact=exact)
         below = Namespace.checked(prefix)
         start = None if after is None else (below.encode(), validation.encode_text(after, "after"))
-        return self.seen(principal, below, view, start)
+        return self.read_view(principal, below, view, start)
 
     def view(self, who: Callable[[], Principal], prefix: NamespaceLike, *, exact: bool = False) -> View:
         """What a caller may see below a prefix, as it is now: the view raises once that is otherwise."""
@@ -231,7 +231,7 @@ class Reading(Finding):
 
         return view
 
-    def seen(
+    def read_view(
         self, principal: Principal, prefix: Namespace, view: View, after: tuple[bytes, bytes] | None = None
     ) -> Iterator[Memory]:
         """Everything in a view, which is looked through anew before each page; `after`: behind this place.
@@ -244,7 +244,7 @@ class Reading(Finding):
             yield from self._opener.still_there(page, self._opener.memory)
             after, limit = (page[-1].ns, page[-1].key), _EXPORT_PAGE
 
-    def recent(self, principal: Principal, places: Places) -> Reads:
+    def cached_reader(self, principal: Principal, places: SessionLocation) -> MemoryReader:
         """What to read the beginning of a context with: the session store's copy, if it has a say in it.
 
         It has none where the policy shows some of the messages only.
@@ -259,7 +259,7 @@ class Reading(Finding):
         if narrowed not in _unnarrowed(places.messages):
             return self
         copies = self._sessions.look(places, version)
-        return self if copies is None else Recent(self, self._opener, policy, places, copies)
+        return self if copies is None else CachedReader(self, self._opener, policy, places, copies)
 
     def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int:
         """How many memories below a prefix the caller may see."""

@@ -155,7 +155,7 @@ def place(row: Row) -> str:
     return f"{row.ns.hex()}:{row.key.hex()}"
 
 
-def undisturbed(read: Callable[[], T]) -> T:
+def retry_if_wiped(read: Callable[[], T]) -> T:
     """Reads again where a wipe came between reading the rows and opening them."""
     for _ in range(_MOST_READS):
         with contextlib.suppress(KeyDestroyed):

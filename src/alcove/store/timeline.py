@@ -101,7 +101,7 @@ class Timeline(Service):
                 more=more,
             )
 
-        page = row_decoding.undisturbed(read)
+        page = row_decoding.retry_if_wiped(read)
         self._record_read(principal, operation, below, (each.namespace for each in page.events))
         return page
 

@@ -36,10 +36,10 @@ from alcove.engine.rows.operations import (
 from alcove.engine.rows.versions import Row, Writer
 from alcove.engine.transaction import new_id
 from alcove.store import row_decoding
+from alcove.store.active_config import ActiveConfig, Denials
 from alcove.store.common import Service
-from alcove.store.effective_configuration import Denials, InForce
 from alcove.store.pending_write import PendingWrite
-from alcove.store.session_store import Places
+from alcove.store.session_cache import SessionLocation
 from alcove.vault import SubjectKey, subject_of, user_subject
 
 R = TypeVar("R")
@@ -59,7 +59,7 @@ class Request:
         operations: Sequence[BatchOperation],
         idempotency_key: str | None = None,
         after_cursor: str | None = None,
-        places: Places | None = None,
+        places: SessionLocation | None = None,
         *,
         wait_for_index: bool = False,
         is_batch: bool = True,
@@ -79,7 +79,7 @@ class _Write:
 
     __slots__ = ("data_keys", "policy", "principal", "rooms", "settings", "writer")
 
-    def __init__(self, in_force: InForce, principal: Principal) -> None:
+    def __init__(self, in_force: ActiveConfig, principal: Principal) -> None:
         self.policy, self.settings = in_force
         self.principal = principal
         self.writer = Writer(principal.user_id, principal.client_id, principal.agent)

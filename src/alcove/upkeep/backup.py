@@ -26,8 +26,8 @@ from alcove.engine.engine import Engine
 from alcove.engine.rows.people import Person
 from alcove.engine.rows.versions import AuditRow, Row
 from alcove.engine.sqlite.backup_file import Copy
+from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry, sync_folder
 from alcove.store.row_decoding import Opener, place, uuid
-from alcove.store.wipe_ledger import Ledger, Note, sync_folder
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 
 T = TypeVar("T")
@@ -112,6 +112,7 @@ def restore(
     all of it is done.
     """
     provider = keys or default_keys(at)
+    local = ErasureLedger.beside(at)
     with Partial(at) as partial:
         found = _notes(at, ledger)
         with Copy(backup) as copy:
@@ -120,7 +121,7 @@ def restore(
             if found is None and held.wipes and not without_ledger:
                 raise StoreError(
                     f"somebody was wiped from the store of {backup}, but there is no ledger "
-                    f"{Ledger.beside(at).path}: give it, or whoever was wiped since the backup would come "
+                    f"{local.path}: give it, or whoever was wiped since the backup would come "
                     "back; to accept that, say that you restore without a ledger"
                 )
             copy.refuse_damaged()
@@ -132,7 +133,7 @@ def restore(
             users, memories = yield from _forgetting(engine, vault, notes, partial.path)
         with Copy(partial.path) as copy:  # the log beside it is empty and gone
             summary = copy.summary()
-        Ledger.beside(at).include(notes)
+        local.include(notes)
         partial.complete()
     figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
     yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
@@ -152,18 +153,18 @@ def forget_again(
 
     The wipes are those of the ledger beside the path `beside`, as the key is, and of the one that is given.
     """
-    notes = _notes(beside, ledger)
+    notes, local = _notes(beside, ledger), ErasureLedger.beside(beside)
     if notes is None:
-        raise StoreError(f"there is no ledger {Ledger.beside(beside).path}: give the one of the lost store")
+        raise StoreError(f"there is no ledger {local.path}: give the one of the lost store")
     with closing(_opened(address)) as engine:
         vault = Vault(engine, keys or default_keys(beside))
         done = yield from _forgetting(engine, vault, notes, without_password(address))
-    Ledger.beside(beside).include(notes)
+    local.include(notes)
     yield Progress("done", 1, 1, Forgotten(*done))
 
 
 def _forgetting(
-    engine: Engine, vault: Vault, notes: Sequence[Note], place: object
+    engine: Engine, vault: Vault, notes: Sequence[LedgerEntry], place: object
 ) -> Generator[Progress[T], None, tuple[int, int]]:
     """Forgets what the ledger says, notes it, and scrubs; how many users and single memories that touched."""
     yield Progress("forgetting", 0, len(notes))
@@ -206,16 +207,20 @@ def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
     partial.sync()
 
 
-def _notes(at: Path, ledger: Path | None) -> list[Note] | None:
+def _notes(at: Path, ledger: Path | None) -> list[LedgerEntry] | None:
     """What the ledgers say, oldest first; None where there is none."""
     if ledger is not None and not ledger.exists():
         raise StoreError(f"the ledger {ledger} is not there")
-    ledgers = [each for each in (Ledger.beside(at), ledger and Ledger(ledger)) if each and each.path.exists()]
+    ledgers = [
+        each
+        for each in (ErasureLedger.beside(at), ledger and ErasureLedger(ledger))
+        if each and each.path.exists()
+    ]
     notes = {note: None for each in ledgers for note in each.read()}
     return sorted(notes, key=lambda note: note.moment) if ledgers else None
 
 
-def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[int, int]:
+def _forget_again(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> tuple[int, int]:
     """Wipes whom and what the ledger names, up to the moment it names; how many that touched.
 
     Only the store can tell who a pseudonym is, by making that of everybody it knows.
@@ -250,7 +255,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[Note]) -> tuple[
     return len(forgotten), cleaned
 
 
-def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[bytes, bytes, int]]:
+def _places(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> list[tuple[bytes, bytes, int]]:
     """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
     named: dict[str | None, int] = {}
     for note in notes:
@@ -263,7 +268,7 @@ def _places(engine: Engine, vault: Vault, notes: Sequence[Note]) -> list[tuple[b
     return [(ns, key, until) for (ns, key), until in found.items()]
 
 
-def _until(engine: Engine, note: Note) -> int:
+def _until(engine: Engine, note: LedgerEntry) -> int:
     """How far the log was at a note; by its time, where an older version wrote it."""
     return engine.erasure.position(note.moment) if note.position is None else note.position
 

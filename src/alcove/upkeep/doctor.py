@@ -18,8 +18,8 @@ from alcove.core.namespace import Namespace
 from alcove.engine.engine import Engine
 from alcove.engine.rows.versions import Row
 from alcove.engine.scope import Scope
+from alcove.store.erasure_ledger import ErasureLedger
 from alcove.store.row_decoding import Opener
-from alcove.store.wipe_ledger import Ledger
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
@@ -40,7 +40,7 @@ class Examination(Struct, frozen=True):
     """What to do where something was found."""
 
 
-def examine(engine: Engine, opener: Opener, ledger: Ledger) -> Iterator[Examination]:
+def examine(engine: Engine, opener: Opener, ledger: ErasureLedger) -> Iterator[Examination]:
     """Every check, as it is done: the engine's own, each value under its key, the ledger, notices."""
     for name, compared, wrong in engine.check():
         yield Examination(name, compared, wrong, [], _RESTORE)
@@ -92,7 +92,7 @@ def _text(row: Row, opener: Opener) -> str:
     return "\n".join((*names, row.attributes, row.index_text or "", value))
 
 
-def _ledger(engine: Engine, ledger: Ledger) -> Examination:
+def _ledger(engine: Engine, ledger: ErasureLedger) -> Examination:
     wrong, lines = [], 0
     try:
         lines = len(ledger.read())
@@ -104,7 +104,7 @@ def _ledger(engine: Engine, ledger: Ledger) -> Examination:
     return Examination("the ledger of wipes can be read", lines, wrong, [], advice)
 
 
-def _readers(ledger: Ledger) -> Examination:
+def _readers(ledger: ErasureLedger) -> Examination:
     """The files of the store, which lie beside its ledger, and who can read them."""
     store = ledger.path.with_suffix("")
     beside = (store.with_name(store.name + suffix) for suffix in ("", "-wal", "-shm", ".key", ".wipes"))

@@ -23,7 +23,7 @@ from alcove.engine.database import Connection
 from alcove.engine.engine import Engine
 from alcove.engine.table_copy import Sum, differences, pour, size, sums, told
 from alcove.engine.tables import COPIED_AS, COPIED_FROM
-from alcove.store.wipe_ledger import Ledger
+from alcove.store.erasure_ledger import ErasureLedger
 from alcove.upkeep.backup import Progress
 from alcove.vault import KeyFile, Vault, default_keys
 
@@ -173,7 +173,7 @@ def _bring_key(beside: Path, target: Path, *, only_check: bool = False) -> Path 
 
 def _bring_ledger(beside: Path, target: Path, *, only_check: bool = False) -> Path | None:
     """A backup from before the copy, restored beside it, must forget again whom it has to."""
-    ours, theirs = Ledger.beside(beside), Ledger.beside(target)
+    ours, theirs = ErasureLedger.beside(beside), ErasureLedger.beside(target)
     notes = ours.read()
     if not {*theirs.read()} <= {*notes}:
         raise StoreError(f"{theirs.path} is the ledger of another store; nothing is written over it")

@@ -154,7 +154,7 @@ class Importer:
                 continue
             try:
                 put = self._parsed(line)
-                now = self._memories.present(self._who(), put) if put else None
+                now = self._memories.existing_memory(self._who(), put) if put else None
                 if put and self._differs(put, now, ahead):
                     changed.append((self._number, put))
                     ahead.add((*put.namespace, put.key))
@@ -165,7 +165,7 @@ class Importer:
                 raise
             except (AlcoveError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self._fail(self._number, str(error))
-        self._memories.record_unchanged(self._who(), same)
+        self._memories.record_import_reads(self._who(), same)
         self._write(changed)
 
     def wait_for_index(self) -> None:

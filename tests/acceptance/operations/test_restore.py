@@ -14,7 +14,7 @@ from alcove import (
     StoreError,
 )
 from alcove.engine.sqlite import database as sqlite
-from alcove.store.wipe_ledger import Ledger, Note
+from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry
 from tests.support.clock import ManualClock
 from tests.support.marked_users import PLAIN, POLICY, Markers
 from tests.support.marked_users import fill as fill_with_markers
@@ -233,7 +233,7 @@ def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -
     with Alcove(path, settings=QUIET) as again:
         assert again.memories.admin.find_api_key(revoked) is None
         assert again.memories.admin.find_api_key(kept) is not None
-    assert len(Ledger.beside(path).read()) == 1
+    assert len(ErasureLedger.beside(path).read()) == 1
 
 
 def test_a_later_wipe_is_done_again_to_what_an_earlier_one_had_left_without_a_name(
@@ -299,7 +299,7 @@ def test_a_single_memory_that_was_taken_away_stays_away(
     if by == "the place":
         memory.admin.remove("al", second.id)
     else:
-        Ledger.beside(path).record(Note(wiped_at=datetime.now(UTC), memory=first.id))
+        ErasureLedger.beside(path).record(LedgerEntry(wiped_at=datetime.now(UTC), memory=first.id))
     lose(memory, path)
     assert bring_back(to, path).memories_forgotten == 1
     with Alcove(path, settings=QUIET) as again:
@@ -399,8 +399,8 @@ def test_half_a_line_at_the_end_is_of_a_wipe_that_never_was(memory: Alcove, path
         ledger.write_bytes(good + torn)
         memory.as_user("bob").put(BOB, "key", {"n": 1})
         memory.wipe("bob")  # and it does not spoil the next one
-        assert next(note.user for note in Ledger(ledger).read()) == json.loads(good)["user"]
-        assert len(Ledger(ledger).read()) == 2
+        assert next(note.user for note in ErasureLedger(ledger).read()) == json.loads(good)["user"]
+        assert len(ErasureLedger(ledger).read()) == 2
     ledger.write_bytes(good[:-1] + b"\n" + good[:40])
     lose(memory, path)
     assert bring_back(to, path).users_forgotten == 1
@@ -417,4 +417,4 @@ def test_a_line_that_only_lacks_its_line_break_counts(memory: Alcove, path: Path
     with Alcove(path, settings=QUIET) as again:
         again.as_user("bob").put(BOB, "key", {"n": 1})
         again.wipe("bob")
-    assert len(Ledger(ledger).read()) == 2
+    assert len(ErasureLedger(ledger).read()) == 2

@@ -61,10 +61,10 @@ def stores(schemas: Schemas) -> Iterator[list[Alcove]]:
 def test_a_turn_of_a_session_in_one_store_is_not_taken_in_another(stores: list[Alcove]) -> None:
     session = Namespace(("turns", "bot", "u", "alice", "monday"))
     for store in stores:
-        assert store.memories.take_turn(session)
-        assert not store.memories.take_turn(session)
+        assert store.memories.try_lock(session)
+        assert not store.memories.try_lock(session)
     for store in stores:
-        store.memories.give_turn(session)
+        store.memories.unlock(session)
 
 
 def test_a_step_of_the_vector_store_in_one_store_holds_up_no_other(stores: list[Alcove]) -> None:

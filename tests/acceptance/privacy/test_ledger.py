@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Settings, Unavailable
-from alcove.store.wipe_ledger import Ledger, Note
+from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry
 from tests.support.child_programs import limit_files, say, started, unlimit_files
 
 QUIET = Settings(sweep_interval=0)
@@ -86,11 +86,11 @@ if __name__ == "__main__":
 
 def test_a_new_ledger_is_found_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = list[Path]()
-    monkeypatch.setattr("alcove.store.wipe_ledger.sync_folder", folders.append)
+    monkeypatch.setattr("alcove.store.erasure_ledger.sync_folder", folders.append)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "memory.db.wipes").symlink_to(tmp_path / "elsewhere" / "wipes")
-    ledger = Ledger.beside(tmp_path / "memory.db")
+    ledger = ErasureLedger.beside(tmp_path / "memory.db")
     for key in ("a", "b"):
-        ledger.record(Note(wiped_at=datetime.now(UTC), api_key=key))
+        ledger.record(LedgerEntry(wiped_at=datetime.now(UTC), api_key=key))
     assert [note.api_key for note in ledger.read()] == ["a", "b"]
     assert folders == [tmp_path / "elsewhere"]

@@ -99,7 +99,7 @@ class Room(NamedTuple):
 
     def everything(self) -> Iterator[Memory]:
         """All memories of this room."""
-        return self.memories.everything(self.who, self.at, exact=self._alone)
+        return self.memories.scan(self.who, self.at, exact=self._alone)
 
     def entries(self) -> Iterator[Entry]:
         """All that is in this room, without the values."""
@@ -114,8 +114,8 @@ class Room(NamedTuple):
         return self.memories.count(self.who, self.at, exact=self._alone)
 
     def answers(self, question: ParsedQuery, **asked: Any) -> SearchResults:
-        """What `Memories.answers` finds in this room; `asked` are its arguments."""
-        return self.memories.answers(self.who, self.at, question, **asked, exact=self._alone)
+        """What `Memories.search_parsed` finds in this room; `asked` are its arguments."""
+        return self.memories.search_parsed(self.who, self.at, question, **asked, exact=self._alone)
 
     @property
     def _alone(self) -> bool:

@@ -25,7 +25,7 @@ class ChildRooms(Room):
         private = Namespace((*self.at, "u", self.who.user_id))
         (grant,) = self.who.grants
         try:
-            found = self.memories.entries_of_user(
+            found = self.memories.list_user_entries(
                 self.who, self.at, authors=grant.written_by or (), besides=private
             )
         except PermissionDenied:

@@ -71,7 +71,7 @@ def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
 
 def listing(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
     place, fits = enter(turn, namespace), matcher(pattern or "*")
-    every = turn.memories.everything(turn.within(place), place, exact=True)
+    every = turn.memories.scan(turn.within(place), place, exact=True)
     found, more = some(islice((memory for memory in every if fits(memory.key)), offset, None), _PAGE)
     after = offset + len(found) if more else None
     text = listed(map(_line, found[:MOST]), offset + MOST if len(found) > MOST else after)

@@ -21,7 +21,7 @@ from alcove.core.errors import StoreError, Unavailable
 from alcove.core.records import SharedHandling
 
 
-class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: when, and a pseudonym of whom, or which single memory or API key an admin took away."""
 
     wiped_at: Annotated[datetime, Meta(tz=True)]
@@ -55,10 +55,10 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return moment
 
 
-_note = msgspec.json.Decoder(Note).decode
+_note = msgspec.json.Decoder(LedgerEntry).decode
 
 
-class Ledger:
+class ErasureLedger:
     """One line of JSON for every wipe.
 
     A line is on the disk before its wipe is committed. So half a line at the end, without the line
@@ -70,11 +70,11 @@ class Ledger:
         self.path = path
 
     @classmethod
-    def beside(cls, store: Path) -> Ledger:
+    def beside(cls, store: Path) -> ErasureLedger:
         """The ledger of the store at a path."""
         return cls(store.with_name(store.name + ".wipes"))
 
-    def record(self, *notes: Note) -> None:
+    def record(self, *notes: LedgerEntry) -> None:
         """Notes what is about to be taken away; it is on the disk when this returns."""
         lines = msgspec.json.Encoder().encode_lines(notes)
         try:
@@ -90,13 +90,13 @@ class Ledger:
         except OSError as error:
             raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
 
-    def include(self, notes: Iterable[Note]) -> None:
+    def include(self, notes: Iterable[LedgerEntry]) -> None:
         """Adds the notes of another ledger that this one does not have yet."""
         known = {*self.read()}
         if missing := [note for note in notes if note not in known]:
             self.record(*missing)
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[LedgerEntry]:
         """Every note; none where there is no file. A damaged line is an error that names it."""
         try:
             lines = self.path.read_bytes().split(b"\n")
@@ -108,7 +108,7 @@ class Ledger:
             lines.pop()
         return [self._parsed(line, number) for number, line in enumerate(lines, 1) if line.strip()]
 
-    def _parsed(self, line: bytes, number: int) -> Note:
+    def _parsed(self, line: bytes, number: int) -> LedgerEntry:
         try:
             return _note(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -69,7 +69,7 @@ return taken
 """
 
 
-class Places(NamedTuple):
+class SessionLocation(NamedTuple):
     """Where the context of a session begins: its messages, its state, and the summary of all of them."""
 
     messages: Namespace
@@ -77,12 +77,12 @@ class Places(NamedTuple):
     rolling: tuple[Namespace, str]
 
 
-class Reads(Protocol):
-    """What a context is read with: `Memories`, or `Recent` where there is a session store."""
+class MemoryReader(Protocol):
+    """What a context is read with: `Memories`, or `CachedReader` where there is a session store."""
 
     def get(self, principal: Principal, namespace: NamespaceLike, key: Key) -> Memory | None: ...
     def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int: ...
-    def everything(
+    def scan(
         self, principal: Principal, prefix: NamespaceLike, *, exact: bool = False, after: str | None = None
     ) -> Iterator[Memory]: ...
 
@@ -112,7 +112,7 @@ class _Session(NamedTuple):
 _decode = msgspec.msgpack.Decoder(Copy).decode
 
 
-class SessionStore:
+class SessionCache:
     """Copies of the newest messages and of summaries, and buckets of requests, that all nodes share."""
 
     def __init__(self, valkey: Valkey, engine: Engine, vault: Vault, observer: Observer) -> None:
@@ -120,7 +120,7 @@ class SessionStore:
         self._owed: set[str] = set()
         self.close = valkey.close
 
-    def look(self, places: Places, version: int) -> list[Copy] | None:
+    def look(self, places: SessionLocation, version: int) -> list[Copy] | None:
         """What is at each of the places now; None where it is away, or rules were put since `version`."""
         self._pay()
         session, now = self._session(places), self._engine.clock()
@@ -142,7 +142,7 @@ class SessionStore:
             self._put(session, found.position, missing)
         return copies
 
-    def wrote(self, places: Places, rows: Sequence[Row]) -> None:
+    def wrote(self, places: SessionLocation, rows: Sequence[Row]) -> None:
         """Puts what was just written at the places with what is here of them."""
         session = self._session(places)
         window, *others = session.fields
@@ -234,7 +234,7 @@ class SessionStore:
     def _fingerprint(self, session: _Session, now: int) -> Fingerprint:
         return self._engine.fingerprint(session.messages, *session.state, *session.rolling, now=now)
 
-    def _session(self, places: Places) -> _Session:
+    def _session(self, places: SessionLocation) -> _Session:
         messages, *others = places
         state, rolling = ((ns.encode(), key.encode()) for ns, key in others)
         spelled = messages, *((*ns, key) for ns, key in others)
@@ -248,11 +248,16 @@ class SessionStore:
         return f"alcove:{{{self._vault.pseudonym(user)}}}"
 
 
-class Recent:
+class CachedReader:
     """What a session's context begins with, as it was when it was looked up; all else is read as ever."""
 
     def __init__(
-        self, memories: Reads, opener: Opener, policy: Policy, places: Places, copies: Sequence[Copy]
+        self,
+        memories: MemoryReader,
+        opener: Opener,
+        policy: Policy,
+        places: SessionLocation,
+        copies: Sequence[Copy],
     ) -> None:
         self._memories, self._opener, self._policy, self._places = memories, opener, policy, places
         self._window, *self._others = copies
@@ -271,17 +276,17 @@ class Recent:
             return self._window.of[0] if isinstance(self._window.of, tuple) else 0
         return self._memories.count(principal, prefix, exact=exact)
 
-    def everything(
+    def scan(
         self, principal: Principal, prefix: NamespaceLike, *, exact: bool = False, after: str | None = None
     ) -> Iterator[Memory]:
-        """All memories, as `Memories.everything` tells them; those of which there is no copy from there."""
+        """All memories, as `Memories.scan` tells them; those of which there is no copy from there."""
         if prefix == self._places.messages and exact and after is None:
             rows = self._window.rows
             yield from self._opener.still_there(rows, self._opener.memory)
             if len(rows) == self.count(principal, prefix, exact=exact):
                 return
             after = rows[-1].key.decode() if rows else None
-        yield from self._memories.everything(principal, prefix, exact=exact, after=after)
+        yield from self._memories.scan(principal, prefix, exact=exact, after=after)
 
 
 def _said_of(found: Fingerprint) -> list[SaidOf]:

@@ -22,7 +22,7 @@ _KINDS = ("policies", "settings")
 ADJUSTABLE = tuple(each.name for each in fields(AdjustableSettings))
 
 
-class InForce(NamedTuple):
+class ActiveConfig(NamedTuple):
     policy: Policy
     settings: Settings
 
@@ -41,7 +41,7 @@ class Configuration:
         policy.on_denied, self._on_denied = self._denied, on_denied
         self._rows = rows
         self._started_with = settings
-        self.loaded = 0, InForce(policy, settings)
+        self.loaded = 0, ActiveConfig(policy, settings)
         """A version, and what held then; whoever goes by it compares the version after reading the store."""
         self.versions = dict.fromkeys(_KINDS, 0)
         """Of each kind of document, which is loaded; 0 where none was put."""
@@ -49,7 +49,7 @@ class Configuration:
         self._undecided = threading.local()
         """Its `denials`: whom the policy turned away in what this thread is about to decide."""
 
-    def current(self) -> InForce:
+    def current(self) -> ActiveConfig:
         """What holds now."""
         version = self._rows.version()
         if version != self.loaded[0]:
@@ -58,7 +58,7 @@ class Configuration:
                 found = {kind: self._rows.document(kind) or (0, "{}") for kind in _KINDS}
                 policy.use(msgspec.json.decode(found["policies"][1]))
                 settings = self._adjusted(msgspec.json.decode(found["settings"][1]))
-                self.loaded = version, InForce(policy, settings)
+                self.loaded = version, ActiveConfig(policy, settings)
                 self.versions = {kind: number for kind, (number, _) in found.items()}
         return self.loaded[1]
 
