@@ -14,7 +14,7 @@ import msgspec
 
 from alcove.agents.specs.aliases import ACCEPTED_TOO, ALIASES, CHOICES, GROUPS, NULLABLE, OTHER_PROGRAMS
 from alcove.agents.specs.records import Agent, Knowledge, Team
-from alcove.server.openapi import _told
+from alcove.server.openapi import _field_text
 
 _NULL = {"type": "null"}
 _IGNORED = {"description": "Not used here."}
@@ -26,7 +26,7 @@ def json_schema() -> dict[str, Any]:
     parts = msgspec.json.schema_components((Agent, Team, Knowledge), ref_template="#/$defs/{name}")[1]
     for record, part in parts.items():
         for field, about in part["properties"].items():
-            if "$ref" not in about and (told := _told(record, field)):
+            if "$ref" not in about and (told := _field_text(record, field)):
                 about.setdefault("description", told)
     aliases = _Aliases(parts)
     parts["PublishedAgent"] = aliases.published_agent()

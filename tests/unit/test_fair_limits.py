@@ -11,14 +11,15 @@ import pytest
 from msgspec import Struct
 
 from alcove import Unavailable
+from alcove.api.operation import Operation
 from alcove.core.cancellation import Cancelled, check
 from alcove.core.principal import Principal
 from alcove.server.application import Application
+from alcove.server.authentication import Headers
 from alcove.server.config import ServeConfig
-from alcove.server.headers import Headers
 from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
 from alcove.server.monitoring import AccessLog
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import Stream
 
 
@@ -273,20 +274,13 @@ def test_large_answers_that_nobody_takes_are_bounded_for_each_user(path: str) ->
         return sum(not each.answer.done() for each in readers)
 
     async def read() -> None:
-        resources = [
-            Resource(name="whole", method="GET", path="/whole", handler=large, summary="", answer=Page),
-            Resource(
-                name="pieces",
-                method="GET",
-                path="/pieces",
-                handler=large_in_pieces,
-                summary="",
-                streams="text/plain",
-            ),
+        endpoints = [
+            Endpoint(Operation(None, "GET /whole", answer_record=Page), large),
+            Endpoint(Operation(None, "GET /pieces", stream_type="text/plain"), large_in_pieces),
         ]
         config = ServeConfig(max_body_bytes=1000)
         pool = ThreadPool(threads=1, stops=True)
-        app = Application(resources, by_name, config, AccessLog(None), pool)
+        app = Application(endpoints, by_name, config, AccessLog(None), pool)
         app._bodies = Shares(10_000)
         alices = [Reader(app, "alice", path) for _ in range(20)]
         bobs = [Reader(app, "bob", path) for _ in range(20)]

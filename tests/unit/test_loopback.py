@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.server.loopback import is_local_program
+from alcove.server.authentication import is_local_program
 
 
 @pytest.mark.parametrize(

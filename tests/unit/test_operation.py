@@ -22,12 +22,12 @@ from alcove.core.principal import Principal
 from alcove.core.records import NamespaceLike, TimeLike
 from alcove.core.waiting import Awaiting
 from alcove.server.application import Application
+from alcove.server.authentication import Headers
 from alcove.server.config import ServeConfig
-from alcove.server.headers import Headers
 from alcove.server.limits import ThreadPool
 from alcove.server.monitoring import AccessLog
 from alcove.server.openapi import describe
-from alcove.server.routes import served
+from alcove.server.routes import endpoints
 
 URL = "http://test"
 CLERK, ADMIN = Principal("clerk"), Principal("ann", claims={"roles": ["admin"]})
@@ -76,9 +76,9 @@ class Library:
 class LibraryOperations:
     TAG = "library"
 
-    borrow = Operation(Library.borrow, "POST /loans", "Borrow a book", names={"book": "title"})
-    loans = Operation(Library.loans, "GET /loans", "What is lent", within="loans", reads=True)
-    look = Operation(Library.look, "GET /loans/{book}", "One loan", absent="it is not lent")
+    borrow = Operation(Library.borrow, "POST /loans", "Borrow a book", renames={"book": "title"})
+    loans = Operation(Library.loans, "GET /loans", "What is lent", answer_field="loans", read_only=True)
+    look = Operation(Library.look, "GET /loans/{book}", "One loan", not_found="it is not lent")
     burn = Operation(Library.burn, "DELETE /loans/{book}", "Take a book away", role="admin")
 
 
@@ -98,7 +98,7 @@ async def by_name(headers: Headers) -> Principal:
 
 def remote(who: Principal) -> AsyncLibraryHandle:
     threads = ThreadPool(threads=2, stops=True)
-    resources = served(LibraryOperations, Library(), reads=threads, changes=threads)
+    resources = endpoints(LibraryOperations, Library(), reads=threads, changes=threads)
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
     server = Server(URL, None, None, 10, 0)
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_named_as_each_side_knows_it() -> None:
 
 def test_an_operation_is_described_by_its_method_alone() -> None:
     threads = ThreadPool(threads=1, stops=True)
-    document = describe(served(LibraryOperations, Library(), reads=threads, changes=threads), "1")
+    document = describe(endpoints(LibraryOperations, Library(), reads=threads, changes=threads), "1")
     borrow = document["paths"]["/loans"]["post"]
     assert (borrow["operationId"], borrow["tags"], borrow["description"]) == (
         "borrow",
@@ -165,4 +165,4 @@ def test_an_operation_is_described_by_its_method_alone() -> None:
     ]
     assert "204" in document["paths"]["/loans/{book}"]["delete"]["responses"]
     with pytest.raises(NotFound):
-        LibraryOperations.look.told(None)
+        LibraryOperations.look.to_answer(None)

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from alcove.server.protocol import send_whole
-from alcove.server.routes import NOTHING, Page
+from alcove.server.routes import NO_CONTENT, Page
 
 
 class Written(asyncio.Transport):
@@ -62,7 +62,7 @@ def test_head_and_body_are_one_write(transport: Written) -> None:
 
 
 def test_a_connection_that_is_not_kept_is_closed_and_says_so(transport: Written) -> None:
-    assert send_whole(cycle(transport, keep_alive=False).send, NOTHING, "id")
+    assert send_whole(cycle(transport, keep_alive=False).send, NO_CONTENT, "id")
     assert transport.pieces[0].endswith(b"connection: close\r\n\r\n")
     assert transport.closed
 

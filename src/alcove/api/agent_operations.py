@@ -27,21 +27,23 @@ class AgentOperations:
 
     TAG = "agents"
 
-    agents = Operation(Agents.agents, "GET /v1/agents", "The agents the caller may use", within="agents")
+    agents = Operation(
+        Agents.agents, "GET /v1/agents", "The agents the caller may use", answer_field="agents"
+    )
     agent = Operation(Agents.agent, f"GET {_AGENT}", "One agent's spec")
-    teams = Operation(Agents.teams, "GET /v1/teams", "The teams the caller may use", within="teams")
+    teams = Operation(Agents.teams, "GET /v1/teams", "The teams the caller may use", answer_field="teams")
     rooms = Operation(
         Agents.rooms,
         f"GET {_AGENT}/memory",
         "An agent's rooms that the caller may see, with counts",
-        within="rooms",
+        answer_field="rooms",
     )
     tools = Operation(
         Agents.tools,
         f"GET {_AGENT}/tools",
         "An agent's tools, as a provider takes them",
         types={"format": Format},
-        within="tools",
+        answer_field="tools",
     )
     call_with = Operation(
         Agents.call,
@@ -49,19 +51,22 @@ class AgentOperations:
         "Call a tool",
         types={"arguments": dict[str, Any], "instances": dict[str, str]},
         defaults={"arguments": {}, "instances": {}},
-        told_as=messages.ToolAnswer,
-        refuses=(409,),
-        reads=lambda arguments: arguments["tool"] in READING,
+        answer_record=messages.ToolAnswer,
+        extra_errors=(409,),
+        read_only=lambda arguments: arguments["tool"] in READING,
     )
     calls_of = Operation(
         Agents.calls_of,
         f"GET {_AGENT}/calls",
         "The newest tool calls, without content",
         defaults={"limit": 100},
-        within="calls",
+        answer_field="calls",
     )
     usage = Operation(
-        Agents.usage, f"GET {_AGENT}/usage", "The tokens that an agent took, by user and day", within="usage"
+        Agents.usage,
+        f"GET {_AGENT}/usage",
+        "The tokens that an agent took, by user and day",
+        answer_field="usage",
     )
     room_stats = Operation(
         Agents.room_stats, f"GET {_ROOM}", "How much a scratch room holds and how it was used"
@@ -69,20 +74,22 @@ class AgentOperations:
     reset_room = Operation(
         Agents.reset_room, f"DELETE {_ROOM}", "Empty a scratch room; its versions start at 1 again"
     )
-    watch_room = Streaming(Agents.watch_room, f"GET {_ROOM}/events", "Watch a scratch room", streams=EVENTS)
+    watch_room = Streaming(
+        Agents.watch_room, f"GET {_ROOM}/events", "Watch a scratch room", stream_type=EVENTS
+    )
     list_runs = Operation(
-        Agents.list_runs, "GET /v1/runs", "The runs that the caller owns or is in", within="runs"
+        Agents.list_runs, "GET /v1/runs", "The runs that the caller owns or is in", answer_field="runs"
     )
     open_run = Operation(
         Agents.open_run,
         "POST /v1/runs",
         "Open a workflow, swarm or debate for several users",
         types={"kind": Literal["workflow", "swarm", "debate"]},
-        refuses=(404, 409),
+        extra_errors=(404, 409),
         example={"kind": "workflow", "members": ["bob"]},
     )
     change_run = Operation(
-        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", refuses=(409,)
+        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", extra_errors=(409,)
     )
     close_run = Operation(
         Agents.close_run,
@@ -111,7 +118,7 @@ class SessionOperations:
         f"POST {_SESSION}/turns",
         "Keep messages of a conversation",
         types={"messages": list[Message]},
-        refuses=(409,),
+        extra_errors=(409,),
         example={"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
     )
     replace_last = Operation(
@@ -119,20 +126,20 @@ class SessionOperations:
         f"PUT {_SESSION}/turns/last",
         "Replace the last message of a conversation, or take it away",
         types={"last": Annotated[Message, Meta()], "message": Message | None},  # each in a field of its own
-        refuses=(409,),
+        extra_errors=(409,),
     )
     sessions = Operation(
         Sessions.sessions,
         f"GET {_SESSIONS}",
         "The caller's conversations, last active first",
-        within="sessions",
+        answer_field="sessions",
     )
     session = Operation(Sessions.session, f"GET {_SESSION}", "One conversation with its last messages")
     end_session = Operation(
         Sessions.end_session,
         f"POST {_SESSION}/end",
         "End a conversation, so that it is summarised",
-        refuses=(409,),
+        extra_errors=(409,),
     )
     delete_session = Operation(Sessions.delete_session, f"DELETE {_SESSION}", "Delete a conversation")
     keep_sessions = Operation(
@@ -156,13 +163,16 @@ class KnowledgeOperations:
     TAG = "knowledge"
 
     sources = Operation(
-        Knowledge.sources, "GET /v1/knowledge", "The sources the caller may manage", within="sources"
+        Knowledge.sources, "GET /v1/knowledge", "The sources the caller may manage", answer_field="sources"
     )
     sync_source = Operation(
-        Knowledge.sync_source, f"POST {_SOURCE}/sync", "Bring a source in step with its files", unhurried=True
+        Knowledge.sync_source,
+        f"POST {_SOURCE}/sync",
+        "Bring a source in step with its files",
+        unlimited_time=True,
     )
     documents = Operation(
-        Knowledge.documents, f"GET {_SOURCE}/documents", "The documents of a source", within="documents"
+        Knowledge.documents, f"GET {_SOURCE}/documents", "The documents of a source", answer_field="documents"
     )
     document = Operation(Knowledge.document, f"GET {_DOCUMENT}", "One document with its pieces")
     put_document = Operation(
@@ -170,19 +180,22 @@ class KnowledgeOperations:
         f"PUT {_DOCUMENT}",
         "Put a document into a source; the body is the document, or JSON with its text",
         types={"content": str},
-        sends={"content": encode_document},
-        raw="content",
-        refuses=(409,),
+        encoders={"content": encode_document},
+        raw_body="content",
+        extra_errors=(409,),
     )
     delete_document = Operation(
-        Knowledge.delete_document, f"DELETE {_DOCUMENT}", "Take a document that was put away", refuses=(409,)
+        Knowledge.delete_document,
+        f"DELETE {_DOCUMENT}",
+        "Take a document that was put away",
+        extra_errors=(409,),
     )
     search_knowledge = Operation(
         Knowledge.search_knowledge,
         f"POST {_SOURCE}/search",
         "What agents would be given on a question",
-        within="items",
-        reads=True,
+        answer_field="items",
+        read_only=True,
         example={"query": "How is it cleaned?"},
     )
 
@@ -201,17 +214,17 @@ class ChatOperations:
         "Say something to an agent; `stream` for the answer as events",
         types={"instances": dict[str, str]},
         defaults={"instances": {}},
-        streams_too=True,
-        unhurried=True,
-        refuses=(409, 502, 504),
+        can_stream=True,
+        unlimited_time=True,
+        extra_errors=(409, 502, 504),
         example={"session_id": "monday", "message": "What did we decide?"},
     )
     run_team = Operation(
         Chats.run_team,
         "POST /v1/teams/{team}/run",
         "Pass a task to the workers of a team",
-        unhurried=True,
-        refuses=(409, 502, 504),
+        unlimited_time=True,
+        extra_errors=(409, 502, 504),
         example={"task": "Find out what the door likes."},
     )
 
@@ -222,5 +235,5 @@ class ChatStreaming:
     TAG = "chat"
 
     chat_stream = Streaming(
-        Chats.chat_stream, _CHAT, "Say something, and hear the answer as it comes", streams=EVENTS
+        Chats.chat_stream, _CHAT, "Say something, and hear the answer as it comes", stream_type=EVENTS
     )

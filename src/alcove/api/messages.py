@@ -39,7 +39,7 @@ class PolicyTexts(Struct, kw_only=True):
     filter: Text | None = None
 
 
-class Told(Struct):
+class AnswerRecord(Struct):
     """An answer other than what its method gives, and how each is made from the other: of a mapping, here."""
 
     @classmethod
@@ -47,12 +47,12 @@ class Told(Struct):
         """The answer that tells of a result."""
         return cls(**result)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Any:
+    def to_result(self, arguments: Mapping[str, Any]) -> Any:
         """The result, for who called with these arguments."""
         return structs.asdict(self)
 
 
-class PolicyAnswers(Told, kw_only=True):
+class PolicyAnswers(AnswerRecord, kw_only=True):
     """What each rule says to an input; null where it is undefined."""
 
     decision: Any
@@ -71,10 +71,10 @@ def _about(name: str) -> Meta:
     return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["help"])
 
 
-SettingsInForce: type[Told] = defstruct(  # type: ignore[assignment]
+SettingsInForce: type[AnswerRecord] = defstruct(  # type: ignore[assignment]
     "SettingsInForce",
     [(name, Annotated[kind, _about(name)]) for name, kind in _SETTINGS.items()],
-    bases=(Told,),
+    bases=(AnswerRecord,),
     namespace={"__doc__": "The settings that can be put while a store runs."},
     kw_only=True,
 )
@@ -96,7 +96,7 @@ Operations: Any = list[Union[tuple(_OPERATIONS)]]  # type: ignore[misc]  # noqa:
 """Those of a batch: the records of the library, with their fields as JSON has them."""
 
 
-class BatchAnswer(Told, omit_defaults=True):
+class BatchAnswer(AnswerRecord, omit_defaults=True):
     """A put's or touch's entry, a get's memory or null, a delete's outcome, in the order asked.
 
     `after_cursor` is there where gets are left, because they would be too large.
@@ -109,7 +109,7 @@ class BatchAnswer(Told, omit_defaults=True):
     def of(cls, result: Page[Any]) -> BatchAnswer:
         return cls([*result], result.after_cursor)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Page[OperationResult]:
+    def to_result(self, arguments: Mapping[str, Any]) -> Page[OperationResult]:
         after = arguments["after_cursor"]
         asked = validation.parse_operations(arguments["operations"])[
             0 if after is None else cursor.decode(after) :
@@ -128,7 +128,7 @@ def _result(write: BatchOperation, answer: dict[str, Any] | None) -> OperationRe
     return convert(answer, Memory) if isinstance(write, Get) else convert(answer, Entry)
 
 
-class RotationAnswer(Told):
+class RotationAnswer(AnswerRecord):
     """The active key-encryption key, and how many data keys it wrapped anew."""
 
     active: str
@@ -139,11 +139,11 @@ class RotationAnswer(Told):
         *_, last = result
         return cls(*last)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Iterator[Rotation]:
+    def to_result(self, arguments: Mapping[str, Any]) -> Iterator[Rotation]:
         return iter([Rotation(self.active, self.rotated)])
 
 
-class DoctorAnswer(Told):
+class DoctorAnswer(AnswerRecord):
     """Whether nothing is wrong, and what was examined."""
 
     well: bool
@@ -154,11 +154,11 @@ class DoctorAnswer(Told):
         done = [*result]
         return cls(not any(each.wrong for each in done), done)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Iterator[Examination]:
+    def to_result(self, arguments: Mapping[str, Any]) -> Iterator[Examination]:
         return iter(self.examinations)
 
 
-class ToolAnswer(Told):
+class ToolAnswer(AnswerRecord):
     """What a tool gives: a structured result, and the same in words for the model."""
 
     result: Any
@@ -168,7 +168,7 @@ class ToolAnswer(Told):
     def of(cls, result: Answer) -> ToolAnswer:
         return cls(*result)
 
-    def meant(self, arguments: Mapping[str, Any]) -> Answer:
+    def to_result(self, arguments: Mapping[str, Any]) -> Answer:
         return Answer(self.result, self.text)
 
 

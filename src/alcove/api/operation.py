@@ -1,8 +1,8 @@
-"""An operation of the service: what it takes and answers, over HTTP and in Python, declared once.
+"""An operation: a method of a service, its HTTP route, and the method of every handle, declared once.
 
-Operations stand in tables (`operations.py`) as attributes of a class. There each is three things: what the
-server serves at its route, what the OpenAPI document says of it, and a method of every handle that has the
-table: of a store in this process, of one at a URL, and awaited of either.
+Tables (`operations.py`, `agent_operations.py`) list operations as attributes of a class. The server serves
+each at its route, the OpenAPI document describes it, and every handle whose class inherits the table has it
+as a method: of a store in this process, of one at a URL, or awaited.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from types import MethodType
 from typing import (
     Any,
     Concatenate,
@@ -27,8 +28,8 @@ from typing import get_type_hints as hints_of
 
 from msgspec import NODEFAULT, UNSET, Struct, defstruct
 
-from alcove.api.messages import Told
-from alcove.api.wire import fields_of, on_wire, sent
+from alcove.api.messages import AnswerRecord, ErrorAnswer
+from alcove.api.wire import fields_of, json_type, to_json_value
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
 
@@ -36,93 +37,113 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IDEMPOTENCY_KEY = "idempotency_key"
-"""A parameter of this name stands in the header `Idempotency-Key`."""
-LAST_SEEN = "after_cursor"
-"""A parameter of this name stands, where the answer is a stream, in the header `Last-Event-ID`."""
+"""A parameter with this name is the header `Idempotency-Key`."""
+LAST_EVENT_ID = "after_cursor"
+"""A parameter of a stream with this name is the header `Last-Event-ID`."""
 
 
 class Handle:
-    """Something that operations can be done with: its `transport` has a method `bound`.
+    """An object with operations as methods; its `transport` has a method `bound`.
 
-    That gives for an operation the function that does it, for a service in this process or at a server.
+    `transport.bound(operation)` is the function that performs an operation, in this process or at a server.
     """
 
 
 class AsyncHandle:
-    """The same, for who awaits answers."""
+    """A handle whose operations are awaited."""
 
 
 class Request(Protocol):
-    """What came with a request, as far as an operation needs it."""
+    """The parts of a request that an operation reads."""
 
-    asked: Any
+    parameters: Any
     path: Mapping[str, str]
     idempotency_key: str | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Operation(Generic[P, R]):
     """One operation.
 
-    Parameters that the route names stand in the path, the others in the query of a GET or DELETE, and in the
-    body of any other method. A mapping whose type in requests is a record stands there with its fields.
+    Parameters that the route names are in the path, the others in the query of a GET or DELETE and in the
+    body of any other method. A mapping whose type in requests is a record contributes the fields of that
+    record.
     """
 
-    does: Callable[Concatenate[Any, Principal, P], R]
-    """The method of the service that does it: its parameters after the principal are what a request carries,
-    and its return type is what it answers."""
+    function: Callable[Concatenate[Any, Principal, P], R] | None
+    """The method of the service: its parameters after the principal are the request, its return type is the
+    answer. None for an endpoint that is not a method, such as `/healthz`."""
     route: str
-    summary: str
+    summary: str = ""
     _: KW_ONLY
+    name: str = ""
+    """The attribute's name in its table, unless given."""
+    tag: str = "service"
     role: Literal["admin", "auditor"] | None = None
-    """Who may, whatever the policy says; where it is not said, a table with `ROLES` says it."""
-    told_as: type[Told] | None = None
-    """The record that goes over the wire, where it is not what the method returns."""
-    within: str | None = None
-    """The field of the answer that holds what the method returns, where that is no record itself."""
-    absent: str | None = None
-    """What a 404 says where the method returns None."""
-    quiet: bool = False
-    """Whether a 204 answers all who do not prefer to be told (`Prefer: return=representation`)."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Of parameters in a request, where they are not those of the method; so are types and defaults."""
+    """The role that a caller needs, whatever the policy says; by default as `ROLES` of the table says."""
+    request_record: type[Struct] | None = None
+    """The record of the query or the body, if it is not made of the method's parameters."""
+    query_record: type[Struct] | None = None
+    """The record of the query, if a request has a body, too."""
+    answer_record: type[Struct] | None = None
+    """The record of the answer, if it is not what the method returns."""
+    answer_field: str | None = None
+    """The field of the answer that holds the method's result, if that is not a record."""
+    not_found: str | None = None
+    """The message of the 404 if the method returns None."""
+    no_content: bool = False
+    """Whether the answer is a 204 unless the request has `Prefer: return=representation`."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """By parameter of the method: its name in a request, if that is another."""
     types: Mapping[str, Any] = field(default_factory=dict)
+    """By parameter: its type in a request, if that is another."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    sends: Mapping[str, Callable[[Any], object]] = field(default_factory=dict)
-    """How a client writes parameters, where it is not as they are."""
-    refuses: tuple[int, ...] = ()
-    """The statuses of refusals beside those that every operation of its kind has."""
-    reads: bool | Callable[[Mapping[str, Any]], bool] = False
-    """Whether it never waits for somebody who writes (unless the audit log has to record it), ends when its
-    caller is gone, and may be sent again, as any GET may."""
+    """By parameter: its default in a request, if that is another."""
+    encoders: Mapping[str, Callable[[Any], object]] = field(default_factory=dict)
+    """By parameter: how a client encodes it, if not by its type."""
+    extra_errors: tuple[int, ...] = ()
+    """Statuses of errors besides those that every operation of its kind has."""
+    read_only: bool | Callable[[Mapping[str, Any]], bool] = False
+    """Whether it never waits for a writer (except for the audit log), may be cancelled when its caller is
+    gone, and may be sent again, as any GET may; or a function of the arguments."""
     quick: bool = False
-    """Whether it may be tried on an event loop: it is most often done at once, or only waits for a commit."""
-    unhurried: bool = False
-    """Whether it may take as long as the store is large."""
-    raw: str | None = None
-    """The parameter that a body of any other media type than JSON is as a whole."""
-    streams: str | None = None
-    """The media type of an answer that comes piece by piece."""
-    streams_too: bool = False
-    """Whether the answer comes as events for who asks so, by `stream` or by the header `Accept`."""
+    """Whether to try it on the event loop: it is usually done at once, or waits for a commit only."""
+    unlimited_time: bool = False
+    """Whether it may take as long as the size of the store demands."""
+    raw_body: str | None = None
+    """The parameter that is the whole body, if the body's media type is not JSON."""
+    line_body: bool = False
+    """Whether the body is lines of JSON, which are read as they arrive, however many they are."""
+    stream_type: str | None = None
+    """The media type of an answer that is sent piece by piece."""
+    can_stream: bool = False
+    """Whether the caller can have the answer as events, by `stream` or by the header `Accept`."""
+    media_type: str | None = None
+    """The media type of an answer that is text and not a record."""
+    error_record: Any = ErrorAnswer
+    """The record of errors; its `of` makes it from an exception."""
+    is_public: bool = False
+    """Whether callers need no credentials."""
+    is_public_locally: bool = False
+    """Whether callers on this machine need no credentials."""
     example: Mapping[str, object] | None = None
     """A request that works."""
-    name: str = field(init=False)
-    tag: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.begin: Callable[..., Any] | None = getattr(self.does, "begin", None)
-        """Begins the write that it is, and gives a future of its result; None where it is none."""
-        self.awaited: Callable[..., Coroutine[Any, Any, R]] | None = getattr(self.does, "awaited", None)
+        self.begin: Callable[..., Any] | None = getattr(self.function, "begin", None)
+        """Begins the write and returns a future of its result; None if it is no write."""
+        self.awaited: Callable[..., Coroutine[Any, Any, R]] | None = getattr(self.function, "awaited", None)
         self.method, self.path = self.route.split()
-        self.__doc__ = self.does.__doc__
+        self.__doc__ = self.function.__doc__ if self.function else self.summary
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if not hasattr(self, "name"):  # a handle may have it, too, by a name of its own
+        if not self.name:  # a handle may have it under another name, too
             self.name, self.tag = name, getattr(owner, "TAG", owner.__name__)
-            self.title = name.title().replace("_", "")
-            reading, changing = getattr(owner, "ROLES", (None, None))
-            self.role = self.role or (reading if self.method == "GET" else changing)
+            reader, writer = getattr(owner, "ROLES", (None, None))
+            self.role = self.role or (reader if self.method == "GET" else writer)
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name}: {self.route}>"
 
     @overload
     def __get__(self, handle: None, owner: type) -> Operation[P, R]: ...
@@ -133,181 +154,215 @@ class Operation(Generic[P, R]):
     @overload
     def __get__(self, handle: AsyncHandle, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, handle: Any, owner: type) -> Any:
-        return self if handle is None else handle.transport.bound(self)
+        return self if handle is None else MethodType(self._handle_method, handle)
 
-    # What it takes
+    @cached_property
+    def _handle_method(self) -> Callable[..., Any]:
+        """The method of handles; a function of its own, so that `help` and IPython show signature and
+        text."""
+
+        def method(handle: Any, /, *args: Any, **arguments: Any) -> Any:
+            return handle.transport.bound(self)(*args, **arguments)
+
+        this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        method.__signature__ = self.signature.replace(  # type: ignore[attr-defined]
+            parameters=[this, *self.signature.parameters.values()]
+        )
+        method.__name__ = method.__qualname__ = self.name
+        method.__doc__ = self.__doc__
+        return method
+
+    # Requests
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The method's, without the service and the principal."""
-        signature = inspect.signature(self.does)
+        """The method's signature, without the service and the principal."""
+        if self.function is None:
+            return inspect.Signature()
+        signature = inspect.signature(self.function)
         return signature.replace(parameters=[*signature.parameters.values()][2:])
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        return {**hints_of(self.does, include_extras=True), **self.types}
+        return {**hints_of(self.function, include_extras=True), **self.types} if self.function else {}
 
     @cached_property
     def _places(self) -> tuple[dict[str, str], dict[str, str], dict[str, type[Struct]]]:
-        """Where parameters stand: in the path and in the request, by their names there, or as its records."""
+        """Where parameters are: in the path and in the request, by their names there, or as its records."""
         path, request, records = {}, {}, {}
-        for name in self.signature.parameters:
-            told = self.names.get(name, name)
-            if f"{{{told}}}" in self.path:
-                path[name] = told
-            elif isinstance(kind := self.types.get(name), type) and issubclass(kind, Struct):
-                records[name] = kind
-            elif name != IDEMPOTENCY_KEY and not (self.streams and name == LAST_SEEN):
-                request[name] = told
+        for parameter in self.signature.parameters:
+            name = self.renames.get(parameter, parameter)
+            if f"{{{name}}}" in self.path:
+                path[parameter] = name
+            elif isinstance(kind := self.types.get(parameter), type) and issubclass(kind, Struct):
+                records[parameter] = kind
+            elif parameter != IDEMPOTENCY_KEY and not (self.stream_type and parameter == LAST_EVENT_ID):
+                request[parameter] = name
         return path, request, records
 
     @cached_property
     def idempotent(self) -> bool:
-        """Whether an `Idempotency-Key` is taken."""
+        """Whether it takes an `Idempotency-Key`."""
         return IDEMPOTENCY_KEY in self.signature.parameters
 
     @cached_property
     def in_query(self) -> bool:
-        """Whether a request carries its parameters in the query, and not in a body."""
-        return self.method in ("GET", "DELETE")
+        """Whether the parameters of a request are in the query, and not in a body."""
+        return self.method in ("GET", "DELETE") or self.line_body
+
+    @cached_property
+    def has_body(self) -> bool:
+        """Whether a request has a JSON body."""
+        return not self.in_query and self.request is not None
 
     @cached_property
     def errors(self) -> tuple[int, ...]:
-        """The statuses of its refusals."""
-        body = () if self.in_query or self.request is None else (413, 415)
-        missing = (404,) if self.absent or "{" in self.path else ()
-        return tuple(sorted({400, 401, 403, *body, *missing, *self.refuses}))
+        """The statuses of its errors."""
+        body = (413, 415) if self.has_body else (415,) if self.line_body else ()
+        missing = (404,) if self.not_found or "{" in self.path else ()
+        credentials = () if self.is_public else (401, 403)
+        return tuple(sorted({400, *credentials, *body, *missing, *self.extra_errors}))
 
     @cached_property
     def request(self) -> type[Struct] | None:
-        """The record of the query or the body; None where the path says it all."""
+        """The record of the query or the body; None if the path says it all."""
+        if self.request_record or self.function is None:
+            return self.request_record
         _, plain, records = self._places
         fields: list[Any] = []
-        for name, told in plain.items():
-            default = self.defaults.get(name, self.signature.parameters[name].default)
+        for parameter, name in plain.items():
+            default = self.defaults.get(parameter, self.signature.parameters[parameter].default)
             default = NODEFAULT if default is inspect.Parameter.empty else default
-            fields.append((told, on_wire(self._hints[name]), default))
+            fields.append((name, json_type(self._hints[parameter]), default))
         for record in records.values():
             fields += fields_of(record)
-        if self.streams_too:
+        if self.can_stream:
             fields.append(("stream", bool, False))
         if not fields:
             return None
-        return defstruct(f"{self.title}Request", fields, forbid_unknown_fields=True, kw_only=True)
+        return defstruct(f"{self._title}Request", fields, forbid_unknown_fields=True, kw_only=True)
+
+    @cached_property
+    def _title(self) -> str:
+        return self.name.title().replace("_", "")
 
     def arguments(self, request: Request) -> dict[str, Any]:
-        """What the method of the service is called with, from a request."""
+        """The arguments of the service's method, from a request."""
         path, plain, records = self._places
-        asked = request.asked
-        found = {name: getattr(asked, told) for name, told in plain.items()}
+        parameters = request.parameters
+        arguments = {}
+        for parameter, name in plain.items():
+            arguments[parameter] = getattr(parameters, name)
         if self.idempotent:
-            found[IDEMPOTENCY_KEY] = request.idempotency_key
-        for name, told in path.items():
-            found[name] = request.path[told]
-        for name, record in records.items():
-            given = {each: getattr(asked, each) for each in record.__struct_fields__}
-            found[name] = {each: value for each, value in given.items() if value is not UNSET}
-        return found
+            arguments[IDEMPOTENCY_KEY] = request.idempotency_key
+        for parameter, name in path.items():
+            arguments[parameter] = request.path[name]
+        for parameter, record in records.items():
+            fields = {each: getattr(parameters, each) for each in record.__struct_fields__}
+            arguments[parameter] = {name: value for name, value in fields.items() if value is not UNSET}
+        return arguments
 
-    def asked(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The other way round: what a request has in its path, and what in its query or body.
+    def to_request(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The parts of a request, from the arguments of a call: its path, and its query or body.
 
-        An argument that is None is left out; a null inside a mapping is not: it takes a setting back.
+        Leaves out an argument that is None, but not a null inside a mapping: that resets a setting.
         """
         path, plain, records = self._places
-        rest: dict[str, Any] = {}
-        for name, told in plain.items():
-            if (value := arguments[name]) is not None:
-                write = self.sends.get(name)
-                rest[told] = write(value) if write else sent(value, self._hints[name], name)
-        for name in records:
-            rest.update(arguments[name])
-        return {told: arguments[name] for name, told in path.items()}, rest
+        fields: dict[str, Any] = {}
+        for parameter, name in plain.items():
+            if (value := arguments[parameter]) is not None:
+                encode = self.encoders.get(parameter)
+                hint = self._hints[parameter]
+                fields[name] = encode(value) if encode else to_json_value(value, hint, parameter)
+        for parameter in records:
+            fields.update(arguments[parameter])
+        return {name: arguments[parameter] for parameter, name in path.items()}, fields
 
-    def named(self, error: InvalidRequest) -> InvalidRequest:
-        """The same refusal, with the field as the request has it."""
-        first = error.field.partition(".")[0].partition("[")[0]
-        if first not in self.names:
+    def rename_field(self, error: InvalidRequest) -> InvalidRequest:
+        """The same error, with the field's name in the request instead of the parameter's."""
+        parameter = error.field.partition(".")[0].partition("[")[0]
+        if parameter not in self.renames:
             return error
-        renamed = type(error)(self.names[first] + error.field[len(first) :], error.expected)
+        renamed = type(error)(self.renames[parameter] + error.field[len(parameter) :], error.expected)
         renamed.details = {**error.details, **renamed.details}
         return renamed
 
-    def reading(self, arguments: Mapping[str, Any]) -> bool:
+    def only_reads(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments only reads."""
-        return self.reads if isinstance(self.reads, bool) else self.reads(arguments)
+        return self.read_only if isinstance(self.read_only, bool) else self.read_only(arguments)
 
     @cached_property
     def repeatable(self) -> bool:
-        """Whether a request that may have been done already can be sent again."""
-        return self.method == "GET" or self.reads is True or self.idempotent
+        """Whether a client may send a request again that the server may have performed already."""
+        return self.method == "GET" or self.read_only is True or self.idempotent
 
-    # What it answers
+    # Answers
 
     @cached_property
-    def _returns(self) -> Any:
-        """The type of what the method gives in the end."""
+    def _result_type(self) -> Any:
+        """The type of the method's result, if there is one."""
         kind = self._hints["return"]
-        return get_args(kind)[0] if self.absent else kind
+        return get_args(kind)[0] if self.not_found else kind
 
     @cached_property
-    def _list(self) -> type[list[Any]] | None:
-        """The kind of list that the method gives; None where it gives no list."""
-        kind = get_origin(self._returns) or self._returns
+    def _list_type(self) -> type[list[Any]] | None:
+        """The method's result type if it is a list."""
+        kind = get_origin(self._result_type) or self._result_type
         return kind if isinstance(kind, type) and issubclass(kind, list) else None
 
     @cached_property
-    def _extras(self) -> dict[str, Any]:
-        """What a list of ours says beside its items, such as where to go on."""
-        return hints_of(self._list) if self._list else {}
+    def _list_attributes(self) -> dict[str, Any]:
+        """The attributes of a result that is one of our lists, such as the cursor of the next page."""
+        return hints_of(self._list_type) if self._list_type else {}
 
     @cached_property
     def answer(self) -> type[Struct] | None:
-        """The record that goes over the wire; None where there is nothing to say."""
-        kind = self._returns
-        if self.told_as or self.streams or kind is type(None):
-            return self.told_as
-        if self.within is None:
+        """The record of the answer; None if the answer has no content or streams."""
+        if self.answer_record or self.stream_type or self.function is None:
+            return self.answer_record
+        kind = self._result_type
+        if kind is type(None):
+            return None
+        if self.answer_field is None:
             return kind  # type: ignore[no-any-return]
-        if self._list:
+        if self._list_type:
             parts = get_args(kind) or get_args(vars(kind)["__orig_bases__"][0])
             kind = list.__class_getitem__(parts[0])
-        fields: list[Any] = [
-            (self.within, kind),
-            *((name, hint, None) for name, hint in self._extras.items()),
-        ]
-        return defstruct(f"{self.title}Answer", fields, kw_only=True, omit_defaults=True)
+        fields: list[Any] = [(self.answer_field, kind)]
+        fields += [(name, hint, None) for name, hint in self._list_attributes.items()]
+        return defstruct(f"{self._title}Answer", fields, kw_only=True, omit_defaults=True)
 
-    def told(self, result: Any) -> object:
-        """What the method of the service gave, as it goes over the wire."""
-        if self.told_as:
-            return self.told_as.of(result)
-        if result is None and self.absent:
-            raise NotFound(self.absent)
-        if self.within is None:
+    def to_answer(self, result: Any) -> object:
+        """The record of the answer, from the method's result."""
+        if self.answer_record:
+            return self.answer_record.of(result)  # type: ignore[attr-defined]
+        if result is None and self.not_found:
+            raise NotFound(self.not_found)
+        if self.answer_field is None:
             return result
-        extras = {name: getattr(result, name) for name in self._extras}
-        return self.answer(**{self.within: [*result] if self._list else result}, **extras)  # type: ignore[misc]
+        fields = {name: getattr(result, name) for name in self._list_attributes}
+        fields[self.answer_field] = [*result] if self._list_type else result
+        return self.answer(**fields)  # type: ignore[misc]
 
-    def meant(self, answer: Any, arguments: Mapping[str, Any]) -> R:
-        """The other way round: what the method of the service would have given."""
-        if self.told_as:
-            return answer.meant(arguments)  # type: ignore[no-any-return]
-        found = answer if self.within is None else getattr(answer, self.within)
-        if self._list:
-            found = self._list(found)
-            for name in self._extras:
-                setattr(found, name, getattr(answer, name))
-        return found  # type: ignore[no-any-return]
+    def to_result(self, answer: Any, arguments: Mapping[str, Any]) -> R:
+        """The method's result, from the record of the answer to a call with these arguments."""
+        if isinstance(answer, AnswerRecord):
+            return answer.to_result(arguments)  # type: ignore[no-any-return]
+        result = answer if self.answer_field is None else getattr(answer, self.answer_field)
+        if self._list_type:
+            result = self._list_type(result)
+            for name in self._list_attributes:
+                setattr(result, name, getattr(answer, name))
+        return result  # type: ignore[no-any-return]
 
 
 class Streaming(Operation[P, Iterator[R]]):
-    """An operation whose method gives its answer piece by piece; each is a line, or an event."""
+    """An operation whose method returns an iterator; each item is a line or an event of the answer."""
 
     @cached_property
-    def piece(self) -> type[R]:
-        """The record of each piece."""
-        return get_args(self._returns)[0]  # type: ignore[no-any-return]
+    def item(self) -> type[R]:
+        """The record of each item."""
+        return get_args(self._result_type)[0]  # type: ignore[no-any-return]
 
 
 def operations(table: type) -> list[Operation[..., Any]]:

@@ -62,8 +62,8 @@ class MemoryOperations:
         Memories.put,
         f"PUT {_AT}",
         "Store a memory",
-        sends={"index": _listed},
-        refuses=(409,),
+        encoders={"index": _listed},
+        extra_errors=(409,),
         quick=True,
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
@@ -71,24 +71,24 @@ class MemoryOperations:
         Memories.get,
         f"GET {_AT}",
         "Read a memory",
-        names=_NS,
-        absent="there is no such memory",
+        renames=_NS,
+        not_found="there is no such memory",
         quick=True,
     )
     delete = Operation(
         Memories.delete,
         f"DELETE {_AT}",
         "Delete a memory; absent is fine",
-        names=_NS,
-        quiet=True,
+        renames=_NS,
+        no_content=True,
         quick=True,
-        refuses=(409,),
+        extra_errors=(409,),
     )
     touch = Operation(
         Memories.touch,
         f"POST {_AT}/touch",
         "Change when a memory expires",
-        refuses=(404,),
+        extra_errors=(404,),
         quick=True,
         example={**_EXAMPLE, "ttl_seconds": 3600},
     )
@@ -97,19 +97,19 @@ class MemoryOperations:
         f"POST {_AT}/search",
         "Find memories",
         defaults={"namespace_prefix": msgspec.NODEFAULT},
-        sends=_FILTER,
-        within="items",
-        refuses=(503,),
-        reads=True,
+        encoders=_FILTER,
+        answer_field="items",
+        extra_errors=(503,),
+        read_only=True,
         example={"namespace_prefix": ["user", "noop"], "query": "what to drink", "limit": 5},
     )
     list = Operation(
         Memories.list,
         f"POST {_AT}/list",
         "List memories without their values",
-        sends=_FILTER,
-        within="items",
-        reads=True,
+        encoders=_FILTER,
+        answer_field="items",
+        read_only=True,
         example={"namespace_prefix": ["user", "noop"], "limit": 20},
     )
     batch = Operation(
@@ -117,53 +117,55 @@ class MemoryOperations:
         f"POST {_AT}/batch",
         "Many operations in one transaction: all of them or none",
         types={"operations": messages.Operations},
-        sends={"operations": _written},
-        told_as=messages.BatchAnswer,
-        refuses=(404, 409),
+        encoders={"operations": _written},
+        answer_record=messages.BatchAnswer,
+        extra_errors=(404, 409),
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
     )
     namespaces = Operation(
         Memories.namespaces,
         f"GET {_AT}/namespaces",
         "List the namespaces that hold something",
-        within="namespaces",
+        answer_field="namespaces",
     )
     tree = Operation(
         Memories.tree,
         f"GET {_AT}/tree",
         "What lies right below a namespace, with counts",
-        names=_NS,
-        within="branches",
+        renames=_NS,
+        answer_field="branches",
     )
     newest = Operation(
-        Memories.newest, f"GET {_AT}/newest", "What was written last", names=_NS, within="items"
+        Memories.newest, f"GET {_AT}/newest", "What was written last", renames=_NS, answer_field="items"
     )
     activity = Operation(
-        Memories.activity, f"GET {_AT}/activity", "What happened, by day and room and type", names=_NS
+        Memories.activity, f"GET {_AT}/activity", "What happened, by day and room and type", renames=_NS
     )
-    map = Operation(Memories.map, f"GET {_AT}/map", "Memories laid out by meaning", names=_NS)
-    events = Operation(Memories.events, f"GET {_AT}/events", "Read the timeline", names=_NS, sends=_KINDS)
+    map = Operation(Memories.map, f"GET {_AT}/map", "Memories laid out by meaning", renames=_NS)
+    events = Operation(
+        Memories.events, f"GET {_AT}/events", "Read the timeline", renames=_NS, encoders=_KINDS
+    )
     history = Operation(
         Memories.history,
         f"GET {_AT}/history",
         "Every retained version of one memory, newest first",
-        names=_NS,
-        within="versions",
+        renames=_NS,
+        answer_field="versions",
     )
     follow = Streaming(
         Memories.follow,
         f"GET {_AT}/events/stream",
         "Follow the timeline as server-sent events; resumes with Last-Event-ID",
-        streams=EVENTS,
-        names=_NS,
-        sends=_KINDS,
+        stream_type=EVENTS,
+        renames=_NS,
+        encoders=_KINDS,
     )
     export_memories = Streaming(
         Memories.export,
         f"GET {_AT}/export",
         "Every memory the caller may see below a namespace, one a line",
-        streams=NDJSON,
-        names=_NS,
+        stream_type=NDJSON,
+        renames=_NS,
     )
 
 
@@ -181,7 +183,7 @@ class AdminOperations:
     held = Operation(Admin.held, f"GET {_USER}", "What is held of a user")
     memories_of = Operation(Admin.memories_of, f"GET {_USER}/memories", "A user's memories, to review")
     export = Streaming(
-        Admin.export, f"GET {_USER}/export", "All that is held of a user, one a line", streams=NDJSON
+        Admin.export, f"GET {_USER}/export", "All that is held of a user, one a line", stream_type=NDJSON
     )
     remove = Operation(Admin.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited")
     wipe = Operation(
@@ -189,7 +191,7 @@ class AdminOperations:
         f"POST {_USER}/wipe",
         "Erase a user",
         defaults={"wait": False},
-        unhurried=True,
+        unlimited_time=True,
         example={"dry_run": True},
     )
     verify_receipt = Operation(
@@ -198,7 +200,7 @@ class AdminOperations:
         "Whether the ledger has the wipe that a receipt is of",
         role="auditor",
         types={"receipt": dict[str, Any]},
-        within="verified",
+        answer_field="verified",
     )
     policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "The policies in force")
     put_policies = Operation(
@@ -211,9 +213,9 @@ class AdminOperations:
         Admin.test_policies,
         f"POST {_ADMIN}/policies/test",
         "Ask policies without a consequence",
-        names={"question": "input"},
+        renames={"question": "input"},
         types={"texts": messages.PolicyTexts},
-        told_as=messages.PolicyAnswers,
+        answer_record=messages.PolicyAnswers,
         example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
     index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come")
@@ -225,18 +227,21 @@ class AdminOperations:
         Admin.rotate_keys,
         f"POST {_ADMIN}/keys/rotate",
         "Wrap every data key anew",
-        told_as=messages.RotationAnswer,
-        unhurried=True,
+        answer_record=messages.RotationAnswer,
+        unlimited_time=True,
     )
     settings = Operation(
-        Admin.settings, f"GET {_ADMIN}/settings", "Retention and limits", told_as=messages.SettingsInForce
+        Admin.settings,
+        f"GET {_ADMIN}/settings",
+        "Retention and limits",
+        answer_record=messages.SettingsInForce,
     )
     put_settings = Operation(
         Admin.put_settings,
         f"PUT {_ADMIN}/settings",
         "Change retention and limits",
         types={"changes": messages.SettingsChanges},
-        told_as=messages.SettingsInForce,
+        answer_record=messages.SettingsInForce,
     )
     stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is")
     audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Who operated on what, newest first")
@@ -244,18 +249,18 @@ class AdminOperations:
         Admin.doctor,
         f"GET {_ADMIN}/doctor",
         "Check the whole store",
-        told_as=messages.DoctorAnswer,
-        reads=True,
-        unhurried=True,
+        answer_record=messages.DoctorAnswer,
+        read_only=True,
+        unlimited_time=True,
     )
     list_api_keys = Operation(
-        Admin.list_api_keys, f"GET {_ADMIN}/apikeys", "API keys, without the keys", within="keys"
+        Admin.list_api_keys, f"GET {_ADMIN}/apikeys", "API keys, without the keys", answer_field="keys"
     )
     create_api_key = Operation(
         Admin.create_api_key,
         f"POST {_ADMIN}/apikeys",
         "Make an API key; it is shown once",
-        within="key",
+        answer_field="key",
         example={"client": "phone-app", "user": "alice"},
     )
     revoke_api_key = Operation(Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}", "Revoke an API key")

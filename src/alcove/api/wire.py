@@ -1,4 +1,4 @@
-"""How values go over the wire: types that only Python knows, and times that are spelled twice."""
+"""How values look in JSON: the types of parameters, namespaces, moments, and the answers themselves."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ from alcove.core.records import Entry
 
 Segments = Annotated[list[str], Meta(description="A namespace, segment by segment.")]
 Instant = Annotated[str, Meta(description="A time in RFC 3339, with its zone.")]
-SPELLED_TWICE = {"created_at": "createdAt", "expires_at": "expiresAt"}
-"""Times of a memory whose second spelling is for clients of an older contract."""
+CAMEL_CASE_FIELDS = {"created_at": "createdAt", "expires_at": "expiresAt"}
+"""Times of a memory that answers have twice; clients of an older contract read the second spelling."""
 _encode = msgspec.json.Encoder().encode
 
 
-def on_wire(hint: Any) -> Any:
-    """The type that JSON has for a parameter of a method: lists for sequences, text for moments."""
+def json_type(hint: Any) -> Any:
+    """The type in JSON of a method's parameter: a list for a sequence, a string for a moment."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is object:
         return Any
     if origin in (Union, UnionType):
         if _is_moment(parts):
             parts = (Instant, *(part for part in parts if part not in (str, datetime)))
-        elif _is_address(parts):
+        elif _is_namespace(parts):
             parts = (Segments, *(part for part in parts if part not in (str, Sequence[str])))
-        return Union[tuple(map(on_wire, parts))]  # noqa: UP007  a union of types that are not known here
+        return Union[tuple(map(json_type, parts))]  # noqa: UP007  a union of types known at run time only
     if origin is Mapping:
-        return dict[tuple(map(on_wire, parts))]  # type: ignore[misc]
-    return list[on_wire(parts[0])] if origin in (Sequence, Iterable) else hint  # type: ignore[misc]
+        return dict[tuple(map(json_type, parts))]  # type: ignore[misc]
+    return list[json_type(parts[0])] if origin in (Sequence, Iterable) else hint  # type: ignore[misc]
 
 
 def fields_of(record: type[Struct]) -> list[Any]:
     """The fields of a record, as `defstruct` takes them."""
     return [
-        (each.name, on_wire(each.type), field(default=each.default, default_factory=each.default_factory))  # type: ignore[call-overload]
+        (each.name, json_type(each.type), field(default=each.default, default_factory=each.default_factory))  # type: ignore[call-overload]
         for each in structs.fields(record)
     ]
 
 
-def sent(value: Any, hint: Any, name: str) -> object:
-    """A parameter as a client sends it: a namespace by its segments, a moment as text."""
+def to_json_value(value: Any, hint: Any, name: str) -> object:
+    """An argument as a client sends it: a namespace as its segments, a moment as text.
+
+    `hint` is the type of the parameter; `name` is the parameter's name, for errors.
+    """
     parts = get_args(hint)
     if value is None:
         return None
     if _is_moment(parts):
-        at = parse_moment(value, name)
-        return None if at is None else to_datetime(at).isoformat()
-    if _is_address(parts):
+        moment = parse_moment(value, name)
+        return None if moment is None else to_datetime(moment).isoformat()
+    if _is_namespace(parts):
         return [*Namespace.checked(value, name)]
     if isinstance(value, Struct):
         return msgspec.json.decode(_encode(value))
@@ -66,23 +69,19 @@ def _is_moment(parts: Sequence[Any]) -> bool:
     return datetime in parts and str in parts
 
 
-def _is_address(parts: Sequence[Any]) -> bool:
+def _is_namespace(parts: Sequence[Any]) -> bool:
     return Sequence[str] in parts and str in parts
 
 
-def encoded(answer: object) -> bytes:
-    """An answer as JSON; the times of memories in it are spelled twice."""
+def encode_answer(answer: object) -> bytes:
+    """An answer as JSON; the times of memories in it have two spellings (`CAMEL_CASE_FIELDS`)."""
     if isinstance(answer, Entry):
-        return _spelled_twice(answer)
+        created, expires = _encode(answer.created_at), _encode(answer.expires_at)
+        return b'%b,"createdAt":%b,"expiresAt":%b}' % (_encode(answer)[:-1], created, expires)
     if isinstance(answer, Struct):
         for name in answer.__struct_fields__:
             items = getattr(answer, name)
             if isinstance(items, list) and any(isinstance(each, Entry) for each in items):
-                raw = [msgspec.Raw(_spelled_twice(x)) if isinstance(x, Entry) else x for x in items]
-                answer = msgspec.structs.replace(answer, **{name: raw})
+                encoded = [msgspec.Raw(encode_answer(x)) if isinstance(x, Entry) else x for x in items]
+                answer = structs.replace(answer, **{name: encoded})
     return _encode(answer)
-
-
-def _spelled_twice(entry: Entry) -> bytes:
-    created, expires = _encode(entry.created_at), _encode(entry.expires_at)
-    return b"".join((_encode(entry)[:-1], b',"createdAt":', created, b',"expiresAt":', expires, b"}"))

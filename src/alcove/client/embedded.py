@@ -50,7 +50,8 @@ class LocalTransport(Transport):
         memories = self.services.get("memories")
         if memories and memories.process != os.getpid():
             raise Unavailable("this store was opened before the process was forked; open it again")
-        return partial(operation.does, self.services[operation.tag], self.principal)
+        assert operation.function is not None
+        return partial(operation.function, self.services[operation.tag], self.principal)
 
     def user(self, user_id: str, roles: Iterable[str]) -> Principal:
         if isinstance(roles, str):

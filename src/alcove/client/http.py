@@ -78,8 +78,8 @@ class Server:
         bound = operation.signature.bind(*args, **named)
         bound.apply_defaults()
         arguments = bound.arguments
-        path, rest = operation.asked(arguments)
-        headers = {"Prefer": "return=representation"} if operation.quiet else {}
+        path, rest = operation.to_request(arguments)
+        headers = {"Prefer": "return=representation"} if operation.no_content else {}
         if operation.idempotent:
             key = arguments[IDEMPOTENCY_KEY]
             if key is not None:
@@ -93,7 +93,7 @@ class Server:
             params=_query(rest) if operation.in_query else {},
             content=None if operation.in_query else body(rest),
             headers=headers,
-            patient=operation.unhurried or operation.streams is not None,
+            patient=operation.unlimited_time or operation.stream_type is not None,
             repeatable=operation.repeatable,
         )
         return request, arguments

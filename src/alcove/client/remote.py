@@ -71,9 +71,9 @@ class AsyncHttpTransport(Transport):
         asked, arguments = self.server.asked(operation, args, named)
         try:
             answer = self.server.decode(await self.call(asked), operation.answer or type(None))
-            return operation.meant(answer, arguments)
+            return operation.to_result(answer, arguments)
         except NotFound:
-            if operation.absent is None:
+            if operation.not_found is None:
                 raise
             return None
 
@@ -104,10 +104,10 @@ class AsyncHttpTransport(Transport):
     def _stream(self, operation: Streaming[..., R], /, *args: Any, **named: Any) -> AsyncIterator[R]:
         asked, arguments = self.server.asked(operation, args, named)
         if operation.method == "POST":
-            return self._answer(asked, operation.piece)
-        if operation.streams == EVENTS:
-            return self._events(asked, operation.piece, arguments["after_cursor"])
-        return self._records(asked, operation.piece)
+            return self._answer(asked, operation.item)
+        if operation.stream_type == EVENTS:
+            return self._events(asked, operation.item, arguments["after_cursor"])
+        return self._records(asked, operation.item)
 
     async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """The lines of an answer, ended by a line feed and by nothing else that a text may hold."""

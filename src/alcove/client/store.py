@@ -117,7 +117,7 @@ class OverAgents(
 ):
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
-    call = Operation(_call, AgentOperations.call_with.route, "Call a tool", told_as=ToolAnswer)
+    call = Operation(_call, AgentOperations.call_with.route, "Call a tool", answer_record=ToolAnswer)
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> Self:
         """The same agents, acting for this user, who is in these groups."""

@@ -117,7 +117,7 @@ async def _read(at: Connected, asked: types.ReadResourceRequestParams) -> Told:
     memory = await at.memory.get(*memory_at(asked.uri))
     if memory is None:
         raise NotFound("there is no such memory")
-    return {"contents": [{"uri": asked.uri, "mimeType": _JSON, "text": wire.encoded(memory).decode()}]}
+    return {"contents": [{"uri": asked.uri, "mimeType": _JSON, "text": wire.encode_answer(memory).decode()}]}
 
 
 async def _prompts(at: Connected, asked: types.PaginatedRequestParams) -> Told:

@@ -1,8 +1,7 @@
-"""The ASGI application: one request in, one answer out, whatever happens in between.
+"""The ASGI application: authenticates, limits and parses each request, and sends its answer.
 
 Requests are routed and answered here, which costs less than Starlette's Request and Response would, keeps a
-slash inside a path's parameter and answers every error in one shape. Starlette has the start and the end of
-the server's life.
+slash inside a path's parameter and gives every error the same shape. Starlette handles startup and shutdown.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,8 +20,8 @@ from starlette.routing import Router
 from alcove.api.messages import ErrorAnswer
 from alcove.core import errors
 from alcove.core.errors import STATUS, AlcoveError
+from alcove.server.authentication import Authenticator, is_local_program
 from alcove.server.config import ServeConfig
-from alcove.server.headers import Authenticator
 from alcove.server.limits import (
     RateLimiter,
     Reservations,
@@ -32,44 +31,43 @@ from alcove.server.limits import (
     TimeLimit,
     current_user,
 )
-from alcove.server.loopback import is_local_program
 from alcove.server.protocol import send_whole
-from alcove.server.routes import Page, Request, Resource, expect, path_parameter, path_pattern
+from alcove.server.routes import Endpoint, Page, Request, check_media_type, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
 from alcove.store.reading import SMALL_BYTES
 
-trouble = logging.getLogger("alcove.http")
+log = logging.getLogger("alcove.http")
 
 _encode = msgspec.json.Encoder().encode
 UNKNOWN = "unknown"
-"""The declared path of what is not there."""
+"""The route of a request for a path that no operation declares."""
 METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"))
-"""Methods that are told apart where requests are counted: a caller must not be able to make up series."""
-_LEAST_BODIES_BYTES = 256 * 1024 * 1024
-_BODIES = 64
-OPEN_BODY_BYTES = 16 * 1024
-"""Of a body from callers who have not said who they are: one signs in with a token of a few kilobytes."""
-LEAST_BYTES = 16 * 1024
-"""Of a body of any length, in the time that a request has: one that trickles would never end."""
+"""Methods with a time series of their own; callers must not be able to create any number of them."""
+_MIN_BODIES_BYTES = 256 * 1024 * 1024
+_MAX_BODIES = 64
+MAX_PUBLIC_BODY_BYTES = 16 * 1024
+"""The largest body of a caller without credentials: to sign in, a token of a few kilobytes is enough."""
+MIN_BODY_BYTES = 16 * 1024
+"""Bytes that a body of any length must send within the time limit; one that trickles would never end."""
 
-_GIVEN_ONCE = {
+_UNIQUE_HEADERS = {
     name.lower().encode(): name
     for name in ("Authorization", "X-API-Key", "X-User-ID", "Cookie", "Host", "Origin", "X-Alcove-CSRF")
 }
-"""Headers that say who calls, in the name of whom, and from where."""
+"""Headers that say who calls, for which user, and from which site."""
 
 Watcher = Callable[[Request], None]
 
 
 class Application:
-    """Authenticates, limits, parses, calls and answers; no error leaves with a stack."""
+    """Answers requests; no error shows a stack trace to the caller."""
 
     def __init__(
         self,
-        resources: Sequence[Resource],
+        endpoints: Sequence[Endpoint],
         authenticate: Authenticator,
         config: ServeConfig,
-        log: Watcher,
+        access_log: Watcher,
         threads: ThreadPool,
         *,
         lifespan: Any = None,
@@ -78,42 +76,41 @@ class Application:
         take_request: TakeRequest | None = None,
         admit: Watcher | None = None,
     ) -> None:
-        """An application that serves these resources.
+        """An application that serves these endpoints.
 
-        `authenticate` says who calls, and `log` is told of each request that has ended. `threads` parse large
-        bodies. `lifespan` is what goes on around the serving, as Starlette takes it. `watchers` are told of
-        each request when its answer is ready or will never be, `denied` of those only that were refused for
-        want of permission. `take_request` counts requests for all nodes together, where they share that.
-        `admit` lets browsers in by their cookies.
+        `access_log` is called at the end of each request, `watchers` when its answer is ready or will never
+        be, `denied` when it is refused for lack of permission. `threads` parse large bodies. `lifespan`:
+        startup and shutdown, as Starlette takes them. `take_request` counts requests for all nodes together,
+        if they share that. `admit` authenticates browsers by their cookies.
         """
-        methods: dict[str, dict[str, Resource]] = {}
-        for each in resources:
-            methods.setdefault(each.path, {})[each.method] = each
-        self._exact = {path: at for path, at in methods.items() if "{" not in path}
-        self._patterns = [(path_pattern(path), path, at) for path, at in methods.items() if "{" in path]
-        self._life = Router(lifespan=lifespan)
+        methods: dict[str, dict[str, Endpoint]] = {}
+        for each in endpoints:
+            methods.setdefault(each.operation.path, {})[each.operation.method] = each
+        self._exact = {path: found for path, found in methods.items() if "{" not in path}
+        self._patterns = [(path_pattern(path), path, each) for path, each in methods.items() if "{" in path]
+        self._lifespan = Router(lifespan=lifespan)
         self._authenticate, self._admit = authenticate, admit
         self._threads = threads
-        self._watchers, self._denied, self._log = watchers, denied, log
+        self._watchers, self._denied, self._access_log = watchers, denied, access_log
         self._seconds = config.request_seconds
-        self._in_time = TimeLimit(config.request_seconds)
-        self._most_body_bytes = config.max_body_bytes
+        self._limit_time = TimeLimit(config.request_seconds)
+        self._max_body_bytes = config.max_body_bytes
         self._rate = RateLimiter(config.rate_limit, take_request) if config.rate_limit else None
         self._requests = Shares(config.most_in_flight)
-        self._lasting = Shares(config.most_in_flight)
-        self._bodies = Shares(max(_BODIES * config.max_body_bytes, _LEAST_BODIES_BYTES))
-        self.under_way = 0
+        self._open_requests = Shares(config.most_in_flight)
+        self._bodies = Shares(max(_MAX_BODIES * config.max_body_bytes, _MIN_BODIES_BYTES))
+        self.pending_count = 0
         """Requests whose answer is not ready yet."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request, from its headers to its line in the log; it ends when its client is gone."""
+        """Serves one request, from its headers to its line in the log; cancels it when its client is gone."""
         if scope["type"] != "http":
-            await self._life(scope, receive, send)
+            await self._lifespan(scope, receive, send)
             return
         route = scope["path"]
         methods = self._exact.get(route)
         if methods is None:
-            route, methods = self._matching(scope)
+            route, methods = self._match_pattern(scope)
         request = Request(scope, route, self._authenticate, self._bodies)
         connection = request.connection
         if connection:
@@ -125,26 +122,28 @@ class Application:
                 raise
             connection.serving.uncancel()
         finally:
-            request.held.give_back()
+            request.reservations.give_back()
             if connection:
                 connection.serving = None
-        self._log(request)
+        self._access_log(request)
 
-    def _matching(self, scope: Any) -> tuple[str, dict[str, Resource]]:
-        """The declared path that an undecoded one fits, and what is at it."""
+    def _match_pattern(self, scope: Any) -> tuple[str, dict[str, Endpoint]]:
+        """The declared path that matches the undecoded path of a request, and its endpoints by method."""
         for pattern, path, methods in self._patterns:
             if match := pattern.fullmatch(scope["raw_path"]):
                 scope["path_params"] = match.groupdict()
                 return path, methods
         return UNKNOWN, {}
 
-    async def _respond(self, request: Request, methods: dict[str, Resource], receive: Any, send: Any) -> None:
-        self.under_way += 1
+    async def _respond(
+        self, request: Request, methods: Mapping[str, Endpoint], receive: Any, send: Any
+    ) -> None:
+        self.pending_count += 1
         try:
             answer = await self._answer(request, methods, receive)
             request.status = answer.status
         finally:
-            self.under_way -= 1
+            self.pending_count -= 1
             for watcher in self._watchers:
                 watcher(request)
         if request.status == 403 and self._denied:
@@ -163,168 +162,170 @@ class Application:
             await send({"type": "http.response.body", "body": page.body})
             return
         try:
-            await pour(self._pieces(answer, request), receive, send, self._in_time)
+            await pour(self._pieces(answer, request), receive, send, self._limit_time)
         except (AlcoveError, TimeoutError) as error:  # it breaks off, which a client can tell from its end
-            why = str(error) or "its reader is too slow"
-            trouble.warning("answer %s was broken off: %s", request.id, why)
+            reason = str(error) or "the client reads too slowly"
+            log.warning("answer %s was cut off: %s", request.id, reason)
             if request.connection:
-                request.connection.transport.abort()  # closing would wait for a reader who may never take it
+                request.connection.transport.abort()  # closing would wait for a client that may never read it
 
-    async def _answer(self, request: Request, methods: dict[str, Resource], receive: Any) -> Page | Stream:
+    async def _answer(self, request: Request, methods: Mapping[str, Endpoint], receive: Any) -> Page | Stream:
         try:
             method = "GET" if request.method == "HEAD" else request.method  # the server drops a HEAD's body
-            if (resource := methods.get(method)) is None:
-                raise _nothing_there(request, methods)
-            request.resource = resource
-            work = self._call(request, resource, receive)
-            answer = await (work if resource.takes_lines or resource.unhurried else self._in_time(work))
+            if (endpoint := methods.get(method)) is None:
+                raise _no_such_endpoint(request, methods)
+            request.endpoint, operation = endpoint, endpoint.operation
+            work = self._call(request, endpoint, receive)
+            has_limit = not (operation.line_body or operation.unlimited_time)
+            answer = await (self._limit_time(work) if has_limit else work)
             if isinstance(answer, Stream):
-                if not resource.lasts:  # it was let in as something that is soon answered
-                    request.held.give_back()
-                    request.held.take(self._lasting, request.user)
+                if not endpoint.stays_open:  # it was admitted as a request with a short answer
+                    request.reservations.give_back()
+                    request.reservations.take(self._open_requests, request.user)
                 return answer
             page = answer if isinstance(answer, Page) else Page(_encode(answer))
             if len(page.body) > PART_BYTES:
-                request.hold(self._unread(page.body))
+                request.reserve_bytes(self._unsent_bytes(page.body))
             return page
-        except AlcoveError as error:
-            refused = error
+        except AlcoveError as caught:
+            error = caught
             if STATUS[error.code] >= 500 and error.public_message != error.message:
-                trouble.warning("request %s: %s", request.id, error.message)
+                log.warning("request %s: %s", request.id, error.message)
         except TimeoutError:
-            refused = errors.Unavailable("the request took longer than is allowed")
+            error = errors.Unavailable("the request took longer than is allowed")
         except Exception:
-            trouble.exception("request %s failed", request.id)
-            refused = AlcoveError("something went wrong on our side")
-        told_as = next((each.refusal for each in methods.values()), ErrorAnswer)
-        return _refusal(refused, told_as.of(refused, request.id))
+            log.exception("request %s failed", request.id)
+            error = AlcoveError("something went wrong on our side")
+        record = next((each.operation.error_record for each in methods.values()), ErrorAnswer)
+        return _error_page(error, record.of(error, request.id))
 
-    async def _call(self, request: Request, resource: Resource, receive: Any) -> Struct:
-        """Finds out who calls, parses what they sent and has the resource answer it."""
-        scope, headers, held = request.scope, request.headers, request.held
+    async def _call(self, request: Request, endpoint: Endpoint, receive: Any) -> Struct:
+        """Authenticates the caller, parses the request and calls the handler."""
+        scope, headers, reservations = request.scope, request.headers, request.reservations
+        operation = endpoint.operation
         if len(headers) != len(scope["headers"]):
             _refuse_repeated(scope["headers"])
-        here = resource.local and scope["client"] and is_local_program(scope["client"][0], headers)
-        if not (resource.open or here):
-            held.take(self._requests, None)
-            if self._admit:
+        is_local = operation.is_public_locally and scope["client"]
+        if not (operation.is_public or (is_local and is_local_program(scope["client"][0], headers))):
+            reservations.take(self._requests, None)
+            if self._admit and b"cookie" in headers:
                 self._admit(request)
             principal = request.principal = await self._authenticate(headers)
-            held.give_back()
+            reservations.give_back()
             request.user = principal.user_id
             if self._rate:
                 await self._rate.take(principal)
-            if resource.role:
-                principal.require(resource.role)
+            if operation.role:
+                principal.require(operation.role)
             current_user.set(request.user)
             if request.connection:
                 request.connection.user = request.user
-            held.take(self._lasting if resource.lasts else self._requests, request.user)
+            reservations.take(self._open_requests if endpoint.stays_open else self._requests, request.user)
         raw_path = scope.get("path_params")
         request.path = {name: path_parameter(name, raw) for name, raw in raw_path.items()} if raw_path else {}
-        if resource.body is None or scope["query_string"]:
-            request.asked = resource.parse_query(scope["query_string"])
-        if resource.takes_lines:
-            expect(headers.get(b"content-type", b""), b"application/x-ndjson")
-            request.pieces = self._body_in_pieces(receive)
-        elif resource.body is not None:
-            body = self._whole_body(request, receive)
-            raw = await (self._in_time(body) if resource.unhurried else body)
+        if endpoint.body is None or scope["query_string"]:
+            request.parameters = endpoint.parse_query(scope["query_string"])
+        if operation.line_body:
+            check_media_type(headers.get(b"content-type", b""), b"application/x-ndjson")
+            request.pieces = self._body_pieces(receive)
+        elif endpoint.body is not None:
+            body = self._read_body(request, receive)
+            raw = await (self._limit_time(body) if operation.unlimited_time else body)
             request.large = len(raw) > SMALL_BYTES
-            parse = partial(resource.parse_body, raw, headers.get(b"content-type", b""))
-            request.asked = await self._threads(parse) if request.large else parse()
-        if resource.idempotent and (key := headers.get(b"idempotency-key")) is not None:
+            parse = partial(endpoint.parse_body, raw, headers.get(b"content-type", b""))
+            request.parameters = await self._threads(parse) if request.large else parse()
+        if operation.idempotent and (key := headers.get(b"idempotency-key")) is not None:
             request.idempotency_key = key.decode("latin-1")
-        return await resource.handler(request)
+        return await endpoint.handler(request)
 
-    async def _whole_body(self, request: Request, receive: Any) -> bytearray:
-        """The body, refused as soon as it is known to have more bytes than it may.
+    async def _read_body(self, request: Request, receive: Any) -> bytearray:
+        """Reads the body; raises as soon as it is known to be too large.
 
-        One that may not be small is counted before it is read, by what its head says of its length.
+        Memory for a body that may be large is reserved before it is read, by its declared length.
         """
-        most, declared = self._most_body_bytes, request.headers.get(b"content-length", b"0")
-        most = min(most, OPEN_BODY_BYTES) if request.resource.open else most
+        max_bytes, declared = self._max_body_bytes, request.headers.get(b"content-length", b"0")
+        max_bytes = (
+            min(max_bytes, MAX_PUBLIC_BODY_BYTES) if request.endpoint.operation.is_public else max_bytes
+        )
         expected = int(declared[:20]) if declared.isdigit() else 0
         if b"transfer-encoding" in request.headers:
-            expected = most
-        if SMALL_BYTES < expected <= most:
-            request.hold(expected)
-        body, more = bytearray(), True
-        while more and max(expected, len(body)) <= most:
-            piece, more = await _received(receive)
-            body += piece
-        if max(expected, len(body)) > most:
-            raise errors.PayloadTooLarge("body", f"at most {most} bytes")
+            expected = max_bytes
+        if SMALL_BYTES < expected <= max_bytes:
+            request.reserve_bytes(expected)
+        body, has_more = bytearray(), True
+        while has_more and max(expected, len(body)) <= max_bytes:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise errors.Unavailable("the client went away")
+            body += message.get("body", b"")
+            has_more = message.get("more_body", False)
+        if max(expected, len(body)) > max_bytes:
+            raise errors.PayloadTooLarge("body", f"at most {max_bytes} bytes")
         return body
 
-    async def _body_in_pieces(self, receive: Any) -> AsyncIterator[bytes]:
-        """The body as it comes, as long as some of it comes in the time that a request has."""
-        got, left, more = 0, self._seconds, True
-        while more:
+    async def _body_pieces(self, receive: Any) -> AsyncIterator[bytes]:
+        """The body as it arrives; raises if less than `MIN_BODY_BYTES` arrive within the time limit."""
+        received, seconds_left, has_more = 0, self._seconds, True
+        while has_more:
             started = time.monotonic()
-            async with asyncio.timeout(left):
-                piece, more = await _received(receive)
-            got, left = got + len(piece), left - (time.monotonic() - started)
-            if got >= LEAST_BYTES:
-                got, left = 0, self._seconds
+            async with asyncio.timeout(seconds_left):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise errors.Unavailable("the client went away")
+            piece, has_more = message.get("body", b""), message.get("more_body", False)
+            received, seconds_left = received + len(piece), seconds_left - (time.monotonic() - started)
+            if received >= MIN_BODY_BYTES:
+                received, seconds_left = 0, self._seconds
             yield piece
 
-    def _unread(self, sent: bytes) -> int:
-        """What counts among bodies while it waits for its reader: as the largest of them, if it is larger."""
-        return min(len(sent), self._most_body_bytes)
+    def _unsent_bytes(self, body: bytes) -> int:
+        """The bytes to reserve for an answer until it is sent: at most those of the largest request."""
+        return min(len(body), self._max_body_bytes)
 
     async def _pieces(self, answer: Page | Stream, request: Request) -> AsyncIterator[bytes]:
-        """The pieces of an answer; one that is no longer allowed says so, if it can, and ends.
+        """The pieces of an answer; ends with an error, if it can send one, once access is withdrawn.
 
-        For a HEAD it is begun all the same, so that it puts away what it holds.
+        A HEAD starts the answer, too, so that it is closed properly.
         """
         if isinstance(answer, Page):
             yield answer.body
             return
-        allowed = while_allowed if answer.waits else when_asked
-        lasting, held = allowed(answer.pieces, request), Reservations()
+        check_access = while_allowed if answer.waits else when_asked
+        pieces, reservations = check_access(answer.pieces, request), Reservations()
         try:
-            async for piece in lasting:
+            async for piece in pieces:
                 if request.method == "HEAD":
                     return
                 if len(piece) > PART_BYTES:
-                    held.take(self._bodies, request.user, self._unread(piece))
+                    reservations.take(self._bodies, request.user, self._unsent_bytes(piece))
                 yield piece
-                held.give_back()
+                reservations.give_back()
         except AlcoveError as error:
             if answer.last_words is None or STATUS[error.code] >= 500:
                 raise
             yield answer.last_words % _encode(ErrorAnswer.of(error, request.id))
         finally:
-            held.give_back()
-            await lasting.aclose()  # type: ignore[attr-defined]
+            reservations.give_back()
+            await pieces.aclose()  # type: ignore[attr-defined]
 
 
 def _refuse_repeated(headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Refuses a second header that says who calls, or whence: a proxy may have checked the other one."""
+    """Refuses a repeated header of authentication: a proxy may have checked the other one."""
     names = [name for name, _ in headers]
-    for name, spelled in _GIVEN_ONCE.items():
+    for name, header in _UNIQUE_HEADERS.items():
         if names.count(name) > 1:
-            raise errors.InvalidRequest(spelled, "to be given once")
+            raise errors.InvalidRequest(header, "to be given once")
 
 
-async def _received(receive: Any) -> tuple[bytes, bool]:
-    """What came of a body, and whether there is more."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise errors.Unavailable("the client went away")
-    return message.get("body", b""), message.get("more_body", False)
-
-
-def _nothing_there(request: Request, methods: dict[str, Resource]) -> AlcoveError:
-    """What is said where there is nothing at a path, or nothing for this method."""
+def _no_such_endpoint(request: Request, methods: Mapping[str, Endpoint]) -> AlcoveError:
+    """The error for a path that is not declared, or not with this method."""
     if not methods:
         return errors.NotFound(f"there is nothing at {request.scope['path'][:200]}")
-    allowed = ", ".join(sorted(methods))
-    return errors.MethodNotAllowed(f"expected {allowed} here", details={"allow": allowed})
+    names = ", ".join(sorted(methods))
+    return errors.MethodNotAllowed(f"expected {names} here", details={"allow": names})
 
 
-def _refusal(error: AlcoveError, told: Struct) -> Page:
+def _error_page(error: AlcoveError, record: Struct) -> Page:
     headers = []
     if isinstance(error, errors.MethodNotAllowed):
         headers.append((b"allow", str(error.details["allow"]).encode()))
@@ -332,4 +333,4 @@ def _refusal(error: AlcoveError, told: Struct) -> Page:
         headers.append((b"www-authenticate", b"Bearer"))
     if error.code in ("service_unavailable", "rate_limited"):
         headers.append((b"retry-after", b"1"))
-    return Page(_encode(told), status=STATUS[error.code], headers=headers)
+    return Page(_encode(record), status=STATUS[error.code], headers=headers)

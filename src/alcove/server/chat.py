@@ -22,12 +22,13 @@ from alcove.agents.specs.records import Agent
 from alcove.agents.teamwork import Chats
 from alcove.api.agent_operations import ChatOperations, ChatStreaming
 from alcove.api.messages import ErrorAnswer
+from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
 from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
 from alcove.core.messages import Message
 from alcove.llm.model import TokenUse
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import Stream
 
 SESSION = b"x-session-id"
@@ -121,23 +122,26 @@ class ChatEdge:
     def __init__(self, agents: Agents, chats: Chats) -> None:
         self._agents, self._chats = agents, chats
 
-    def resources(self) -> list[Resource]:
+    def endpoints(self) -> list[Endpoint]:
         """What stands in no table, because it is OpenAI's."""
-        shared: dict[str, Any] = {"tag": "chat", "refusal": OpenAIError}
+        operation = partial(Operation[..., Any], None, tag="chat", error_record=OpenAIError)
         return [
-            Resource(
-                name="complete", method="POST", path="/v1/chat/completions", handler=self.complete,
-                summary="OpenAI's chat completions, with an agent as the model", body=CompletionRequest,
-                answer=Completion, streams_too=True, unhurried=True,
-                errors=(400, 401, 403, 404, 409, 413, 415, 502, 504), **shared,
+            Endpoint(
+                operation("POST /v1/chat/completions",
+                          "OpenAI's chat completions, with an agent as the model", name="complete",
+                          request_record=CompletionRequest, answer_record=Completion,
+                          can_stream=True, unlimited_time=True, extra_errors=(404, 409, 502, 504)),
+                self.complete,
             ),
-            Resource(
-                name="models", path="/v1/models", handler=self.models, answer=ModelList,
-                summary="The agents that the caller may use, as models", **shared,
+            Endpoint(
+                operation("GET /v1/models", "The agents that the caller may use, as models", name="models",
+                          answer_record=ModelList),
+                self.models,
             ),
-            Resource(
-                name="model", path="/v1/models/{model}", handler=self.model, answer=ModelCard,
-                summary="One agent, as a model", errors=(400, 401, 403, 404), **shared,
+            Endpoint(
+                operation("GET /v1/models/{model}", "One agent, as a model", name="model",
+                          answer_record=ModelCard),
+                self.model,
             ),
         ]  # fmt: skip
 
@@ -163,7 +167,7 @@ class ChatEdge:
             raise type(error)(_FIELDS.get(error.field, error.field), error.expected) from None
 
     async def _complete(self, request: Request) -> Struct:
-        asked: CompletionRequest = request.asked
+        asked: CompletionRequest = request.parameters
         read = partial(_turn, asked, _session(request))
         turn = await self._chats.waiting.run(read) if request.large else read()
         stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
@@ -204,9 +208,9 @@ async def _streamed(events: AsyncGenerator[ChatEvent, None], told: Any, request:
                 if piece := told(event):
                     yield piece
         except AlcoveError as error:
-            refusal = _encode(request.resource.refusal.of(error, request.id))
-            name = b"event: error\n" if request.resource.refusal is ErrorAnswer else b""
-            yield b"%bdata: %b\n\n" % (name, refusal)
+            record = request.endpoint.operation.error_record
+            name = b"event: error\n" if record is ErrorAnswer else b""
+            yield b"%bdata: %b\n\n" % (name, _encode(record.of(error, request.id)))
         finally:
             await events.aclose()
 

@@ -10,8 +10,8 @@ import jwt
 
 from alcove.core.errors import InvalidRequest, Unauthenticated
 from alcove.core.principal import Principal, check_user_id
+from alcove.server.authentication import Headers, bearer_token, refuse_user_header
 from alcove.server.config import ServeConfig
-from alcove.server.headers import Headers, bearer_token, refuse_user_header
 from alcove.server.jwks import KeySet
 
 _ASYMMETRIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]

@@ -30,7 +30,7 @@ from alcove.core.waiting import at_once
 from alcove.integrations.mcp import Connected, Memory
 from alcove.integrations.mcp_changes import notices
 from alcove.server.limits import ThreadPool
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
 from alcove.store.memories import Memories
 
@@ -94,7 +94,7 @@ class PooledTransport(LocalTransport):
         async def call(*args: Any, **named: Any) -> Any:
             if not _on_the_loop():
                 return do(*args, **named)
-            reads = operation.reading(operation.signature.bind(*args, **named).arguments)
+            reads = operation.only_reads(operation.signature.bind(*args, **named).arguments)
             return await self._threads[reads or operation.tag == "memories"](partial(do, *args, **named))
 
         return call
@@ -111,20 +111,19 @@ class McpEdge:
         self._reads, self._changes = reads, changes
         self._exchanges: Exchanges | None = None
 
-    def resources(self) -> list[Resource]:
+    def endpoints(self) -> list[Endpoint]:
         """The routes, which stand in no OpenAPI document: MCP has a description of its own."""
-        shared: dict[str, Any] = {"tag": "mcp", "refusal": RpcError, "query": McpQuery}
-        there, nowhere = "/mcp/{agent}", "/mcp"
+        operation = partial(Operation[..., Any], None, error_record=RpcError, query_record=McpQuery)
         return [
-            Resource(name="mcp", method="POST", path=there, handler=self.message, body=RpcMessage, **shared),
-            Resource(name="mcp_changes", path=there, handler=self.changes, streams=EVENTS, **shared),
-            Resource(name="mcp_nowhere", method="POST", path=nowhere, handler=self.nowhere, **shared),
-            Resource(name="mcp_nowhere_changes", path=nowhere, handler=self.nowhere, **shared),
+            Endpoint(operation("POST /mcp/{agent}", request_record=RpcMessage), self.message),
+            Endpoint(operation("GET /mcp/{agent}", stream_type=EVENTS), self.changes),
+            Endpoint(operation("POST /mcp"), self.nowhere),
+            Endpoint(operation("GET /mcp"), self.nowhere),
         ]
 
     async def message(self, request: Request) -> Struct:
         """The answer to a request; what needs none is taken and passed over."""
-        asked: RpcMessage = request.asked
+        asked: RpcMessage = request.parameters
         if asked.id is UNSET or asked.method is UNSET:
             return Page(b"", status=202)
         said = asked.id, asked.method, None if asked.params is UNSET else asked.params, request.headers
@@ -177,7 +176,7 @@ class McpEdge:
 
     def _connected(self, request: Request) -> Connected:
         """The agent in the path, in the places that the query names."""
-        chosen = request.resource.parse_query(request.scope["query_string"])
+        chosen = request.endpoint.parse_query(request.scope["query_string"])
         assert isinstance(chosen, McpQuery)
         instances: dict[str, str] = {
             kind: name for kind in RUNS if (name := getattr(chosen, kind)) is not None

@@ -20,7 +20,7 @@ from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from alcove.integrations.mcp import Connected, make_server
 from alcove.integrations.mcp_changes import notices
-from alcove.server.headers import Headers
+from alcove.server.authentication import Headers
 from alcove.server.routes import Page
 
 _VERSION = b"mcp-protocol-version"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import prometheus_client as prometheus
 from msgspec import Struct, json
@@ -23,12 +23,13 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from alcove.api.messages import HealthAnswer
+from alcove.api.operation import Operation
 from alcove.core.errors import AlcoveError
 from alcove.engine.commit import Observer
 from alcove.server.application import METHODS
-from alcove.server.headers import Authenticator
+from alcove.server.authentication import Authenticator
 from alcove.server.limits import ThreadPool
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.worker_processes import FOLDER
 
 log = logging.getLogger("alcove.http")
@@ -287,20 +288,23 @@ _WARNS = "works, with a warning: the log has it, and an admin who asks here"
 _FAILS = "does not work: the log says why, and an admin who asks here is told"
 
 
-def resources(metrics: Metrics, health: Health) -> list[Resource]:
-    """What is there for who looks after the service."""
-    checked = partial(Resource, answer=HealthAnswer, open=True)
+def endpoints(metrics: Metrics, health: Health) -> list[Endpoint]:
+    """The endpoints for operators and load balancers."""
+    operation = partial(Operation[..., Any], None)
     return [
-        checked(
-            name="alive", path="/healthz", handler=health.alive, summary="Whether the process is alive",
-            errors=(400,),
+        Endpoint(
+            operation("GET /healthz", "Whether the process is alive", name="alive",
+                      answer_record=HealthAnswer, is_public=True),
+            health.alive,
         ),
-        checked(
-            name="ready", path="/readyz", handler=health.ready, summary="Whether it can do its work",
-            errors=(400, 503),
+        Endpoint(
+            operation("GET /readyz", "Whether it can do its work", name="ready", answer_record=HealthAnswer,
+                      is_public=True, extra_errors=(503,)),
+            health.ready,
         ),
-        Resource(
-            name="metrics", path="/metrics", handler=metrics.metrics, local=True, role="auditor",
-            summary="Counts, as Prometheus reads them", media_type=CONTENT_TYPE_PLAIN_0_0_4,
+        Endpoint(
+            operation("GET /metrics", "Counts, as Prometheus reads them", name="metrics", role="auditor",
+                      is_public_locally=True, media_type=CONTENT_TYPE_PLAIN_0_0_4),
+            metrics.metrics,
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""OpenAPI, made from the same resources that are served, and a page to try them on."""
+"""The OpenAPI document of all endpoints, and a page to try them on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
-from alcove.api.wire import SPELLED_TWICE
+from alcove.api.wire import CAMEL_CASE_FIELDS
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.panel import DOCS_HEADERS
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.routes import Endpoint, Page, Request
 
 _ASSETS = {"/docs/swagger-ui.css": b"text/css", "/docs/swagger-ui-bundle.js": b"text/javascript"}
 _TEXT = {"type": "string"}
@@ -33,19 +34,22 @@ _START = b"""SwaggerUIBundle({url: "/openapi.json", dom_id: "#ui", validatorUrl:
 """
 
 
-def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.0 document of these resources, with every error they answer."""
-    records = {r for each in resources for r in (each.body, each.answer, each.refusal) if r}
+def describe(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.0 document of these endpoints, with every error that they answer."""
+    described = [each.operation for each in endpoints]
+    records: set[type[Struct]] = {each.body for each in endpoints if each.body}
+    records |= {record for each in described for record in (each.answer, each.error_record) if record}
     ordered = sorted(records, key=lambda record: record.__name__)
     refs, components = msgspec.json.schema_components(
-        ordered, ref_template="#/components/schemas/{name}", schema_hook=_of_ours
+        ordered, ref_template="#/components/schemas/{name}", schema_hook=_custom_schema
     )
     schema = dict(zip(ordered, refs, strict=True))
     for name, component in components.items():
         _describe(name, component)
     paths: dict[str, dict[str, Any]] = {}
-    for each in resources:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema)
+    for each in endpoints:
+        operation = each.operation
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(each, schema)
     document = {
         "openapi": "3.0.3",
         "info": {
@@ -67,109 +71,112 @@ def describe(resources: Sequence[Resource], version: str) -> dict[str, Any]:
 
 
 def _describe(name: str, component: dict[str, Any]) -> None:
-    """Says what each field of a record is, and adds the second spelling of a memory's times."""
+    """Adds the description of each field of a record, and the second spelling of a memory's times."""
     properties = component.get("properties", {})
     if name in ("Entry", "Memory"):
-        for time, again in SPELLED_TWICE.items():
-            properties[again] = {**properties[time], "description": f"The same as `{time}`."}
-            component["required"].append(again)
+        for time, alias in CAMEL_CASE_FIELDS.items():
+            properties[alias] = {**properties[time], "description": f"The same as `{time}`."}
+            component["required"].append(alias)
     for field, schema in properties.items():
         if "$ref" not in schema and "description" not in schema:
-            schema["description"] = _told(name, field)
+            schema["description"] = _field_text(name, field)
 
 
-def _told(record: str, field: str) -> str:
+def _field_text(record: str, field: str) -> str:
     return _FIELDS.get(f"{record}.{field}") or _FIELDS.get(field, "")
 
 
-def _of_ours(kind: type) -> dict[str, Any]:
-    """How a type that only we know goes over the wire."""
+def _custom_schema(kind: type) -> dict[str, Any]:
+    """The schema of a type that msgspec does not know."""
     if kind is Namespace:
         return {"type": "array", "items": {"type": "string"}}
     raise NotImplementedError(kind)
 
 
-def pages(resources: Sequence[Resource], version: str) -> list[Resource]:
-    """`/openapi.json` for these resources, and `/docs` with assets of our own: it works with no internet."""
-    made = {
-        "/openapi.json": Page(msgspec.json.encode(describe(resources, version))),
+def pages(endpoints: Sequence[Endpoint], version: str) -> list[Endpoint]:
+    """`/openapi.json` for these endpoints, and `/docs` with its own assets, so that it works offline."""
+    generated = {
+        "/openapi.json": Page(msgspec.json.encode(describe(endpoints, version))),
         "/docs": Page(_PAGE, b"text/html; charset=utf-8", headers=DOCS_HEADERS),
         "/docs/start.js": Page(_START, b"text/javascript", headers=DOCS_HEADERS),
     }
 
     async def page(request: Request) -> Struct:
-        if request.route in made:
-            return made[request.route]
+        if request.route in generated:
+            return generated[request.route]
         bundle = files("swagger_ui_bundle") / "vendor" / "swagger-ui-4.15.5"
         asset = bundle / request.route.removeprefix("/docs/")
         return Page(asset.read_bytes(), _ASSETS[request.route], headers=DOCS_HEADERS)
 
-    return [
-        Resource(name="page", path=path, handler=page, errors=(), open=True) for path in (*made, *_ASSETS)
-    ]
+    paths = (*generated, *_ASSETS)
+    return [Endpoint(Operation(None, f"GET {path}", is_public=True), page) for path in paths]
 
 
-def _operation(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": resource.name,
-        "tags": [resource.tag],
-        "summary": resource.summary,
-        "description": inspect.cleandoc(resource.description or "").partition("\n\n")[0],
-        "parameters": _parameters(resource),
-        "responses": _responses(resource, schema),
+def _operation(endpoint: Endpoint, schema: dict[type[Struct], Any]) -> dict[str, Any]:
+    operation = endpoint.operation
+    text = operation.function.__doc__ if operation.function else None
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "description": inspect.cleandoc(text or "").partition("\n\n")[0],
+        "parameters": _parameters(endpoint),
+        "responses": _responses(operation, schema),
     }
-    if resource.body:
-        content = _json(schema[resource.body])
-        if resource.example is not None:
-            content["application/json"]["example"] = resource.example
-        if resource.raw:
+    if endpoint.body:
+        content = _json(schema[endpoint.body])
+        if operation.example is not None:
+            content["application/json"]["example"] = operation.example
+        if operation.raw_body:
             content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-        operation["requestBody"] = {"required": not resource.body_optional, "content": content}
-    if resource.takes_lines:
-        operation["requestBody"] = {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}
-    if resource.open:
-        operation["security"] = []
-    return operation
+        described["requestBody"] = {"required": not endpoint.is_body_optional, "content": content}
+    if operation.line_body:
+        lines = {"application/x-ndjson": {"schema": _TEXT}}
+        described["requestBody"] = {"required": True, "content": lines}
+    if operation.is_public:
+        described["security"] = []
+    return described
 
 
-def _parameters(resource: Resource) -> list[dict[str, Any]]:
-    """What stands in the path, in the query, where a list repeats its name, and in a header."""
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """The parameters in the path, in the query, where a list repeats its name, and in headers."""
 
-    def parameter(where: str, name: str, schema: Any, *, required: bool, **more: object) -> dict[str, Any]:
-        about = {"name": name, "in": where, "required": required, "description": _told("", name)}
-        return {**about, "schema": schema, **more}
+    def parameter(place: str, name: str, schema: Any, *, required: bool, **more: object) -> dict[str, Any]:
+        described = {"name": name, "in": place, "required": required, "description": _field_text("", name)}
+        return {**described, "schema": schema, **more}
 
-    some = {"type": "string", "minLength": 1}
-    found = [parameter("path", name, some, required=True) for name in re.findall(r"\{(\w+)\}", resource.path)]
-    for each in msgspec.structs.fields(resource.query):
+    text, path = {"type": "string", "minLength": 1}, endpoint.operation.path
+    parameters = [parameter("path", name, text, required=True) for name in re.findall(r"\{(\w+)\}", path)]
+    for each in msgspec.structs.fields(endpoint.query):
         schema = _without_null(msgspec.json.schema(each.type))
-        found.append(
+        parameters.append(
             parameter("query", each.name, schema, required=each.required, style="form", explode=True)
         )
-    if resource.idempotent:
-        found.append(parameter("header", "Idempotency-Key", {**some, "maxLength": 255}, required=False))
-    return found
+    if endpoint.operation.idempotent:
+        key = {**text, "maxLength": 255}
+        parameters.append(parameter("header", "Idempotency-Key", key, required=False))
+    return parameters
 
 
-def _responses(resource: Resource, schema: dict[type[Struct], Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if media_type := resource.streams or resource.media_type:
-        about = "It streams." if resource.streams else "Done."
-        found["200"] = {"description": about, "content": {media_type: {"schema": _TEXT}}}
-    elif resource.answer:
-        found["200"] = {"description": "Done.", "content": _json(schema[resource.answer])}
-        if resource.streams_too:
-            found["200"]["content"][EVENTS] = {"schema": {}}  # events have none in OpenAPI 3.0
-    if resource.quiet:
-        found["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
-    elif not found:
-        found["204"] = {"description": "Done."}
+def _responses(operation: Operation[..., Any], schema: dict[type[Struct], Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    if media_type := operation.stream_type or operation.media_type:
+        text = "It streams." if operation.stream_type else "Done."
+        responses["200"] = {"description": text, "content": {media_type: {"schema": _TEXT}}}
+    elif operation.answer:
+        responses["200"] = {"description": "Done.", "content": _json(schema[operation.answer])}
+        if operation.can_stream:
+            responses["200"]["content"][EVENTS] = {"schema": {}}  # OpenAPI 3.0 has no schema of events
+    if operation.no_content:
+        responses["204"] = {"description": "Done; 200 with `Prefer: return=representation`."}
+    elif not responses:
+        responses["204"] = {"description": "Done."}
     codes = {status: code for code, status in STATUS.items()}
-    for status in sorted({*resource.errors, *(() if resource.open else (429, 500, 503))}):
-        answer = resource.answer if resource.open and status == 503 else resource.refusal
-        content = _json(schema[answer]) if answer else {}
-        found[str(status)] = {"description": codes[status], "content": content}
-    return found
+    for status in sorted({*operation.errors, *(() if operation.is_public else (429, 500, 503))}):
+        record = operation.answer if operation.is_public and status == 503 else operation.error_record
+        content = _json(schema[record]) if record else {}
+        responses[str(status)] = {"description": codes[status], "content": content}
+    return responses
 
 
 def _json(schema: Any) -> dict[str, Any]:
@@ -177,15 +184,15 @@ def _json(schema: Any) -> dict[str, Any]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is left out rather than null."""
-    some = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
-    return some[0] if len(some) == 1 else schema
+    """The schema of a query parameter, which is left out rather than null."""
+    parts = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
+    return parts[0] if len(parts) == 1 else schema
 
 
 def _as_3_0(node: Any) -> Any:
     """JSON Schema as OpenAPI 3.0 has it: `nullable` instead of a type of null.
 
-    An object that may have any fields says so: generators take one that does not for one that has none.
+    An object with any fields says so with `additionalProperties`; generators give it no fields otherwise.
     """
     if isinstance(node, list):
         return [_as_3_0(each) for each in node]
@@ -196,13 +203,13 @@ def _as_3_0(node: Any) -> Any:
         node["additionalProperties"] = True
     parts = node.get("anyOf")
     if parts and {"type": "null"} in parts:
-        rest = [part for part in parts if part != {"type": "null"}]
+        kinds = [part for part in parts if part != {"type": "null"}]
         node.pop("anyOf")
-        if "enum" in rest[0]:
-            rest[0]["enum"].append(None)
-        if len(rest) == 1 and "$ref" not in rest[0]:
-            return {**rest[0], **node, "nullable": True}
-        return {**node, "anyOf": rest, "nullable": True}
+        if "enum" in kinds[0]:
+            kinds[0]["enum"].append(None)
+        if len(kinds) == 1 and "$ref" not in kinds[0]:
+            return {**kinds[0], **node, "nullable": True}
+        return {**node, "anyOf": kinds, "nullable": True}
     if "const" in node:
         node["enum"] = [node.pop("const")]
     for bound in ("Minimum", "Maximum"):

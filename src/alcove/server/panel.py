@@ -16,14 +16,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 from importlib.resources import files
+from typing import Any
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from alcove.api.operation import Operation
 from alcove.core.errors import InvalidRequest, NotFound, PermissionDenied, Unauthenticated
-from alcove.server.headers import Authenticator, Headers
-from alcove.server.loopback import has_loopback_host
-from alcove.server.routes import Page, Request, Resource
+from alcove.server.authentication import Authenticator, Headers, has_loopback_host
+from alcove.server.routes import Endpoint, Page, Request
 
 SECURE_COOKIE, PLAIN_COOKIE = b"__Host-alcove_token", b"alcove_token"
 _MAC_BYTES = 64
@@ -162,15 +163,16 @@ class Panel:
         every = files("alcove.panel").iterdir()
         self._files = {file.name: file.read_bytes() for file in every if file.is_file()}
 
-    def resources(self) -> list[Resource]:
+    def endpoints(self) -> list[Endpoint]:
         """The page, its files, and signing in and out."""
-        at = "/panel/session"
+        session = "/panel/session"
+        sign_in = Operation[..., Any](None, f"POST {session}", request_record=SignIn, is_public=True)
         return [
-            Resource(name="panel", path="/", handler=self.page, open=True),
-            Resource(name="panel_file", path="/panel/{name}", handler=self.file, open=True),
-            Resource(name="signed_in", path=at, handler=self.signed_in, answer=SignedIn),
-            Resource(name="sign_in", method="POST", path=at, body=SignIn, handler=self.sign_in, open=True),
-            Resource(name="sign_out", method="DELETE", path=at, handler=self.sign_out, open=True),
+            Endpoint(Operation(None, "GET /", is_public=True), self.page),
+            Endpoint(Operation(None, "GET /panel/{name}", is_public=True), self.file),
+            Endpoint(Operation(None, f"GET {session}", answer_record=SignedIn), self.signed_in),
+            Endpoint(sign_in, self.sign_in),
+            Endpoint(Operation(None, f"DELETE {session}", is_public=True), self.sign_out),
         ]
 
     async def page(self, _: Request) -> Page:
@@ -192,7 +194,7 @@ class Panel:
         return SignedIn(who.user_id, [*who.roles], csrf, self._authentication)
 
     async def sign_in(self, request: Request) -> Page:
-        token: str = request.asked.token.strip()
+        token: str = request.parameters.token.strip()
         if not token.isascii() or not token.isprintable() or not 0 < len(quote(token)) <= _LONGEST:
             raise InvalidRequest("token", f"a token or an API key of at most {_LONGEST} bytes")
         sent = {name: value for name, value in request.headers.items() if name in _WHENCE}

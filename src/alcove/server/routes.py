@@ -1,4 +1,4 @@
-"""What is served where: each route with what it takes and gives, and the operations of tables as routes."""
+"""Routes: requests and their parsing, endpoints, and the handlers of a table of operations."""
 
 from __future__ import annotations
 
@@ -6,37 +6,35 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, unquote_plus
 
 import msgspec
 from msgspec import Struct
 
-from alcove.api import wire
-from alcove.api.messages import ErrorAnswer, NoQuery
+from alcove.api.messages import NoQuery
 from alcove.api.operation import Operation, operations
+from alcove.api.wire import encode_answer
 from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.core.validation import to_invalid_request
-from alcove.server.headers import Authenticator
+from alcove.server.authentication import Authenticator
 from alcove.server.limits import Reservations, Shares, ThreadPool
 from alcove.store.reading import View
 
 JSON = b"application/json"
 CONNECTION = "alcove.connection"
-"""Where a scope has what tells that a client is gone, if the server has it."""
+"""The key of a scope for the connection, which knows whether its client is gone."""
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before it was answered."""
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _FLAGS = {"true": True, "false": False}
-_PREFERS_TO_BE_TOLD = b"return=representation"
 
 
 class Page(Struct):
-    """An answer that is sent whole: a page, a script, or one of our records once it is encoded."""
+    """An answer that is sent whole: an encoded record, a page, or a script."""
 
     body: bytes
     media_type: bytes = JSON
@@ -44,142 +42,110 @@ class Page(Struct):
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-NOTHING = Page(b"", status=204)
+NO_CONTENT = Page(b"", status=204)
 
 
 class Request:
-    """One request and its answer, for its handler and for who tells of it: log, metrics, traces."""
+    """One request and its answer, for its handler, the log, metrics and traces."""
 
-    resource: Resource
-    asked: Any
-    """The record of the parameters: of the body where there is one, and of the query."""
+    endpoint: Endpoint
+    parameters: Any
+    """The record of the body if there is one, else of the query."""
     path: Mapping[str, str]
     """The parameters in the path."""
     pieces: AsyncIterator[bytes]
-    """The body as it comes, for a resource that takes lines."""
+    """The body as it arrives, for an operation with `line_body`."""
     idempotency_key: str | None = None
     large = False
-    """Whether the body is so large that nothing with it should be done on the event loop."""
+    """Whether the body is so large that only threads should work on it, not the event loop."""
     principal = DEFAULT_PRINCIPAL
     user: str | None = None
-    """Who calls; None where nobody has to say so."""
+    """The caller; None for a public operation."""
     view: View | None = None
-    """What must still be seen for the answer to go on; it raises where that is no longer allowed."""
+    """Checks, for an answer that stays open, that the caller may still see it; raises if not."""
     status = CLIENT_GONE
 
     def __init__(
         self, scope: dict[str, Any], route: str, authenticate: Authenticator, bodies: Shares
     ) -> None:
-        """A request at a path that is declared as `route`.
+        """A request whose operation declares its path as `route`.
 
-        `authenticate` says who calls, and `bodies` are the bytes that all bodies together may have.
+        `bodies`: the bytes that all requests together may use for their bodies.
         """
         self.scope, self.route = scope, route
         self.started = time.perf_counter()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.method: str = scope["method"]
         self.connection = scope.get(CONNECTION)
-        given = self.headers.get(b"x-request-id", b"")
-        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
-        self.held = Reservations()
+        sent_id = self.headers.get(b"x-request-id", b"")
+        self.id = sent_id.decode() if _REQUEST_ID.fullmatch(sent_id) else f"{random.getrandbits(64):016x}"
+        self.reservations = Reservations()
         self._authenticate, self._bodies = authenticate, bodies
 
-    async def ask_again(self) -> None:
-        """Finds out who calls once more, for what stays open; raises where that no longer holds."""
+    async def check_access(self) -> None:
+        """Authenticates the caller again, for a request that stays open; raises if access was withdrawn."""
         self.principal = await self._authenticate(self.headers)
-        if self.resource.role:
-            self.principal.require(self.resource.role)
+        if role := self.endpoint.operation.role:
+            self.principal.require(role)
         if self.view:
             self.view()
 
-    def hold(self, size: int) -> None:
-        """Takes so many bytes of what all bodies together may have, until the request ends; or refuses it."""
-        self.held.take(self._bodies, self.user, size)
+    def reserve_bytes(self, size: int) -> None:
+        """Reserves memory for a body until the request ends; raises `Unavailable` if there is none."""
+        self.reservations.take(self._bodies, self.user, size)
 
 
 Handler = Callable[[Request], Awaitable[Struct]]
 
 
-@dataclass(kw_only=True)
-class Resource:
-    """What is at a method and a path."""
+class Endpoint:
+    """An operation with the handler that answers it; parses its requests."""
 
-    name: str
-    method: str = "GET"
-    path: str
-    summary: str = ""
-    tag: str = "service"
-    description: str | None = None
-    handler: Handler
-    query: type[Struct] = NoQuery
-    body: type[Struct] | None = None
-    answer: type[Struct] | None = None
-    errors: tuple[int, ...] = (400, 401, 403)
-    role: Literal["admin", "auditor"] | None = None
-    """Who may call it, whatever the policy says; what an auditor may, an admin may too."""
-    raw: str | None = None
-    """The field that a body of any other media type than JSON is as a whole."""
-    streams: str | None = None
-    """The media type of an answer that is sent piece by piece."""
-    streams_too: bool = False
-    """Whether the answer is sent as events to who asks so."""
-    refusal: Any = ErrorAnswer
-    """The record of errors here, whose `of` makes it from one."""
-    takes_lines: bool = False
-    """Whether the body is lines of JSON, read as they come and however many they are."""
-    idempotent: bool = False
-    """Whether an `Idempotency-Key` is taken."""
-    quiet: bool = False
-    """Whether a 204 answers all who do not prefer to be told."""
-    example: Mapping[str, object] | None = None
-    """A body that works."""
-    unhurried: bool = False
-    """Whether it may take as long as the store is large."""
-    open: bool = False
-    """Whether it is there for callers who have not said who they are."""
-    local: bool = False
-    """The same, for callers on this machine only."""
-    media_type: str | None = None
-    """What the answer is where it is text and not one of our records."""
-
-    def __post_init__(self) -> None:
-        self.lasts = bool(self.streams) or self.takes_lines or self.unhurried
-        """Whether it stays open for as long as there is something to send or to take."""
+    def __init__(self, operation: Operation[..., Any], handler: Handler) -> None:
+        self.operation, self.handler = operation, handler
+        record = operation.request
+        self.body = record if operation.has_body else None
+        in_query = None if self.body else record
+        self.query: type[Struct] = operation.query_record or in_query or NoQuery
+        self.stays_open = bool(operation.stream_type or operation.line_body or operation.unlimited_time)
+        """Whether it takes longer than the time limit of requests."""
         required = self.body is None or any(field.required for field in msgspec.structs.fields(self.body))
-        self.body_optional = self.method == "POST" and not required
-        """Whether nothing need be sent, because nothing in the body is required."""
+        self.is_body_optional = operation.method == "POST" and not required
         self._decode = decoder(self.body or NoQuery).decode
         hints = get_type_hints(self.query)
         self._lists, self._numbers, self._flags = (
-            {name for name, hint in hints.items() if _has(kind, hint)} for kind in (list, int, bool)
+            {name for name, hint in hints.items() if _contains(kind, hint)} for kind in (list, int, bool)
         )
 
     def parse_query(self, raw: bytes) -> Struct:
-        """The query parameters as a record; an unknown one, or one given twice, is an error."""
-        given: dict[str, Any] = {}
+        """The query parameters as a record; raises for an unknown parameter and for a repeated one."""
+        values: dict[str, Any] = {}
         try:  # `urllib.parse.parse_qsl` takes three times as long
             for part in raw.decode("ascii").split("&"):
                 name, _, value = part.partition("=")
                 if "%" in part or "+" in part:
                     name, value = (unquote_plus(each, errors="strict") for each in (name, value))
                 if name in self._lists:
-                    given.setdefault(name, []).append(value)
+                    values.setdefault(name, []).append(value)
                 elif part:
-                    given[name] = self._once(given, name, value)
+                    self._check_parameter(name, values)
+                    values[name] = self._parse_value(name, value)
         except UnicodeDecodeError:
             raise InvalidRequest("query", "percent-encoded UTF-8") from None
         try:
-            return convert(given, self.query)
+            return convert(values, self.query)
         except msgspec.ValidationError as error:
-            raise _named(error, "query", self.query) from None
+            raise _with_operation(to_invalid_request(error, self.query, "query")) from None
 
-    def _once(self, given: dict[str, Any], name: str, value: str) -> str | int | bool:
-        """The value of a parameter that may be given once, and is not among those that were."""
-        if name not in self.query.__struct_fields__:
-            names = ", ".join(self.query.__struct_fields__)
-            raise InvalidRequest(name, f"one of the parameters {names}" if names else "no parameters")
-        if name in given:
+    def _check_parameter(self, name: str, values: Mapping[str, Any]) -> None:
+        names = self.query.__struct_fields__
+        if name not in names:
+            expected = f"one of the parameters {', '.join(names)}" if names else "no parameters"
+            raise InvalidRequest(name, expected)
+        if name in values:
             raise InvalidRequest(name, "to be given once")
+
+    def _parse_value(self, name: str, value: str) -> str | int | bool:
         if name in self._flags and value in _FLAGS:
             return _FLAGS[value]
         if name not in self._numbers:
@@ -189,55 +155,54 @@ class Resource:
         return int(value)
 
     def parse_body(self, raw: bytes | bytearray, content_type: bytes) -> Struct:
-        """The body as a record; an error names the field."""
+        """The body as a record; errors name the field."""
         assert self.body is not None
-        if not raw and self.body_optional:
+        if not raw and self.is_body_optional:
             return self.body()
-        if self.raw and not content_type.lower().startswith(JSON):
-            return self.body(**{self.raw: bytes(raw)})
+        if self.operation.raw_body and not content_type.lower().startswith(JSON):
+            return self.body(**{self.operation.raw_body: bytes(raw)})
         if content_type != JSON:
-            expect(content_type, JSON)
+            check_media_type(content_type, JSON)
         try:
             return self._decode(raw)
         except msgspec.ValidationError as error:
-            raise _named(error, "body", self.body) from None
+            raise _with_operation(to_invalid_request(error, self.body, "body")) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
 
 
-def expect(content_type: bytes, media_type: bytes) -> None:
-    """Refuses a body of another kind."""
+def check_media_type(content_type: bytes, media_type: bytes) -> None:
+    """Raises if the body is of another media type."""
     if content_type.partition(b";")[0].strip().lower() != media_type:
         raise UnsupportedMediaType(f"expected a body of {media_type.decode()}")
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
-    """What an undecoded path looks like, each `{parameter}` being one segment of it."""
+    """A pattern for undecoded paths, in which each `{parameter}` is one segment."""
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)).encode())
 
 
 def path_parameter(name: str, raw: bytes) -> str:
-    """One segment of a path, which may hold any character once decoded."""
+    """Decodes one segment of a path, which may contain any character."""
     try:
         return unquote(raw.decode("ascii"), errors="strict")
     except UnicodeDecodeError:
         raise InvalidRequest(name, "percent-encoded UTF-8") from None
 
 
-def _has(kind: type, hint: Any) -> bool:
-    """Whether a type is a part of a hint, such as int of `Annotated[int, …] | None`."""
-    return kind in (hint, get_origin(hint)) or any(_has(kind, part) for part in get_args(hint))
+def _contains(kind: type, hint: Any) -> bool:
+    """Whether a type is part of a hint, such as int of `Annotated[int, …] | None`."""
+    return kind in (hint, get_origin(hint)) or any(_contains(kind, part) for part in get_args(hint))
 
 
-def _named(error: msgspec.ValidationError, whole: str, record: type[Struct]) -> InvalidRequest:
-    """The same complaint with the field first, and with the operation of a batch that it is about."""
-    found = to_invalid_request(error, record, whole)
-    if operation := re.match(r"operations\[(\d+)\]", found.field):
-        found.details["operation"] = int(operation[1])
-    return found
+def _with_operation(error: InvalidRequest) -> InvalidRequest:
+    """Adds the position of the faulty operation in a batch."""
+    if operation := re.match(r"operations\[(\d+)\]", error.field):
+        error.details["operation"] = int(operation[1])
+    return error
 
 
-def served(
+def endpoints(
     table: type,
     service: object,
     *,
@@ -245,99 +210,103 @@ def served(
     changes: ThreadPool,
     streams: object = None,
     restarts: bool = False,
-) -> list[Resource]:
-    """What is at the routes of a table's operations, done by the methods of a service.
+) -> list[Endpoint]:
+    """The endpoints of a table's operations, answered by the methods of a service.
 
-    `reads` and `changes` have the threads for operations that only read, and for the others. `streams` has a
-    handler for each that streams, by its name. `restarts`: whether the service says before any effect that it
+    `reads` and `changes` are threads for operations that only read, and for others. `streams` has a handler
+    for each streaming operation, by its name. `restarts`: whether the service raises before any effect if it
     would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
     """
-    resources = []
-    for each in operations(table):
-        if each.streams:
-            handler = getattr(streams, each.name)
+    make_handler = _restarting_handler if restarts else _threaded_handler
+    found = []
+    for operation in operations(table):
+        if operation.stream_type:
+            handler = getattr(streams, operation.name)
+        elif operation.awaited:
+            handler = _awaited_handler(operation, service)
         else:
-            handler = (_restarting if restarts else _handler)(each, service, reads, changes)
-        if each.streams_too:
-            handler = _either(handler, getattr(streams, each.name))
-        asked = {"query" if each.in_query else "body": each.request} if each.request else {}
-        same = {field.name for field in fields(Resource) if hasattr(each, field.name)}
-        told: dict[str, Any] = {name: getattr(each, name) for name in same} | asked
-        resources.append(Resource(**told, description=each.__doc__, handler=handler))
-    return resources
+            handler = make_handler(operation, service, reads, changes)
+        if operation.can_stream:
+            handler = _choose_by_request(handler, getattr(streams, operation.name))
+        found.append(Endpoint(operation, handler))
+    return found
 
 
-def _handler(
+def _threaded_handler(
     operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
 ) -> Handler:
-    if operation.awaited:
-        return _awaited(operation, service)
-    method = getattr(service, operation.does.__name__)
+    perform = _method(operation, service)
 
     async def handle(request: Request) -> Page:
         arguments = operation.arguments(request)
-
-        def answer() -> Page:
-            return _answer(operation, request, method(request.principal, **arguments))
-
+        threads = reads if operation.only_reads(arguments) else changes
         try:
-            return await (reads if operation.reading(arguments) else changes)(answer)
+            return await threads(
+                lambda: _to_page(operation, request, perform(request.principal, **arguments))
+            )
         except InvalidRequest as error:
-            raise operation.named(error) from None
+            raise operation.rename_field(error) from None
 
     return handle
 
 
-def _restarting(
-    operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
+def _restarting_handler(
+    operation: Operation[..., Any], service: object, threads: ThreadPool, _: ThreadPool
 ) -> Handler:
     """The handler of an operation that can be tried on the event loop; a write awaits its commit there."""
-    method = getattr(service, operation.does.__name__)
+    perform = _method(operation, service)
     begin = operation.begin and operation.begin.__get__(service)
 
     async def handle(request: Request) -> Page:
         arguments = operation.arguments(request)
-        threads = reads if operation.reading(arguments) else changes
         quick = operation.quick and not request.large
-        result = partial(method, request.principal, **arguments)
+        result = partial(perform, request.principal, **arguments)
         try:
             if begin:
                 pending = await threads.run(partial(begin, request.principal, **arguments), quick=quick)
                 await threads.committed(pending.commit)
                 result = pending.result
-            return await threads.run(lambda: _answer(operation, request, result()), quick=quick)
+            return await threads.run(lambda: _to_page(operation, request, result()), quick=quick)
         except InvalidRequest as error:
-            raise operation.named(error) from None
+            raise operation.rename_field(error) from None
 
     return handle
 
 
-def _answer(operation: Operation[..., Any], request: Request, result: object) -> Page:
-    answer = operation.told(result)
-    quiet = operation.quiet and request.headers.get(b"prefer") != _PREFERS_TO_BE_TOLD
-    return NOTHING if quiet or answer is None else Page(wire.encoded(answer))
-
-
-def _awaited(operation: Operation[..., Any], service: object) -> Handler:
-    """The handler of an operation that waits for others most of the time, and so holds no thread."""
-    does = operation.awaited
-    assert does is not None
+def _awaited_handler(operation: Operation[..., Any], service: object) -> Handler:
+    """The handler of an operation that mostly waits for others, and so uses no thread."""
+    perform = operation.awaited
+    assert perform is not None
 
     async def handle(request: Request) -> Page:
         try:
-            result = await does(service, request.principal, **operation.arguments(request))
+            result = await perform(service, request.principal, **operation.arguments(request))
         except InvalidRequest as error:
-            raise operation.named(error) from None
-        return Page(wire.encoded(operation.told(result)))
+            raise operation.rename_field(error) from None
+        return _to_page(operation, request, result)
 
     return handle
 
 
-def _either(whole: Handler, in_pieces: Handler) -> Handler:
-    """The handler of what is answered in one of two ways, as the request says."""
+def _method(operation: Operation[..., Any], service: object) -> Callable[..., Any]:
+    assert operation.function is not None
+    return getattr(service, operation.function.__name__)  # type: ignore[no-any-return]
+
+
+def _to_page(operation: Operation[..., Any], request: Request, result: object) -> Page:
+    answer = operation.to_answer(result)
+    if answer is None or (
+        operation.no_content and request.headers.get(b"prefer") != b"return=representation"
+    ):
+        return NO_CONTENT
+    return Page(encode_answer(answer))
+
+
+def _choose_by_request(whole_handler: Handler, stream_handler: Handler) -> Handler:
+    """The handler of an operation that answers as a whole or as a stream of events, as the request says."""
 
     async def handle(request: Request) -> Struct:
         events = b"text/event-stream" in request.headers.get(b"accept", b"")
-        return await (in_pieces if request.asked.stream or events else whole)(request)
+        return await (stream_handler if request.parameters.stream or events else whole_handler)(request)
 
     return handle

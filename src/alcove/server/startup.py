@@ -50,18 +50,16 @@ from alcove.search.indexer import vector_index_for
 from alcove.search.rerankers import reranker_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
-from alcove.server.authentication import make_authenticator
+from alcove.server.authentication import LOOPBACK, Headers, make_authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
-from alcove.server.headers import Headers
 from alcove.server.jwt_tokens import SAFE_SECRET_BYTES
 from alcove.server.limits import Queue, ThreadPool
-from alcove.server.loopback import LOOPBACK
 from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
 from alcove.server.panel import COOKIE_KEY, Panel, SessionCookies
 from alcove.server.protocol import Protocol
-from alcove.server.routes import Request, served
+from alcove.server.routes import Request, endpoints
 from alcove.server.streams import Streams, Tail
 
 log = logging.getLogger("alcove.http")
@@ -208,28 +206,28 @@ def build(config: ServeConfig) -> ASGIApp:
     )
     streams = Streams(memories, agents, reads, changes, tail)
     chat = ChatEdge(agents, chats)
-    serve = partial(served, reads=reads, changes=changes, streams=streams)
-    resources = [
-        *serve(MemoryOperations, memories, changes=reads, restarts=True),
+    serve = partial(endpoints, reads=reads, changes=changes, streams=streams)
+    described = [
+        *serve(MemoryOperations, memories, restarts=True),
         *serve(AdminOperations, memories.admin),
         *serve(AgentOperations, agents),
         *serve(SessionOperations, agents.sessions),
         *serve(KnowledgeOperations, agents.knowledge),
         *serve(ChatOperations, chats, streams=chat),
-        *chat.resources(),
-        *streams.resources(),
-        *monitoring.resources(metrics, health),
+        *chat.endpoints(),
+        *streams.endpoints(),
+        *monitoring.endpoints(metrics, health),
     ]
-    resources += [
-        *pages(resources, __version__),
-        *McpEdge(memories, agents, reads, changes, tail).resources(),
-        *Panel(authenticate, config.auth, cookies).resources(),
+    undescribed = [
+        *pages(described, __version__),
+        *McpEdge(memories, agents, reads, changes, tail).endpoints(),
+        *Panel(authenticate, config.auth, cookies).endpoints(),
     ]
     at_once = worker_processes.requests_at_once(config.most_in_flight)
     Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
     Protocol.when_stopping = tail.stop
     application = Application(
-        resources,
+        [*described, *undescribed],
         authenticate_with_grants if specs else authenticate,
         replace(config, most_in_flight=at_once),
         access,
@@ -240,7 +238,7 @@ def build(config: ServeConfig) -> ASGIApp:
         take_request=memories.take_request if config.session_store else None,
         admit=cookies.admit,
     )
-    metrics.requests, metrics.index = lambda: application.under_way, memories.admin.index_lag
+    metrics.requests, metrics.index = lambda: application.pending_count, memories.admin.index_lag
     if config.cors_origins is None:
         return application
     return CORSMiddleware(  # no cookies: whoever calls sends a token or a key

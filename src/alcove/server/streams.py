@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from alcove.agents.service import Agents
 from alcove.api import wire
+from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS, NDJSON
 from alcove.core import cursor
 from alcove.core.errors import AlcoveError
@@ -23,7 +24,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Event, EventKind, EventPage
 from alcove.server.limits import ThreadPool, TimeLimit
-from alcove.server.routes import Request, Resource
+from alcove.server.routes import Endpoint, Request
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
@@ -119,27 +120,29 @@ class Streams:
     changes: ThreadPool
     tail: Tail
 
-    def resources(self) -> list[Resource]:
+    def endpoints(self) -> list[Endpoint]:
         """What streams and stands in no table."""
         return [
-            Resource(
-                name="import_memories", tag="memories", method="POST", path="/v1/memories/import",
-                handler=self.import_memories, summary="Import lines of an export", query=_ImportQuery,
-                takes_lines=True, answer=Imports, errors=(400, 401, 403, 415),
+            Endpoint(
+                Operation(None, "POST /v1/memories/import", "Import lines of an export",
+                          name="import_memories", tag="memories", request_record=_ImportQuery, line_body=True,
+                          answer_record=Imports),
+                self.import_memories,
             ),
-            Resource(
-                name="backup", tag="admin", path="/v1/admin/backup", handler=self.backup,
-                summary="The whole store as one file, verified", role="admin", unhurried=True,
-                streams="application/octet-stream",
+            Endpoint(
+                Operation(None, "GET /v1/admin/backup", "The whole store as one file, verified",
+                          name="backup", tag="admin", role="admin", unlimited_time=True,
+                          stream_type="application/octet-stream"),
+                self.backup,
             ),
         ]  # fmt: skip
 
     async def follow(self, request: Request) -> Struct:
-        namespace = Namespace.checked(request.asked.ns, "ns")
-        return await self._follow(request, lambda: request.principal, namespace, request.asked.kinds)
+        namespace = Namespace.checked(request.parameters.ns, "ns")
+        return await self._follow(request, lambda: request.principal, namespace, request.parameters.kinds)
 
     async def watch_room(self, request: Request) -> Struct:
-        where = request.path["agent"], request.path["kind"], request.asked.instance
+        where = request.path["agent"], request.path["kind"], request.parameters.instance
         room = partial(self.agents.scratch_room, request.principal, *where)
         namespace = (await self.changes(room)).at
         return await self._follow(request, lambda: room().who, namespace, None)
@@ -196,8 +199,8 @@ class Streams:
             page, pieces = await self.reads.run(partial(read, cursor.encode(position)))
 
     async def export_memories(self, request: Request) -> Struct:
-        request.hold(MOST_BYTES)  # of what is read and not yet taken
-        namespace, principal = Namespace.checked(request.asked.ns, "ns"), request.principal
+        request.reserve_bytes(MOST_BYTES)  # of what is read and not yet taken
+        namespace, principal = Namespace.checked(request.parameters.ns, "ns"), request.principal
         view = request.view = self.memories.view(lambda: request.principal, namespace)
         # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
         threads = self.changes if principal.has_role else self.reads
@@ -221,7 +224,7 @@ class Streams:
 
     def _lines(self, found: Iterator[Struct], threads: ThreadPool) -> Stream:
         """Records as lines of JSON, read and written out in threads, no more than a piece at a time."""
-        lines = gathered(wire.encoded(each) + b"\n" for each in found)
+        lines = gathered(wire.encode_answer(each) + b"\n" for each in found)
 
         async def pieces() -> AsyncIterator[bytes]:
             while piece := await threads(lambda: next(lines, None)):
@@ -232,12 +235,12 @@ class Streams:
     async def import_memories(self, request: Request) -> Struct:
         importer = Importer(self.memories, lambda: request.principal)
         lines, room = importer.lines, MOST_BYTES
-        request.hold(room)
+        request.reserve_bytes(room)
         try:
             async for piece in while_allowed(request.pieces, request):
                 if lines.begun > room:
                     room = lines.most
-                    request.hold(room)
+                    request.reserve_bytes(room)
                 for bundle in lines.bundles(piece):
                     await self._take(importer, bundle, request)
             await self._take(importer, lines.rest(), request)
@@ -248,7 +251,7 @@ class Streams:
 
     async def _take(self, importer: Importer, bundle: Sequence[bytes], request: Request) -> None:
         await self.changes(partial(importer.take, bundle))
-        if request.asked.wait_for_index == "true":
+        if request.parameters.wait_for_index == "true":
             await allowed(self.reads.run(importer.wait_for_index), request)
 
 
@@ -278,7 +281,7 @@ async def allowed(work: Awaitable[T], request: Request) -> T:
     try:
         while not coming.done():
             await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
-            await request.ask_again()
+            await request.check_access()
         return await coming
     finally:
         coming.cancel()
@@ -300,7 +303,7 @@ async def when_asked(pieces: AsyncIterator[bytes], request: Request) -> AsyncIte
     try:
         async for piece in pieces:
             if time.monotonic() - asked >= ASK_AGAIN_SECONDS:
-                await request.ask_again()
+                await request.check_access()
                 asked = time.monotonic()
             yield piece
     finally:

@@ -19,7 +19,7 @@ from alcove.core import validation
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.server import application, chat, logs
 from alcove.server.config import ServeConfig
-from alcove.server.routes import Resource
+from alcove.server.routes import Endpoint
 from alcove.server.startup import build
 from alcove.store import audit
 from alcove.store.reading import SMALL_BYTES
@@ -184,8 +184,8 @@ def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, note)
 
-    noted(Resource, "parse_body", lambda answer, resource, raw, content_type: len(raw))
-    noted(validation, "json", lambda encoded, *_: len(encoded))
+    noted(Endpoint, "parse_body", lambda answer, endpoint, raw, content_type: len(raw))
+    noted(validation, "encode_json", lambda encoded, *_: len(encoded))
     noted(Opener, "value", lambda value, opener, row: len(row.sealed))
     noted(application, "_encode", lambda encoded, *_: len(encoded))
     noted(chat, "_turn", lambda turn, asked, _: sum(len(each["content"]) for each in asked.messages))
