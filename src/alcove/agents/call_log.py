@@ -22,8 +22,8 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import decode_value, retry_conflicts
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
+from alcove.agents.stored_records import decode_value, retry_conflicts
 from alcove.core.admin_records import AgentUse
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError, KeyDestroyed

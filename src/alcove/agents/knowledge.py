@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.context import Assembly, Piece, escape_tags
-from alcove.agents.conversations import decode_value
+from alcove.agents.context_tiers import ContextDraft, Piece, escape_tags
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import SUFFIXES, Chunk
 from alcove.agents.library import Document, DocumentText, Library, files, source_principal, source_room
@@ -19,6 +18,7 @@ from alcove.agents.runs import ALCOVE
 from alcove.agents.specs.catalogue import Catalogue, includes_caller
 from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Knowledge as Source
+from alcove.agents.stored_records import decode_value
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import READ, Turn, quoted
 from alcove.core import validation
@@ -70,12 +70,12 @@ class Knowledge:
         self,
         memories: Memories,
         catalogue: Callable[[], Catalogue],
-        counter: Callable[[], TokenCounter],
+        count: TokenCounter,
         *,
         follows: bool,
     ) -> None:
-        """`counter`: what counts tokens. `follows`: whether to look at the files now and then."""
-        self._memories, self._catalogue, self._library = memories, catalogue, Library(memories, counter)
+        """`follows`: whether to look at the files now and then."""
+        self._memories, self._catalogue, self._library = memories, catalogue, Library(memories, count)
         self._stamps: dict[str, object] = {}
         self._refused: dict[str, dict[str, str]] = {}
         """Files of each source that cannot be documents, as the last sync here found."""
@@ -193,21 +193,21 @@ class Knowledge:
 
     # Looking things up
 
-    def offer(self, turn: Turn, question: ParsedQuery, assembly: Assembly) -> None:
+    def offer(self, turn: Turn, question: ParsedQuery, draft: ContextDraft) -> None:
         """Offers what the agent's sources have on a question, as far as it is relevant enough."""
         spec = turn.rooms.agent.memory.knowledge
         found: list[KnowledgeHit] = []
         for source, room in turn.rooms.knowledge.items():
-            with assembly.unless_denied("knowledge"):
+            with draft.unless_denied("knowledge"):
                 found += self._found(turn.within(room), source, question, spec.retrieval_limit)
         found.sort(key=lambda each: (-each.score, each.id))
         relevant = [each for each in found if each.score >= spec.similarity_threshold]
-        assembly.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))
+        draft.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))
         for each in relevant[spec.retrieval_limit :]:
-            assembly.leave_out("knowledge", "retrieval limit", piece=_piece(each))
+            draft.leave_out("knowledge", "retrieval limit", piece=_piece(each))
         for each in found[len(relevant) :]:
             why = f"below the threshold ({each.score:.2f})"
-            assembly.leave_out("knowledge", why, piece=_piece(each))
+            draft.leave_out("knowledge", why, piece=_piece(each))
 
     def _found(self, who: Principal, source: str, question: ParsedQuery, limit: int) -> list[KnowledgeHit]:
         memories = self._memories.search_parsed(
@@ -256,5 +256,5 @@ def _piece(found: KnowledgeHit) -> Piece:
     where = ", ".join(map(quoted, filter(None, (found.document, found.heading, page))))
     text = f"{quoted(found.text, READ)} ({where}, {found.at.date()})"
     return Piece(
-        found.id, escape_tags(text), found.source, found.at, found.score, found.cosine, wanted=found.score
+        found.id, escape_tags(text), found.source, found.at, found.score, found.cosine, priority=found.score
     )

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import decode_value, retry_conflicts
 from alcove.agents.document_reading import BadDocument
 from alcove.agents.documents import MAX_BYTES, SUFFIXES, Chunk, split_document
 from alcove.agents.rooms import KNOWLEDGE
 from alcove.agents.runs import ALCOVE, acting_for
 from alcove.agents.specs.records import Knowledge as Source
+from alcove.agents.stored_records import decode_value, retry_conflicts
 from alcove.agents.tokens import TokenCounter
 from alcove.core.errors import InvalidRequest, MissingExtra, Unavailable
 from alcove.core.namespace import Namespace
@@ -65,9 +65,8 @@ class DocumentRecord(Document, frozen=True, kw_only=True):
 class Library:
     """Keeps documents; who may have them kept is decided by who calls."""
 
-    def __init__(self, memories: Memories, counter: Callable[[], TokenCounter]) -> None:
-        """`counter`: what counts tokens."""
-        self._memories, self._counter = memories, counter
+    def __init__(self, memories: Memories, count: TokenCounter) -> None:
+        self._memories, self._count = memories, count
 
     def documents(self, source: str) -> Iterator[Document]:
         """Every document of a source."""
@@ -96,7 +95,7 @@ class Library:
         """
         digest, who = hashlib.sha256(CUT + content).hexdigest(), author or source_principal(source)
         try:
-            cut = split_document(known.name, content, count=self._counter())
+            cut = split_document(known.name, content, count=self._count)
         except MissingExtra as missing:
             raise BadDocument(f"cannot be read here: {missing.message}") from None
         pieces = {_key(chunk): chunk for chunk in cut}

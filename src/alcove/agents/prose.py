@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from alcove.agents.context import escape_tags
-from alcove.agents.conversations import MESSAGE_TOKENS
+from alcove.agents.chat_messages import MESSAGE_TOKENS
+from alcove.agents.context_tiers import escape_tags
 from alcove.agents.summariser import Point, Prose, sentences, terms
 from alcove.agents.turn_budget import TurnBudget
 from alcove.core.errors import UpstreamFailed
@@ -75,7 +75,7 @@ async def write_prose(
     if not is_grounded("\n".join(lines), "\n".join(parts.values())):
         raise UpstreamFailed("the LLM gave no summary of what was said")
     moments = [point.at for point in points] + [message.at for message in messages]
-    return Prose(text="\n".join(lines), model=model.name, upto=max(filter(None, moments)))
+    return Prose(text="\n".join(lines), model=model.name, covers_until=max(filter(None, moments)))
 
 
 async def _answer(

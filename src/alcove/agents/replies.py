@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from alcove.agents.chat_messages import user_message
 from alcove.agents.context import ContextReceipt
-from alcove.agents.prompts import user_message
 from alcove.core import validation
 from alcove.core.messages import Message
 from alcove.llm.model import TokenUse

@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from alcove.agents.context import Context, Stopwatch
-from alcove.agents.conversations import (
+from alcove.agents.chat_messages import (
     StoredMessage,
+    Text,
     group_tool_calls,
     is_complete,
     message_tokens,
     new_messages,
-    turns_room,
 )
-from alcove.agents.prompts import Budget, Text
+from alcove.agents.context import Budget, Context
+from alcove.agents.conversations import turns_room
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Agent
+from alcove.agents.stopwatch import Stopwatch
 from alcove.agents.tools import Turn, offered
 from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import (
@@ -142,7 +143,7 @@ class Runner:
                 if stored:
                     with work.stage("store"):
                         kept = [*new, Message(role="assistant", content=work.text)]
-                        await run(partial(self._agents.sessions.keep, turn, kept, bound))
+                        await run(partial(self._agents.sessions.store, turn, kept, bound))
             except AlcoveError as error:
                 error.details |= {"usage": msgspec.to_builtins(work.use)} if work.use.total_tokens else {}
                 raise
@@ -207,7 +208,7 @@ class Runner:
         if asked.session_id is None:
             start = max((n for n, each in enumerate(told) if each.role == "user"), default=0)
         else:
-            start = len(told) - len(new_messages(told, sessions.last(turn))) if asked.resent else 0
+            start = len(told) - len(new_messages(told, sessions.last_message(turn))) if asked.resent else 0
         new = _whole(told[start:])
         if not new or new[-1].role == "assistant":
             raise InvalidRequest("messages", "something new of the user, or of a tool, after what was said")
@@ -219,7 +220,7 @@ class Runner:
             raise InvalidRequest("budget_tokens", f"at most {context_tokens}, which --context-tokens allows")
         sizes = self._option_tokens(asked)
         most = (asked.budget or context_tokens) - sum(sizes.values())
-        context = sessions.assembled(turn, new, most, before=before, instructions=asked.instructions)
+        context = sessions.contexts.build(turn, new, most, history=before, instructions=asked.instructions)
         tools = json_tokens(_own_tools(turn), sessions.count) + sizes.pop("tools")
         budget = TurnBudget(self._settings, context.receipt.total_tokens + sum(sizes.values()), tools)
         self._refuse_too_large(asked, budget)

@@ -106,13 +106,13 @@ class Agents(Runs):
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.calls = Calls(memories)
         self._older: set[str] = set()
-        self._recalls, counter = RecallBudget(), partial(token_counter, tokenizer)
-        self.knowledge = Knowledge(memories, lambda: self.catalogue, counter, follows=follows)
+        self._recalls, count = RecallBudget(), token_counter(tokenizer)
+        self.knowledge = Knowledge(memories, lambda: self.catalogue, count, follows=follows)
         provider = provider or provider_of(llm, Blocking())
         self._model = Model(provider, llm, Blocking()) if provider else None
         # Summaries take no place of a turn's.
         self._writing = Model(provider, llm, Blocking()) if provider else None
-        self.sessions = Sessions(self, self.knowledge, counter, self._writing)
+        self.sessions = Sessions(self, self.knowledge, count, self._writing)
         self.chats = Chats(self, self._model, llm)
         self._keep_older(self.catalogue.agents.values())
 

@@ -1,26 +1,29 @@
-"""Sessions with agents, for every edge: keeping what is said, ending and deleting it; the next context."""
+"""Sessions with agents: store what was said, show, end and delete it, and build the next context."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from alcove.agents.chat_messages import StoredMessage, Text, parse_message, parse_messages, user_message
+from alcove.agents.context import DEFAULT_BUDGET, Budget, Context
+from alcove.agents.context_builder import ContextBuilder
 from alcove.agents.conversations import (
-    StoredMessage,
+    RollingSummary,
     Transcript,
     conversation_principal,
-    parse_message,
-    parse_messages,
     turns_room,
 )
-from alcove.agents.prompts import Prompts
+from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point
-from alcove.agents.summary_writer import RollingSummary, SummaryTask
+from alcove.agents.summary_writer import SummaryWriter
+from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.base import Turn
 from alcove.core import validation
 from alcove.core.cursor import take_page
@@ -28,16 +31,22 @@ from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import KeyBinding
+from alcove.llm.model import Model
+
+if TYPE_CHECKING:
+    from alcove.agents.knowledge import Knowledge
+    from alcove.agents.service import Agents
 
 MAX_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
 MAX_NUMBER = 10**12
-"""Messages that were brought from elsewhere are numbered by the second in which they were said."""
+"""Imported messages are numbered by the second in which they were said."""
+_SESSION_DEPTH = len(("turns", "agent", "u", "user", "session"))
 Limit = Annotated[int, Meta(ge=1, le=MAX_SESSIONS)]
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A conversation with an agent; its actor is the agent, and the user where it is known who that is."""
+    """A conversation with an agent. Its actor is the agent, and the user where it is known who that is."""
 
     id: str
     actor: str
@@ -47,7 +56,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class SessionLog(Session, frozen=True, kw_only=True):
-    """The same with what was said, in order; `before` is where to go on backwards, if there is more."""
+    """A session with its last messages, in order; `before` gets the page before them, if there is one."""
 
     said: list[Message]
     running_summary: list[Point]
@@ -55,35 +64,56 @@ class SessionLog(Session, frozen=True, kw_only=True):
 
 
 class AddedMessages(Struct, frozen=True, kw_only=True):
-    """How many messages were kept, and how many there are now."""
+    """How many messages were stored, and how many the session has now."""
 
     added: int
     messages: int
 
 
 class RemovedSessions(Struct, frozen=True, kw_only=True):
-    """How many sessions were taken away, and how many messages with them."""
+    """How many sessions were deleted, and how many messages with them."""
 
     sessions: int
     messages: int
 
 
 class UserSummary(RollingSummary, frozen=True, kw_only=True):
-    """What is kept of a user's conversations; `pending` are sessions with something that is not in it yet."""
+    """The summary of a user's conversations; `pending` are sessions with messages that are not in it yet."""
 
     pending: list[str]
 
 
-def _shown_bytes(said: StoredMessage) -> int:
-    """About how many bytes a message takes in an answer."""
-    original = len(msgspec.json.encode(said.message.original)) if said.message.original else 0
-    return len(said.message.content or "") + original + 500
+class Sessions:
+    """Conversations of users with agents."""
 
+    def __init__(
+        self, agents: Agents, knowledge: Knowledge, count: TokenCounter, model: Model | None = None
+    ) -> None:
+        """`model`: writes summaries, if there is one."""
+        self._agents, self._memories, self.count = agents, agents.memories, count
+        note_use = partial(agents.calls.note_use, turns=0)
+        writer = SummaryWriter(agents.memories, count, model, note_use)
+        self._summaries = Summaries(agents.memories, count, writer)
+        self.contexts = ContextBuilder(agents.memories, knowledge, self._summaries, count)
 
-class Sessions(Prompts):
-    """Conversations of agents, for whoever may use them."""
+    def context(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        budget_tokens: Budget = DEFAULT_BUDGET,
+    ) -> Context:
+        """The context of a message: what a model should be sent, within one budget, and the receipt.
 
-    # What was said
+        `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
+        """
+        validation.check_integer(budget_tokens, "budget_tokens", 1, 10_000_000)
+        turn = self._turn(principal, agent, session_id)
+        return self.contexts.build(turn, [user_message(message)], budget_tokens)
+
+    # Messages
 
     def add_turns(
         self,
@@ -92,13 +122,13 @@ class Sessions(Prompts):
         session: str,
         messages: Sequence[Message | Mapping[str, Any]],
     ) -> AddedMessages:
-        """Keeps messages after those that the session has, in one transaction.
+        """Appends messages to a session, in one transaction.
 
-        `messages`: of user, assistant and tool, with `tool_calls` and `tool_call_id` as chat APIs have them.
+        `messages`: of user, assistant and tool, with `tool_calls` and `tool_call_id` as in chat APIs.
         """
-        turn, given = self._turn(principal, agent, session), parse_messages(messages)
-        self.keep(turn, given)
-        return AddedMessages(added=len(given), messages=self._log(turn).count())
+        turn, parsed = self._turn(principal, agent, session), parse_messages(messages)
+        self.store(turn, parsed)
+        return AddedMessages(added=len(parsed), messages=self._transcript(turn).count())
 
     def replace_last(
         self,
@@ -109,29 +139,32 @@ class Sessions(Prompts):
         last: Message | Mapping[str, Any],
         message: Message | Mapping[str, Any] | None = None,
     ) -> AddedMessages:
-        """Puts another message in the place of the last one, or takes that away where there is none.
+        """Replaces the last message of a session, or deletes it.
 
-        `last`: the last message as it was read; a Conflict if it is another one by now.
-        `message`: what stands there then. Summaries keep what they have of the last one.
+        `last`: the last message as you read it; a Conflict if it has changed since.
+        `message`: the new one; without it, the last one is deleted. Summaries keep what they have of it.
         """
-        log = self._log(self._turn(principal, agent, session))
-        other = None if message is None else parse_message(message, "message")
-        log.replace_last(parse_message(last, "last"), other)
-        return AddedMessages(added=0 if message is None else 1, messages=log.count())
+        transcript = self._transcript(self._turn(principal, agent, session))
+        replacement = None if message is None else parse_message(message, "message")
+        transcript.replace_last(parse_message(last, "last"), replacement)
+        return AddedMessages(added=0 if message is None else 1, messages=transcript.count())
 
-    def keep(self, turn: Turn, messages: Sequence[Message], since: KeyBinding | None = None) -> None:
-        """Keeps what was said in a turn; `since`: what `Memories.key_binding` gave when that began."""
-        self._log(turn).add(messages, lambda: self._summaries.mark(turn.rooms, ended=False), since)
-        self._summaries.expect(turn.rooms, ended=False)
-        spec = turn.rooms.agent
-        if spec.memory.conversation.enabled and spec.memory.conversation.summarize:
-            wanted = SummaryTask(spec, turn.rooms.user, turn.rooms.session(), rolling=False)
-            self._summaries.writer.want(wanted)
+    def store(self, turn: Turn, messages: Sequence[Message], since: KeyBinding | None = None) -> None:
+        """Appends the messages of a turn to its session.
 
-    def last(self, turn: Turn) -> Message | None:
-        """The last message that is kept of a turn's session."""
-        newest = next(self._log(turn).newest_first(), None)
+        `since`: the user's key when the turn began (`Memories.key_binding`); if the user was wiped since
+        then, nothing is stored.
+        """
+        mark = self._summaries.pending_mark(turn.rooms, ended=False)
+        self._transcript(turn).add(messages, mark, since)
+        self._summaries.schedule(turn.rooms, ended=False)
+
+    def last_message(self, turn: Turn) -> Message | None:
+        """The last stored message of a turn's session."""
+        newest = next(self._transcript(turn).newest_first(), None)
         return newest and newest.message
+
+    # Sessions
 
     def sessions(
         self, principal: Principal, agent: str, limit: Limit = 100, offset: int = 0
@@ -145,85 +178,103 @@ class Sessions(Prompts):
         self, principal: Principal, agent: str, session: str, limit: Limit = 100, before: int | None = None
     ) -> SessionLog:
         """A session with its last messages, at most `limit`; `before`: only those before this number."""
-        log = self._log(self._turn(principal, agent, session))
+        transcript = self._transcript(self._turn(principal, agent, session))
         validation.check_integer(limit, "limit", 1, MAX_SESSIONS)
         if before is not None:
             validation.check_integer(before, "before", 1, MAX_NUMBER)
-        said, more = take_page(log.newest_first(before, originals=True), limit, _shown_bytes)
-        shown = said[::-1]
+        messages = transcript.newest_first(before, originals=True)
+        newest, has_more = take_page(messages, limit, _size_bytes)
+        page = newest[::-1]
         return SessionLog(
-            **structs.asdict(self._described(log)),
-            said=[each.message for each in shown],
-            running_summary=log.state()[0].points,
-            before=shown[0].number if more else None,
+            **structs.asdict(self._describe(transcript)),
+            said=[each.message for each in page],
+            running_summary=transcript.state()[0].points,
+            before=page[0].number if has_more else None,
         )
 
     def end_session(self, principal: Principal, agent: str, session: str) -> Session:
-        """Says that a conversation is over, so that it goes into the summary of the user's conversations."""
+        """Ends a conversation, so that it is merged into the summary of the user's conversations."""
         turn = self._turn(principal, agent, session)
-        log = self._log(turn)
-        described = self._described(log)
-        log.end(lambda: self._summaries.mark(turn.rooms, ended=True))
-        self._summaries.expect(turn.rooms, ended=True)
+        transcript = self._transcript(turn)
+        described = self._describe(transcript)
+        transcript.end(self._summaries.pending_mark(turn.rooms, ended=True))
+        self._summaries.schedule(turn.rooms, ended=True)
         return structs.replace(described, ended=True)
 
     def delete_session(self, principal: Principal, agent: str, session: str) -> RemovedSessions:
-        """Takes a session away, without a trace; what the summary of conversations has of it stays there."""
-        log = self._log(self._turn(principal, agent, session))
-        self._described(log)
-        return RemovedSessions(sessions=1, messages=self._removed(log))
+        """Deletes a session without a trace; the summary of conversations keeps what it has of it."""
+        transcript = self._transcript(self._turn(principal, agent, session))
+        self._describe(transcript)
+        return RemovedSessions(sessions=1, messages=self._delete(transcript))
 
-    def keep_sessions(
+    def prune_sessions(
         self, principal: Principal, agent: str, *, keep: Annotated[int, Meta(ge=0)]
     ) -> RemovedSessions:
-        """Takes all but the last active sessions away; `keep` says how many stay."""
+        """Deletes all but the last active sessions; `keep` is how many stay."""
         validation.check_integer(keep, "keep", 0, 2**31)
-        old = [
-            self._log(self._turn(principal, agent, each.id)) for each in self._all(principal, agent)[keep:]
-        ]
-        return RemovedSessions(sessions=len(old), messages=sum(map(self._removed, old)))
+        old = [self._turn(principal, agent, each.id) for each in self._all(principal, agent)[keep:]]
+        messages = sum(self._delete(self._transcript(turn)) for turn in old)
+        return RemovedSessions(sessions=len(old), messages=messages)
 
-    def _removed(self, log: Transcript) -> int:
-        self._memories.delete(log.who, turns_room(log.agent.name, log.who.user_id), log.session)
-        return log.clear()
-
-    def _all(self, principal: Principal, agent: str) -> list[Session]:
-        """Every session, the last active first; a namespace that holds no message is none."""
-        spec, found = self._agents.agent(principal, agent), list[Session]()
-        who, room = conversation_principal(principal, spec.name), turns_room(spec.name, principal.user_id)
-        for each in self._memories.namespaces(who, room):
-            with suppress(NotFound, InvalidRequest):
-                if len(each) == 5:
-                    found.append(self._described(self._log(self._turn(principal, agent, each[4]))))
-        return sorted(found, key=lambda session: session.last_at, reverse=True)
-
-    def _described(self, log: Transcript) -> Session:
-        newest = next(log.newest_first(), None)
-        if newest is None:
-            raise NotFound("there is no such session")
-        assert newest.message.at is not None
-        count, ended = log.count(), log.state()[0].ended == newest.number
-        return Session(
-            id=log.session, actor=log.actor, messages=count, last_at=newest.message.at, ended=ended
-        )
-
-    # Across conversations
+    # Summaries
 
     def summary(self, principal: Principal, agent: str) -> UserSummary:
-        """What is kept of the caller's conversations with an agent that have ended."""
+        """The summary of the caller's conversations with an agent that have ended."""
         name = self._agents.agent(principal, agent).name
         pending = [mark.key for mark in self._summaries.pending(principal, name)]
-        return UserSummary(**structs.asdict(self._summaries.of(principal, name)), pending=pending)
+        return UserSummary(**structs.asdict(self._summaries.read(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:
-        """Takes that summary away, with every version it had; what is not in it yet will be merged anew."""
+        """Deletes that summary with all its versions; later conversations start a new one."""
         if not self._summaries.forget(principal, self._agents.agent(principal, agent).name):
             raise NotFound("there is no summary")
 
-    def keep_up(self) -> None:
-        """Has conversations summarised that went on at other nodes; for who takes no calls."""
-        self._summaries.keep_up(self._agents.catalogue.find)
+    def schedule_changed(self) -> None:
+        """Has conversations that continued on other nodes summarised, for a worker that serves no calls."""
+        self._summaries.schedule_changed(self._agents.catalogue.find)
 
     def close(self) -> None:
-        """Waits for what is under way beside the calls."""
+        """Waits for summaries that are being made."""
         self._summaries.close()
+
+    def _turn(self, principal: Principal, agent: str, session: str) -> Turn:
+        return self._agents.turn(principal, self._agents.agent(principal, agent), session)
+
+    def _transcript(self, turn: Turn) -> Transcript:
+        return Transcript(self._memories, turn.rooms, turn.caller, self.count)
+
+    def _all(self, principal: Principal, agent: str) -> list[Session]:
+        """All sessions, the last active first; a namespace without messages is none."""
+        name, sessions = self._agents.agent(principal, agent).name, list[Session]()
+        room = turns_room(name, principal.user_id)
+        for namespace in self._memories.namespaces(conversation_principal(principal, name), room):
+            if len(namespace) == _SESSION_DEPTH:
+                with suppress(NotFound, InvalidRequest):
+                    turn = self._turn(principal, agent, namespace[-1])
+                    sessions.append(self._describe(self._transcript(turn)))
+        return sorted(sessions, key=lambda session: session.last_at, reverse=True)
+
+    def _describe(self, transcript: Transcript) -> Session:
+        newest = next(transcript.newest_first(), None)
+        if newest is None:
+            raise NotFound("there is no such session")
+        assert newest.message.at is not None
+        return Session(
+            id=transcript.session,
+            actor=transcript.actor,
+            messages=transcript.count(),
+            last_at=newest.message.at,
+            ended=transcript.state()[0].ended == newest.number,
+        )
+
+    def _delete(self, transcript: Transcript) -> int:
+        """Deletes a session with its mark for the summary; returns how many messages it had."""
+        room = turns_room(transcript.agent.name, transcript.principal.user_id)
+        self._memories.delete(transcript.principal, room, transcript.session)
+        return transcript.clear()
+
+
+def _size_bytes(stored: StoredMessage) -> int:
+    """About how many bytes a message takes in an answer."""
+    original = len(msgspec.json.encode(stored.message.original)) if stored.message.original else 0
+    return len(stored.message.content or "") + original + 500

@@ -47,7 +47,7 @@ CHANGED = 0.3
 """The share that is enough where the later one says that something has changed."""
 
 
-class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_prose": "told"}):
     """A sentence of a conversation that is worth keeping."""
 
     text: str
@@ -60,7 +60,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much it tells, to be compared with what is said later."""
     unanswered: bool = False
     """A question that the next message did not answer; a later one that speaks of the same still may."""
-    told: bool = False
+    in_prose: bool = False
     """Whether a model was given it for its summary, which speaks for it since."""
 
     @property
@@ -69,20 +69,20 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.speaker}: {self.text}"
 
 
-class Prose(Struct, frozen=True, kw_only=True):
+class Prose(Struct, frozen=True, kw_only=True, rename={"covers_until": "upto"}):
     """A summary in a model's words (`prose.py`)."""
 
     text: str
     """Its sentences, one a line."""
     model: str
     """Who wrote it."""
-    upto: datetime
+    covers_until: datetime
     """When the last of what it sums up was said."""
 
 
 def points_without_prose(points: Iterable[Point]) -> list[Point]:
     """The sentences that a model's summary does not speak for."""
-    return [point for point in points if not point.told]
+    return [point for point in points if not point.in_prose]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
-from alcove.agents.conversations import RUNNING_TOKENS, SessionState, Transcript, read_record, retry_conflicts
+from alcove.agents.conversations import RUNNING_TOKENS, RollingSummary, SessionState, Transcript
 from alcove.agents.prose import write_prose
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs.records import Agent
+from alcove.agents.stored_records import retry_conflicts
 from alcove.agents.summariser import Point, Prose, points_without_prose
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import DeferredPut, KeyBinding
+from alcove.core.records import KeyBinding
 from alcove.core.waiting import Blocking, at_once
 from alcove.llm.model import Model, TokenUse
 from alcove.store.memories import Memories
@@ -42,19 +41,6 @@ AT_ONCE = 4
 _LONGEST_PAUSE = 60.0
 _AGAIN_SECONDS, _MOST_TRIES = 30.0, 6
 _AT_CLOSING_SECONDS = 2.0
-
-
-class RollingSummary(Struct, frozen=True, kw_only=True):
-    """The summary of a user's conversations with an agent."""
-
-    points: list[Point] = []
-    conversations: int = 0
-    """How many were merged into it, each time it had something new."""
-    updated_at: datetime | None = None
-    prose: Prose | None = None
-    """The same in a model's words, as far as it got."""
-    trouble: str = ""
-    """Why a model made no summary the last time; empty where it did."""
 
 
 class SummaryTask(NamedTuple):
@@ -84,7 +70,12 @@ class SummaryWriter:
         self._mutex = threading.Lock()
         self._worker = Worker("summary-writer", self._write_due, _LONGEST_PAUSE)
 
-    def want(self, wanted: SummaryTask) -> None:
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a model that writes."""
+        return self._model is not None
+
+    def schedule(self, wanted: SummaryTask) -> None:
         """Has a summary written soon; beyond `MOST_WAITING`, when there is more to sum up."""
         if self._model is None:
             return
@@ -120,7 +111,7 @@ class SummaryWriter:
                 return
             most = ROLLING_TOKENS if wanted.rolling else RUNNING_TOKENS
             note = partial(self._note, agent.name, user, bound)
-            changes: dict[str, object] = {} if wanted.rolling else {"written": last}
+            changes: dict[str, object] = {} if wanted.rolling else {"prose_covered": last}
             try:
                 prose = await write_prose(
                     self._model, found.prose, points, messages, most_tokens=most, count=self._count, note=note
@@ -139,7 +130,7 @@ class SummaryWriter:
     def _found(self, wanted: SummaryTask, log: Transcript) -> tuple[RollingSummary | SessionState, int]:
         """The summary as it is now, and its revision."""
         if wanted.rolling:
-            return read_record(self._memories, log.who, *log.places.rolling, RollingSummary)
+            return log.rolling_summary()
         return log.state()
 
     def _put(
@@ -157,7 +148,7 @@ class SummaryWriter:
             return
         known = {(each.text, each.speaker, each.at) for each in given}
         points = [
-            structs.replace(each, told=each.told or (each.text, each.speaker, each.at) in known)
+            structs.replace(each, in_prose=each.in_prose or (each.text, each.speaker, each.at) in known)
             for each in now.points
         ]
         if len(points_without_prose(points)) == len(points_without_prose(now.points)):
@@ -165,10 +156,8 @@ class SummaryWriter:
         changed = structs.replace(now, **changes, **({"points": points} if "prose" in changes else {}))
         if changed == now:
             return
-        place = log.places.rolling if wanted.rolling else log.places.state
-        put = DeferredPut(*place, msgspec.to_builtins(changed), expected_revision=revision, bound=bound)
         with suppress(KeyDestroyed):  # they were wiped meanwhile
-            self._memories.put_record(log.who, put)
+            self._memories.put_record(log.principal, log.put_operation(changed, revision, bound))
 
     def close(self) -> None:
         """Starts nothing more; what is under way is waited for shortly."""
@@ -178,6 +167,6 @@ class SummaryWriter:
 def _messages(wanted: SummaryTask, log: Transcript) -> tuple[list[Message], int]:
     """What was said in the session that is not in a model's summary yet, and the number of the last."""
     state = log.state()[0]
-    first, last = (wanted.after, state.merged) if wanted.rolling else (state.written, state.covered)
+    first, last = (wanted.after, state.merged) if wanted.rolling else (state.prose_covered, state.covered)
     said = takewhile(lambda said: said.number > first, log.newest_first(before=last + 1))
     return [each.message for each in said][::-1], last

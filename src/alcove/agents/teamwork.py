@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from alcove.agents.context import escape_tags
-from alcove.agents.prompts import Text, user_message
+from alcove.agents.chat_messages import Text, user_message
+from alcove.agents.context_tiers import escape_tags
 from alcove.agents.replies import ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner

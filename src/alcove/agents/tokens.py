@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from alcove.core.errors import InvalidRequest
 
@@ -47,36 +46,41 @@ _ESTIMATED = re.compile(
 )
 
 
-@dataclass(frozen=True)
 class TokenCounter:
-    """Counts the tokens of a text; threads may share it. `name` says what counts, for receipts."""
+    """Counts the tokens of a text as a family of models does; threads may share it.
 
-    name: str
-    margin: float
-    count: Callable[[str], int]
+    The first count loads the family's vocabulary, if the extra `tokens` is installed. Without it, the count
+    is an estimate from the kinds of characters. Special tokens in a text (`<|endoftext|>`) count as text.
+    """
+
+    def __init__(self, family: str = "o200k") -> None:
+        if family not in FAMILIES:
+            raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
+        self._family = family
+
+    @cached_property
+    def _method(self) -> tuple[str, float, Callable[[str], int]]:
+        """The name of the vocabulary or the estimate, its margin, and the function that counts."""
+        vocabulary, margin = FAMILIES[self._family]
+        try:
+            from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 38 MB
+        except ModuleNotFoundError:
+            return f"kinds of characters × {ESTIMATE_MARGIN} (estimate)", ESTIMATE_MARGIN, _estimate
+        encode = Tokenizer.from_pretrained(vocabulary).encode_ordinary
+        name = vocabulary if margin == 1 else f"{vocabulary} × {margin} (estimate)"
+        return name, margin, lambda text: len(encode(text))
+
+    @property
+    def name(self) -> str:
+        """How tokens are counted, for receipts."""
+        return self._method[0]
 
     def __call__(self, text: str) -> int:
-        return math.ceil(self.margin * sum(self.count(piece) for piece in _pieces(text)))
+        _, margin, count = self._method
+        return math.ceil(margin * sum(count(piece) for piece in _pieces(text)))
 
 
-@cache
-def token_counter(family: str = "o200k") -> TokenCounter:
-    """What counts the tokens of a family of models, one of `FAMILIES`; the first time, loads its vocabulary.
-
-    With the extra `tokens`, the family's own vocabulary counts; without, the kinds of characters are counted.
-    Special tokens that a text spells out (`<|endoftext|>`) count as the text that they are.
-    """
-    if family not in FAMILIES:
-        raise InvalidRequest("tokenizer", f"one of {', '.join(FAMILIES)}")
-    vocabulary, margin = FAMILIES[family]
-    try:
-        from splintr import Tokenizer  # noqa: PLC0415 - an extra, and 38 MB
-    except ModuleNotFoundError:
-        name = f"kinds of characters × {ESTIMATE_MARGIN} (estimate)"
-        return TokenCounter(name, ESTIMATE_MARGIN, _estimate)
-    encode = Tokenizer.from_pretrained(vocabulary).encode_ordinary
-    name = vocabulary if margin == 1 else f"{vocabulary} × {margin} (estimate)"
-    return TokenCounter(name, margin, lambda text: len(encode(text)))
+token_counter = cache(TokenCounter)
 
 
 def _estimate(text: str) -> int:

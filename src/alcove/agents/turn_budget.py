@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from alcove.agents.conversations import message_tokens
+from alcove.agents.chat_messages import message_tokens
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter

@@ -142,8 +142,8 @@ class SessionOperations:
         extra_errors=(409,),
     )
     delete_session = Operation(Sessions.delete_session, f"DELETE {_SESSION}", "Delete a conversation")
-    keep_sessions = Operation(
-        Sessions.keep_sessions, f"DELETE {_SESSIONS}", "Delete all conversations but the last active ones"
+    prune_sessions = Operation(
+        Sessions.prune_sessions, f"DELETE {_SESSIONS}", "Delete all conversations but the last active ones"
     )
     summary = Operation(
         Sessions.summary, f"GET {_AGENT}/summary", "The summary of the caller's conversations that have ended"

@@ -158,7 +158,7 @@ def keep_sessions(agents: AgentsHandle, agent: str, number: int, *, yes: bool) -
     Example:  alcove session keep researcher 20 --as-user alice --yes
     """
     confirm(f"Delete all conversations but the last {number}, for good?", yes=yes)
-    _tell(agents.keep_sessions(agent, keep=number))
+    _tell(agents.prune_sessions(agent, keep=number))
 
 
 def _tell(removed: RemovedSessions) -> None:

@@ -117,6 +117,7 @@ class OverAgents(
 ):
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
+    keep_sessions = SessionOperations.prune_sessions  # its name in earlier versions
     call = Operation(_call, AgentOperations.call_with.route, "Call a tool", answer_record=ToolAnswer)
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> Self:

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents.conversations import parse_messages, turns_room
+from alcove.agents.chat_messages import parse_messages
+from alcove.agents.conversations import turns_room
 from alcove.agents.specs.records import OWNER_SEGMENTS
 from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
 from alcove.core import validation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import msgspec
 from msgspec import structs
 
-from alcove.agents.conversations import MAX_MESSAGES
+from alcove.agents.chat_messages import MAX_MESSAGES
 from alcove.agents.sessions import MAX_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, requires_extra

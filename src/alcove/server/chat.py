@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from alcove.agents.conversations import parse_messages
+from alcove.agents.chat_messages import parse_messages
 from alcove.agents.replies import ChatEvent, Reply, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs.records import Agent

@@ -124,7 +124,7 @@ def work(config: ServeConfig) -> None:
             specs.reload()
             agents.check()  # knowledge follows the specs
         with suppress(AlcoveError):  # a database that is away is asked again
-            agents.sessions.keep_up()
+            agents.sessions.schedule_changed()
     agents.close()
     store.close()
     log.info("stopped")

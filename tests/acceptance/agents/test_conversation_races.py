@@ -129,7 +129,7 @@ def test_what_a_user_writes_into_their_own_rooms_breaks_nothing(memory: Alcove, 
     victim.add_turns("rolling", "s", [{"role": "user", "content": "I moved to Lisbon."}])
     victim.end_session("rolling", "s")
     until(lambda: "Lisbon" in str(victim.summary("rolling").points))
-    assert mallory.keep_sessions("rolling", keep=0).sessions == 1
+    assert mallory.prune_sessions("rolling", keep=0).sessions == 1
 
 
 def test_a_policy_sees_the_claims_of_who_talks(memory: Alcove, agents: AgentsHandle) -> None:

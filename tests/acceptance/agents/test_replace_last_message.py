@@ -128,6 +128,15 @@ def test_over_rest_it_is_the_callers_own_conversation(salon: Salon) -> None:
     assert bob.see(at("talk", "s"))["messages"] == 1
 
 
+def test_prune_sessions_still_has_its_former_name(tmp_path: Path) -> None:
+    with Alcove(tmp_path / "m.db", settings=QUIET) as store:
+        agents = store.as_user("alice").agent("helper").agents
+        for session in ("old", "new"):
+            agents.add_turns("helper", session, TWO)
+        assert agents.keep_sessions("helper", keep=1).sessions == 1
+        assert [each.id for each in agents.sessions("helper")] == ["new"]
+
+
 def test_the_command_takes_the_last_message_away(tmp_path: Path) -> None:
     with Alcove(tmp_path / "m.db", settings=QUIET) as store:
         store.as_user("alice").agent("helper").remember(TWO)
