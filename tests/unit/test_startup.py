@@ -27,7 +27,7 @@ OWN_EXTRA = {
     "engine/postgres/connection.py": "postgres",
     "engine/postgres/pool.py": "postgres",
     "engine/postgres/scrub.py": "postgres",
-    "engine/qdrant.py": "qdrant",
+    "engine/qdrant/client.py": "qdrant",
     "engine/valkey.py": "valkey",
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",

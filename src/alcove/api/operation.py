@@ -41,6 +41,9 @@ IDEMPOTENCY_KEY = "idempotency_key"
 LAST_EVENT_ID = "after_cursor"
 """A parameter of a stream with this name is the header `Last-Event-ID`."""
 
+PREFIX, PREFIX_ALIAS = "prefix", "namespace_prefix"
+"""The parameter for a subtree, and its name in some requests; both names are accepted everywhere."""
+
 
 class Handle:
     """An object with operations as methods; its `transport` has a method `bound`.
@@ -162,6 +165,8 @@ class Operation(Generic[P, R]):
         text."""
 
         def method(handle: Any, /, *args: Any, **arguments: Any) -> Any:
+            if PREFIX_ALIAS in arguments and PREFIX in self.signature.parameters:
+                arguments.setdefault(PREFIX, arguments.pop(PREFIX_ALIAS))
             return handle.transport.bound(self)(*args, **arguments)
 
         this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -241,6 +246,14 @@ class Operation(Generic[P, R]):
         if not fields:
             return None
         return defstruct(f"{self._title}Request", fields, forbid_unknown_fields=True, kw_only=True)
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Other names that a request may use for its parameters, with the names that they stand for."""
+        if PREFIX not in self.signature.parameters:
+            return {}
+        name = self.renames.get(PREFIX, PREFIX)
+        return {alias: name for alias in (PREFIX, PREFIX_ALIAS) if alias != name}
 
     @cached_property
     def _title(self) -> str:

@@ -21,6 +21,7 @@ NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 _AT = "/v1/memories"
 _NS = {"namespace": "ns", "prefix": "ns"}
+_PREFIX = {"prefix": "namespace_prefix"}
 _KINDS = {"kinds": validation.parse_kinds}
 _FILTER = {"filter": filter_to_json}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
@@ -96,7 +97,8 @@ class MemoryOperations:
         Memories.search,
         f"POST {_AT}/search",
         "Find memories",
-        defaults={"namespace_prefix": msgspec.NODEFAULT},
+        renames=_PREFIX,
+        defaults={"prefix": msgspec.NODEFAULT},
         encoders=_FILTER,
         answer_field="items",
         extra_errors=(503,),
@@ -107,6 +109,7 @@ class MemoryOperations:
         Memories.list,
         f"POST {_AT}/list",
         "List memories without their values",
+        renames=_PREFIX,
         encoders=_FILTER,
         answer_field="items",
         read_only=True,

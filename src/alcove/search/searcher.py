@@ -161,7 +161,7 @@ class Searcher:
         with_text = (row for row in rows if row.index_text is not None)
         texts = {row.seq: text_of(row) for row in islice(with_text, MOST_PAST + 1)}
         if len(texts) > MOST_PAST:
-            raise InvalidRequest("namespace_prefix", f"at most {MOST_PAST} texts of that time below it")
+            raise InvalidRequest("prefix", f"at most {MOST_PAST} texts of that time below it")
         everything = replace(scope, filter=Filter())
         now, these = self._clock(), Wanted(seqs=[*texts])
         live = self._subtrees.of(everything, self._name, lambda _: True, now=now, wanted=these)

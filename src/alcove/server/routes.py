@@ -125,6 +125,7 @@ class Endpoint:
                 name, _, value = part.partition("=")
                 if "%" in part or "+" in part:
                     name, value = (unquote_plus(each, errors="strict") for each in (name, value))
+                name = self.operation.aliases.get(name, name)
                 if name in self._lists:
                     values.setdefault(name, []).append(value)
                 elif part:
@@ -164,11 +165,26 @@ class Endpoint:
         if content_type != JSON:
             check_media_type(content_type, JSON)
         try:
-            return self._decode(raw)
+            try:
+                return self._decode(raw)
+            except msgspec.ValidationError:
+                if not (self.operation.aliases and (renamed := self._replace_aliases(raw))):
+                    raise
+                return self._decode(renamed)
         except msgspec.ValidationError as error:
             raise _with_operation(to_invalid_request(error, self.body, "body")) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
+
+    def _replace_aliases(self, raw: bytes | bytearray) -> bytes | None:
+        """The same body with other names replaced by those of its record; None if it uses none."""
+        fields = msgspec.json.decode(raw)
+        if not isinstance(fields, dict):
+            return None
+        names = {name: self.operation.aliases.get(name, name) for name in fields}
+        if [*names] == [*names.values()] or len({*names.values()}) < len(names):
+            return None
+        return msgspec.json.encode({names[name]: value for name, value in fields.items()})
 
 
 def check_media_type(content_type: bytes, media_type: bytes) -> None:

@@ -72,7 +72,7 @@ class Finding(Timeline):
     def search(
         self,
         principal: Principal,
-        namespace_prefix: NamespaceLike = (),
+        prefix: NamespaceLike = (),
         *,
         query: Query | None = None,
         mode: SearchMode = "hybrid",
@@ -92,7 +92,7 @@ class Finding(Timeline):
     ) -> SearchResults:
         """Memories below a prefix that fit a filter: the best for a query, or by namespace and key.
 
-        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `prefix`: where to look; everywhere the caller may, without.
         `query`, `mode`: what to look for, and by what: meaning and words (`hybrid`), or either alone.
         `min_relevance`: leaves out what has less `relevance`, that is, is less likely to answer the query.
         `min_score`: the older name of `min_relevance`.
@@ -123,8 +123,8 @@ class Finding(Timeline):
         if unindexed and query is not None:
             raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
         after = None if after_cursor is None else cursor.decode_place(after_cursor)
-        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-        below = Namespace.checked(namespace_prefix, "namespace_prefix")
+        scope, offset, at = self._asked(principal, prefix, filter, offset, as_of, exact=exact)
+        below = Namespace.checked(prefix, "prefix")
         scope = replace(scope, unindexed=unindexed)
         if query is not None:
             if wait_for_index and at is None:  # first: what would wait is done again from the start
@@ -175,7 +175,7 @@ class Finding(Timeline):
         calibrated: bool = False,
     ) -> SearchResults:
         """What `search` finds for a question that was read before; `calibrated`: by `relevance`."""
-        below = Namespace.checked(prefix, "namespace_prefix")
+        below = Namespace.checked(prefix, "prefix")
         scope = self._scope(principal, below, filter, exact=exact)
         how: SearchOptions = {
             "mode": "hybrid",
@@ -331,7 +331,7 @@ class Finding(Timeline):
     def list(
         self,
         principal: Principal,
-        namespace_prefix: NamespaceLike = (),
+        prefix: NamespaceLike = (),
         *,
         filter: Mapping[str, object] | None = None,
         limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
@@ -342,15 +342,15 @@ class Finding(Timeline):
     ) -> List[Entry]:
         """Memories below a prefix by namespace and key, without their values, which are not opened.
 
-        `namespace_prefix`: where to look; everywhere the caller may, without.
+        `prefix`: where to look; everywhere the caller may, without.
         `filter`: conditions on fields. `limit`, `offset`: how many, after how many.
         `as_of`: a past moment, of which to tell what was there.
         `exact`: whether to look only in the namespace itself, and not below it.
         `unindexed`: only what has no index text, so that no query finds it.
         """
         limit = validation.check_integer(limit, "limit", 1, 1000)
-        scope, offset, at = self._asked(principal, namespace_prefix, filter, offset, as_of, exact=exact)
-        below = Namespace.checked(namespace_prefix, "namespace_prefix")
+        scope, offset, at = self._asked(principal, prefix, filter, offset, as_of, exact=exact)
+        below = Namespace.checked(prefix, "prefix")
         if unindexed:
             scope = replace(scope, unindexed=True)
 
@@ -376,7 +376,7 @@ class Finding(Timeline):
         """Where a search or a list looks, after how many it begins, and of which moment."""
         offset = validation.check_integer(offset, "offset", 0, MOST_OFFSET)
         at = parse_moment(as_of, "as_of")
-        below = Namespace.checked(prefix, "namespace_prefix")
+        below = Namespace.checked(prefix, "prefix")
         return self._scope(principal, below, filter, exact=exact), offset, at
 
     def _scanned(

@@ -201,7 +201,7 @@ class Subtrees:
                 self._weigh(subtree)  # also what is empty because it could not be read counts
                 megabytes = self._most_bytes >> 20
                 told = f"less to search at once: it takes more than the {megabytes} MB of `search_memory_mb`"
-                raise InvalidRequest("namespace_prefix", told) from None
+                raise InvalidRequest("prefix", told) from None
         return [part for part in found if len(part.corpus)] or found[:1]
 
     def _of_large(
