@@ -121,7 +121,7 @@ class Agents(Runs):
         """The specs in force; what was worked out from others is dropped."""
         if self._watched and (current := self._watched.current()) is not self._catalogue:
             self._catalogue, self._turns, self._direct = current, {}, {}
-            self.knowledge.look()
+            self.knowledge.follow_files()
         return self._catalogue
 
     def _keep_older(self, agents: Iterable[Agent]) -> None:
