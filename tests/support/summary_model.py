@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from alcove import Alcove, Settings
 from alcove.agents.context import Context
 from alcove.client.store import AgentsHandle
-from alcove.llm.model import Answered, Asked, Trouble
+from alcove.llm.records import ModelAnswer, ModelRequest, ProviderError
 from tests.support.waiting import PATIENCE, until
 
 BY_MODEL = "summary by default"
@@ -39,7 +39,7 @@ class Scribe:
         """What it was told for each summary."""
         self.waiting = 0
         """How many summaries it is at, and held up."""
-        self.trouble: Trouble | None = None
+        self.trouble: ProviderError | None = None
         self.nonsense = False
         self.closed = threading.Event()
         self.asked_too_late = 0
@@ -47,13 +47,13 @@ class Scribe:
         self._go_on = threading.Event()
         self._go_on.set()
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+    def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         self.asked_too_late += self.closed.is_set()
         assert not self.closed.is_set(), "it was closed"
         task, told = asked.messages[0].content or "", asked.messages[-1].content or ""
         if SUMS_UP not in task:
             yield "Noted."
-            yield Answered(text="Noted.")
+            yield ModelAnswer(text="Noted.")
             return
         self.asked.append(told)
         if not self._go_on.is_set():
@@ -62,9 +62,9 @@ class Scribe:
             self.waiting -= 1
         if self.trouble:
             raise self.trouble
-        yield Answered(text=NONSENSE if self.nonsense else in_short(told))
+        yield ModelAnswer(text=NONSENSE if self.nonsense else in_short(told))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.closed.set()
 
     @contextmanager

@@ -14,10 +14,11 @@ from alcove import Unavailable
 from alcove.api.operation import Operation
 from alcove.core.cancellation import Cancelled, check
 from alcove.core.principal import Principal
+from alcove.core.shares import Shares
 from alcove.server.application import Application
 from alcove.server.authentication import Headers
 from alcove.server.config import ServeConfig
-from alcove.server.limits import Reservations, Shares, ThreadPool, current_user
+from alcove.server.limits import Reservations, ThreadPool, current_user
 from alcove.server.monitoring import AccessLog
 from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import Stream

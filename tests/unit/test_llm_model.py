@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
@@ -22,24 +22,24 @@ from alcove.core.errors import (
     UpstreamTimeout,
 )
 from alcove.core.settings import LLMSettings
-from alcove.core.waiting import Blocking, in_turn
-from alcove.llm import provider_of, resolved
-from alcove.llm.model import MAX_TOKENS, Answered, Asked, FailedAttempt, Model, TokenUse, Trouble, used
+from alcove.llm import make_provider, resolve_llm
+from alcove.llm.model import Model
+from alcove.llm.records import MAX_TOKENS, FailedAttempt, ModelAnswer, ModelRequest, ProviderError, TokenUse
 from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
-from tests.support.model_turns import Patient, Scripted, ask, asked, reached
+from tests.support.model_turns import Pauses, Scripted, ask, asked, reached
 from tests.support.waiting import until
 
-DONE = Answered(text="Hello.")
+DONE = ModelAnswer(text="Hello.")
 KEY = "sk-0123456789abcdef0123456789abcdef"
 
 
-def a_model(provider: Any, **settings: Any) -> tuple[Model, Patient]:
-    waiting = Patient()
-    return Model(provider, LLMSettings(**settings), waiting), waiting
+def a_model(provider: Any, **settings: Any) -> tuple[Model, Pauses]:
+    pauses = Pauses()
+    return Model(provider, LLMSettings(**settings), sleep=pauses.sleep), pauses
 
 
-def troubles(status: int | None = 503, **more: Any) -> list[str | Answered | Trouble]:
-    return [Trouble("no", status=status, **more)]
+def troubles(status: int | None = 503, **more: Any) -> list[str | ModelAnswer | ProviderError]:
+    return [ProviderError("no", status=status, **more)]
 
 
 # How often
@@ -47,39 +47,39 @@ def troubles(status: int | None = 503, **more: Any) -> list[str | Answered | Tro
 
 def test_it_is_asked_again_while_nothing_was_passed_on() -> None:
     provider = Scripted(troubles(503), troubles(None, timeout=True), ["Hel", "lo.", DONE])
-    model, waiting = a_model(provider)
+    model, pauses = a_model(provider)
     assert ask(model) == [FailedAttempt(is_last=False), "Hel", "lo.", DONE]
-    assert (len(provider.given), waiting.paused) == (3, [0.5, 1.0])
+    assert (len(provider.given), pauses.seconds) == (3, [0.5, 1.0])
     assert provider.closed == 3
 
 
 def test_once_something_was_passed_on_it_fails() -> None:
     provider = Scripted(["Hel", *troubles(503)], ["Hello.", DONE])
-    model, waiting = a_model(provider)
-    pieces = in_turn(model.ask(asked()))
+    model, pauses = a_model(provider)
+    pieces: Any = model.ask(asked())
     assert next(pieces) == "Hel"
     assert next(pieces) == FailedAttempt(is_last=True)
     with pytest.raises(Unavailable):
         next(pieces)
-    assert (len(provider.given), waiting.paused) == (1, [])
+    assert (len(provider.given), pauses.seconds) == (1, [])
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2, 6])
 def test_it_is_asked_again_as_often_as_the_settings_say(retries: int) -> None:
     provider = Scripted(troubles(500))
-    model, waiting = a_model(provider, llm_retries=retries)
+    model, pauses = a_model(provider, llm_retries=retries)
     with pytest.raises(UpstreamFailed):
         ask(model)
     assert len(provider.given) == 1 + retries
-    assert waiting.paused == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][:retries]
+    assert pauses.seconds == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][:retries]
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501])
 def test_what_would_fail_again_is_not_asked_again(status: int) -> None:
-    model, waiting = a_model(provider := Scripted(troubles(status)))
+    model, pauses = a_model(provider := Scripted(troubles(status)))
     with pytest.raises(UpstreamFailed, match=str(status)):
         ask(model)
-    assert (len(provider.given), waiting.paused) == (1, [])
+    assert (len(provider.given), pauses.seconds) == (1, [])
 
 
 @pytest.mark.parametrize("status", [None, 200, 408, 409, 425, 429, 500, 502, 503, 504, 529])
@@ -90,12 +90,12 @@ def test_what_may_work_the_next_time_is_asked_again(status: int | None) -> None:
 
 
 def test_an_answer_of_nothing_is_none_unless_it_may_be() -> None:
-    silent = Answered(text=" \n")
+    silent = ModelAnswer(text=" \n")
     model, _ = a_model(provider := Scripted([silent], [DONE]))
     assert ask(model) == [FailedAttempt(is_last=False), DONE]
     assert len(provider.given) == 2
     model, _ = a_model(Scripted([silent]))
-    assert ask(model, may_be_silent=True) == [silent]
+    assert ask(model, may_be_empty=True) == [silent]
     with pytest.raises(UpstreamFailed, match="no usable answer"):
         ask(model)
 
@@ -104,7 +104,7 @@ def failed_attempts(model: Model, **more: Any) -> list[tuple[FailedAttempt, Toke
     """The attempts that failed and may be billed, and what each took if its request has 10 tokens."""
     request, found = asked(**more), list[tuple[FailedAttempt, TokenUse]]()
     with suppress(AlcoveError):
-        for piece in in_turn(model.ask(request)):
+        for piece in model.ask(request):
             if isinstance(piece, FailedAttempt):
                 assert not request.meter.is_open
                 found.append((piece, request.meter.cost(10)))
@@ -112,18 +112,18 @@ def failed_attempts(model: Model, **more: Any) -> list[tuple[FailedAttempt, Toke
 
 
 def test_an_empty_answer_says_what_it_took_before_the_model_is_asked_again() -> None:
-    model, _ = a_model(provider := Scripted([Answered(text="", use=used(10, 2))], [DONE]))
+    model, _ = a_model(provider := Scripted([ModelAnswer(text="", use=TokenUse.of(10, 2))], [DONE]))
     request = asked()
-    pieces = in_turn(model.ask(request))
+    pieces: Any = model.ask(request)
     assert next(pieces) == FailedAttempt(is_last=False)
-    assert (len(provider.given), request.meter.use) == (1, used(10, 2))
+    assert (len(provider.given), request.meter.use) == (1, TokenUse.of(10, 2))
     assert next(pieces) == DONE
 
 
-BILLED: dict[str, Trouble] = {
-    "garbage": Trouble("no", status=200),
-    "silence": Trouble("no", timeout=True),
-    "broken off": Trouble("no", status=502, may_be_billed=True),
+BILLED: dict[str, ProviderError] = {
+    "garbage": ProviderError("no", status=200),
+    "silence": ProviderError("no", timeout=True),
+    "broken off": ProviderError("no", status=502, may_be_billed=True),
 }
 
 
@@ -131,7 +131,7 @@ BILLED: dict[str, Trouble] = {
 def test_each_attempt_that_may_be_billed_is_told_before_the_next(kind: str) -> None:
     model, _ = a_model(provider := Scripted([BILLED[kind]]), llm_retries=2)
     assert failed_attempts(model) == [
-        (FailedAttempt(is_last), used(10, 0)) for is_last in (False, False, True)
+        (FailedAttempt(is_last), TokenUse.of(10, 0)) for is_last in (False, False, True)
     ]
     assert len(provider.given) == 3
 
@@ -144,12 +144,12 @@ def test_an_attempt_that_no_provider_bills_is_not_told(status: int | None) -> No
 
 def test_what_came_before_an_answer_broke_off_is_part_of_what_it_took() -> None:
     model, _ = a_model(Scripted(["word " * 100, *troubles(502)]))
-    assert failed_attempts(model) == [(FailedAttempt(is_last=True), used(10, 125))]
+    assert failed_attempts(model) == [(FailedAttempt(is_last=True), TokenUse.of(10, 125))]
 
 
 def test_an_answer_that_is_too_long_is_not_asked_for_again() -> None:
-    model, _ = a_model(provider := Scripted([Trouble("too long", status=200, again=False)]))
-    assert failed_attempts(model) == [(FailedAttempt(is_last=True), used(10, 0))]
+    model, _ = a_model(provider := Scripted([ProviderError("too long", status=200, retry=False)]))
+    assert failed_attempts(model) == [(FailedAttempt(is_last=True), TokenUse.of(10, 0))]
     assert len(provider.given) == 1
 
 
@@ -160,7 +160,7 @@ def test_an_answer_that_is_too_long_is_not_asked_for_again() -> None:
 def test_no_provider_counts_less_than_nothing_or_more_than_any_model_takes(
     prompt: int, completion: int, counted: tuple[int, int]
 ) -> None:
-    use = used(prompt, completion)
+    use = TokenUse.of(prompt, completion)
     assert (use.prompt_tokens, use.completion_tokens) == counted
     assert use.total_tokens == sum(counted)
     assert use + TokenUse() == use
@@ -170,16 +170,16 @@ def test_no_provider_counts_less_than_nothing_or_more_than_any_model_takes(
 
 
 def test_a_provider_that_asks_to_be_left_alone_is() -> None:
-    model, waiting = a_model(Scripted(troubles(429, after=7.0), troubles(429, after=0.1), [DONE]))
+    model, pauses = a_model(Scripted(troubles(429, retry_after=7.0), troubles(429, retry_after=0.1), [DONE]))
     assert ask(model) == [DONE]
-    assert waiting.paused == [7.0, 1.0]
+    assert pauses.seconds == [7.0, 1.0]
 
 
 def test_but_never_longer_than_there_is_time() -> None:
-    model, waiting = a_model(provider := Scripted(troubles(429, after=60.0), [DONE]))
+    model, pauses = a_model(provider := Scripted(troubles(429, retry_after=60.0), [DONE]))
     with pytest.raises(Unavailable, match="busy"):
         ask(model, seconds=59.0)
-    assert (len(provider.given), waiting.paused) == (1, [])
+    assert (len(provider.given), pauses.seconds) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_retry_after_is_read_where_it_is_a_number_of_seconds(
     said: str,
     paused: float,
 ) -> None:
-    with reached(llm) as (model, waiting):
+    with reached(llm) as (model, pauses):
         llm.play(fails(429, headers={"retry-after": said}))
         assert ask(model)[0] == "Hello."
-    assert waiting.paused == [paused]
+    assert pauses.seconds == [paused]
 
 
 def test_a_call_may_be_silent_as_long_as_the_settings_say_and_the_turn_has_time() -> None:
@@ -206,9 +206,9 @@ def test_a_call_may_be_silent_as_long_as_the_settings_say_and_the_turn_has_time(
 
 def test_an_answer_that_goes_on_past_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("alcove.llm.model.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("alcove.llm.records.time", SimpleNamespace(monotonic=lambda: now[0]))
     model, _ = a_model(provider := Scripted(["one ", "two ", DONE]))
-    pieces = in_turn(model.ask(structs.replace(asked(), end=10.0)))
+    pieces = model.ask(structs.replace(asked(), deadline=10.0))
     assert next(pieces) == "one "
     now[0] = 10.0
     with pytest.raises(UpstreamTimeout, match="longer than it may"):
@@ -222,20 +222,20 @@ def test_an_answer_that_goes_on_past_the_end_is_cut_off(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("trouble", "error", "status", "words"),
     [
-        (Trouble("x", timeout=True), UpstreamTimeout, 504, "did not answer in time"),
-        (Trouble("x"), Unavailable, 503, "cannot be reached"),
-        (Trouble("x", status=429), Unavailable, 503, "busy"),
-        (Trouble("x", status=503), Unavailable, 503, "busy"),
-        (Trouble("x", status=529), Unavailable, 503, "busy"),
-        (Trouble("x", status=400), UpstreamFailed, 502, "refused the request (400)"),
-        (Trouble("x", status=401), UpstreamFailed, 502, "refused the request (401)"),
-        (Trouble("x", status=500), UpstreamFailed, 502, "failed (500)"),
-        (Trouble("x", status=502), UpstreamFailed, 502, "failed (502)"),
-        (Trouble("x", status=200), UpstreamFailed, 502, "no usable answer"),
+        (ProviderError("x", timeout=True), UpstreamTimeout, 504, "did not answer in time"),
+        (ProviderError("x"), Unavailable, 503, "cannot be reached"),
+        (ProviderError("x", status=429), Unavailable, 503, "busy"),
+        (ProviderError("x", status=503), Unavailable, 503, "busy"),
+        (ProviderError("x", status=529), Unavailable, 503, "busy"),
+        (ProviderError("x", status=400), UpstreamFailed, 502, "refused the request (400)"),
+        (ProviderError("x", status=401), UpstreamFailed, 502, "refused the request (401)"),
+        (ProviderError("x", status=500), UpstreamFailed, 502, "failed (500)"),
+        (ProviderError("x", status=502), UpstreamFailed, 502, "failed (502)"),
+        (ProviderError("x", status=200), UpstreamFailed, 502, "no usable answer"),
     ],
 )
 def test_each_trouble_is_told_as_an_error_of_ours(
-    trouble: Trouble, error: type[AlcoveError], status: int, words: str
+    trouble: ProviderError, error: type[AlcoveError], status: int, words: str
 ) -> None:
     model, _ = a_model(Scripted([trouble]))
     with pytest.raises(AlcoveError) as told:
@@ -252,22 +252,22 @@ def test_only_so_many_calls_are_under_way() -> None:
     inside, most, full = list[int](), list[int](), threading.Barrier(3)
 
     class Slow(Scripted):
-        async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+        def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
             inside.append(1)
             most.append(len(inside))
             full.wait(60)  # three are inside, or nobody goes on
             inside.pop()
             yield DONE
 
-    model = Model(Slow(), LLMSettings(llm_at_once=3), Blocking())
+    model = Model(Slow(), LLMSettings(llm_at_once=3))
     with ThreadPoolExecutor(12) as threads:
-        assert [*threads.map(lambda _: ask(model), range(12))] == [[DONE]] * 12
+        assert [*threads.map(lambda n: ask(model, user=f"user-{n}"), range(12))] == [[DONE]] * 12
     assert max(most) == 3
 
 
 def test_who_goes_away_leaves_the_place_to_the_next() -> None:
     model, _ = a_model(provider := Scripted(["Hel", "lo.", DONE]), llm_at_once=1)
-    pieces: Any = in_turn(model.ask(asked()))
+    pieces: Any = model.ask(asked())
     assert next(pieces) == "Hel"
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(ask, model)
@@ -280,9 +280,9 @@ def test_who_goes_away_leaves_the_place_to_the_next() -> None:
 
 def test_a_place_is_waited_for_no_longer_than_there_is_time() -> None:
     model, _ = a_model(provider := Scripted(["Hel", "lo.", DONE]), llm_at_once=1)
-    pieces: Any = in_turn(model.ask(asked()))
+    pieces: Any = model.ask(asked())
     assert next(pieces) == "Hel"
-    with pytest.raises(Unavailable, match="too much is under way"):
+    with pytest.raises(Unavailable, match="too many calls are in progress"):
         ask(model, seconds=0.01)
     pieces.close()
     assert ask(model)[-1] == DONE
@@ -290,11 +290,10 @@ def test_a_place_is_waited_for_no_longer_than_there_is_time() -> None:
 
 
 def test_a_pause_before_the_next_try_holds_no_place() -> None:
-    class Meanwhile(Patient):
-        async def sleep(self, seconds: float) -> None:
-            assert [*in_turn(model.ask(asked()))] == [DONE]
+    def sleep(seconds: float) -> None:
+        assert [*model.ask(asked())] == [DONE]
 
-    model = Model(Scripted(troubles(), [DONE]), LLMSettings(llm_at_once=1), Meanwhile())
+    model = Model(Scripted(troubles(), [DONE]), LLMSettings(llm_at_once=1), sleep=sleep)
     assert ask(model) == [DONE]
 
 
@@ -310,7 +309,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(f"ALCOVE_LLM_{name}", value)
     monkeypatch.setenv("ALCOVE_TURN_ROUNDS", "5")
     monkeypatch.setenv("ALCOVE_CONTEXT_TOKENS", "")
-    meant, provider = resolved(None)
+    meant, provider = resolve_llm(None)
     assert meant == LLMSettings(
         llm_url="http://h/v1", llm_key=KEY, llm_model="m", llm_timeout=7.5, llm_retries=3, turn_rounds=5
     )
@@ -330,8 +329,11 @@ def test_a_variable_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, name
 
 
 def test_a_model_is_named_by_url_and_name_by_settings_or_by_a_provider() -> None:
-    assert resolved("http://h:1/v1#a/b:7") == (LLMSettings(llm_url="http://h:1/v1", llm_model="a/b:7"), None)
-    assert resolved("http://h:1/v1") == (LLMSettings(llm_url="http://h:1/v1"), None)
-    assert resolved(meant := LLMSettings(llm_key=KEY)) == (meant, None)
-    assert resolved(own := Scripted([DONE])) == (LLMSettings(), own)
-    assert provider_of(LLMSettings(llm_model="m"), Blocking()) is None
+    assert resolve_llm("http://h:1/v1#a/b:7") == (
+        LLMSettings(llm_url="http://h:1/v1", llm_model="a/b:7"),
+        None,
+    )
+    assert resolve_llm("http://h:1/v1") == (LLMSettings(llm_url="http://h:1/v1"), None)
+    assert resolve_llm(meant := LLMSettings(llm_key=KEY)) == (meant, None)
+    assert resolve_llm(own := Scripted([DONE])) == (LLMSettings(), own)
+    assert make_provider(LLMSettings(llm_model="m")) is None

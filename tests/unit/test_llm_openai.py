@@ -10,7 +10,7 @@ import pytest
 
 from alcove.core.errors import AlcoveError, UpstreamFailed
 from alcove.llm import openai
-from alcove.llm.model import Answered, used
+from alcove.llm.records import ModelAnswer, TokenUse
 from tests.support.llm_server import Json, LLMServer, Play, endless, fails, garbage, llm, text  # noqa: F401
 from tests.support.model_turns import ask, reached
 from tests.support.waiting import until
@@ -30,21 +30,21 @@ def call(arguments: object = None, **more: Any) -> Json:
     return {**more, "function": {**name, **({} if arguments is None else {"arguments": arguments})}}
 
 
-def streamed(server: LLMServer, *deltas: list[Json]) -> Answered:
+def streamed(server: LLMServer, *deltas: list[Json]) -> ModelAnswer:
     """What a stream with these parts of calls comes to."""
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": parts}}]} for parts in deltas]
     return played(server, garbage("\n".join(map(json.dumps, [*chunks, END]))), stream=True)
 
 
-def played(server: LLMServer, play: Play, *, stream: bool) -> Answered:
+def played(server: LLMServer, play: Play, *, stream: bool) -> ModelAnswer:
     with reached(server) as (model, _):
         server.play(play)
-        (answered,) = (piece for piece in ask(model, stream=stream) if isinstance(piece, Answered))
+        (answered,) = (piece for piece in ask(model, stream=stream) if isinstance(piece, ModelAnswer))
         assert len(server.requests) == 1
     return answered
 
 
-def made(answered: Answered) -> list[tuple[str, Any]]:
+def made(answered: ModelAnswer) -> list[tuple[str, Any]]:
     """The calls, once they have what every call must have."""
     calls = answered.tool_calls
     assert answered.finish == "tool_calls"
@@ -126,7 +126,9 @@ def test_a_whole_answer_has_calls_too(server: LLMServer) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_text_comes_with_its_tokens_streamed_or_not(server: LLMServer, stream: bool, streams: bool) -> None:
     play = text("Green tea, please.", pieces=3, usage=(12, 3), streams=streams)
-    assert played(server, play, stream=stream) == Answered(text="Green tea, please.", use=used(12, 3))
+    assert played(server, play, stream=stream) == ModelAnswer(
+        text="Green tea, please.", use=TokenUse.of(12, 3)
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -173,7 +175,7 @@ def test_what_is_no_answer_is_asked_for_again_and_then_told(
 
 
 def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alcove.llm.model.MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.records.MAX_CHARACTERS", 1000)
     with reached(server) as (model, _):
         server.play(endless("word ", always=True))
         with pytest.raises(UpstreamFailed, match="no usable answer"):
@@ -182,7 +184,7 @@ def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pyt
 
 
 def test_a_call_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alcove.llm.model.MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.records.MAX_CHARACTERS", 1000)
     line = json.dumps({"choices": [{"delta": {"tool_calls": [call("x" * 100, index=0, name="tea")]}}]})
     with reached(server, llm_retries=1) as (model, _):
         server.play(garbage("\n".join([line] * 50), times=2))
@@ -194,7 +196,7 @@ def test_a_call_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pyt
 def test_a_body_or_a_line_that_does_not_end_is_cut_off(
     server: LLMServer, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr(openai, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(openai, "MAX_BYTES", 10_000)
     kind = {"content-type": "text/event-stream" if stream else "application/json"}
     with reached(server, llm_retries=1) as (model, _):
         server.play(endless("x" * 1000, headers=kind, times=2))
@@ -204,7 +206,7 @@ def test_a_body_or_a_line_that_does_not_end_is_cut_off(
 
 
 def test_an_error_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(openai, "MAX_BYTES", 10_000)
     with reached(server, llm_retries=1) as (model, _):
         server.play(endless("x" * 1000, status=500, headers={"content-type": "text/plain"}, times=2))
         with pytest.raises(UpstreamFailed):

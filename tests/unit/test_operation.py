@@ -15,12 +15,11 @@ from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.embedded import LocalTransport
 from alcove.client.http import Server
-from alcove.client.remote import AsyncHttpTransport
+from alcove.client.http_transport import AwaitingTransport
 from alcove.core.cursor import Page
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import NamespaceLike, TimeLike
-from alcove.core.waiting import Awaiting
 from alcove.server.application import Application
 from alcove.server.authentication import Headers
 from alcove.server.config import ServeConfig
@@ -88,8 +87,8 @@ class LibraryHandle(LibraryOperations, Handle):
 
 
 class AsyncLibraryHandle(LibraryOperations, AsyncHandle):
-    def __init__(self, transport: AsyncHttpTransport) -> None:
-        self.transport: AsyncHttpTransport = transport
+    def __init__(self, transport: AwaitingTransport) -> None:
+        self.transport: AwaitingTransport = transport
 
 
 async def by_name(headers: Headers) -> Principal:
@@ -102,7 +101,7 @@ def remote(who: Principal) -> AsyncLibraryHandle:
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
     server = Server(URL, None, None, 10, 0)
-    return AsyncLibraryHandle(AsyncHttpTransport(server, client, Awaiting(), who))
+    return AsyncLibraryHandle(AwaitingTransport(server, client, who))
 
 
 def test_an_operation_gives_the_same_in_this_process_and_over_the_wire() -> None:

@@ -29,7 +29,7 @@ from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.records import DeferredPut, KeyBinding, Memory
-from alcove.llm.model import TokenUse
+from alcove.llm.records import TokenUse
 from alcove.store.memories import Memories
 
 log = logging.getLogger("alcove")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from alcove.agents.chat_messages import MESSAGE_TOKENS
@@ -19,7 +18,8 @@ from alcove.agents.summariser import Point, Prose, sentences, terms
 from alcove.agents.turn_budget import TurnBudget
 from alcove.core.errors import UpstreamFailed
 from alcove.core.messages import Message
-from alcove.llm.model import Answered, Asked, FailedAttempt, Model, TokenUse
+from alcove.llm.model import Model
+from alcove.llm.records import FailedAttempt, ModelAnswer, ModelRequest, TokenUse
 
 MOST_TOKENS = 6000
 """Of a conversation that a model is sent for a summary: its last messages, as far as one turn allows."""
@@ -39,7 +39,7 @@ _INSTRUCTIONS = (
 )
 
 
-async def write_prose(
+def write_prose(
     model: Model,
     before: Prose | None,
     points: Sequence[Point],
@@ -69,7 +69,7 @@ async def write_prose(
             f"a request for a summary is larger than {most} tokens: raise --context-tokens or --turn-tokens"
         )
     request = [Message(role="system", content=instructions), Message(role="user", content=told)]
-    answer = await _answer(model, request, prompt, note)
+    answer = _answer(model, request, prompt, note)
     text = answer.text if answer else ""
     lines = [*_fitting(text, most_tokens, count)]
     if not is_grounded("\n".join(lines), "\n".join(parts.values())):
@@ -78,29 +78,30 @@ async def write_prose(
     return Prose(text="\n".join(lines), model=model.name, covers_until=max(filter(None, moments)))
 
 
-async def _answer(
-    model: Model, request: Sequence[Message], prompt: int, note: Callable[[TokenUse], object]
-) -> Answered | None:
+def _answer(
+    model: Model, messages: Sequence[Message], prompt: int, note: Callable[[TokenUse], object]
+) -> ModelAnswer | None:
     """Asks a model, within the tokens of one turn; None if these are spent before it answers.
 
     `prompt`: the tokens of the request.
     """
     budget, options = TurnBudget(model.settings, prompt, 0), dict[str, Any]()
-    asking = Asked(messages=request, options=options, end=time.monotonic() + model.seconds)
-    budget.limit(options, asking.meter)
+    deadline = time.monotonic() + model.settings.turn_seconds
+    request = ModelRequest(messages=messages, options=options, deadline=deadline)
+    meter = request.meter
+    budget.limit(options, meter)
     try:
-        async with aclosing(model.ask(asking)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Answered):
-                    return piece
-                if isinstance(piece, FailedAttempt):
-                    note(use := asking.meter.cost(prompt))
-                    budget.used += use.total_tokens
-                    if not piece.is_last and not budget.limit(options, asking.meter):
-                        return None
+        for piece in model.ask(request):
+            if isinstance(piece, ModelAnswer):
+                return piece
+            if isinstance(piece, FailedAttempt):
+                note(use := meter.cost(prompt))
+                budget.used += use.total_tokens
+                if not piece.is_last and not budget.limit(options, meter):
+                    return None
     finally:
-        if asking.meter.is_open:
-            note(asking.meter.cost(prompt))
+        if meter.is_open:
+            note(meter.cost(prompt))
     return None
 
 

@@ -12,7 +12,7 @@ from alcove.agents.chat_messages import user_message
 from alcove.agents.context import ContextReceipt
 from alcove.core import validation
 from alcove.core.messages import Message
-from alcove.llm.model import TokenUse
+from alcove.llm.records import TokenUse
 
 
 class ToolUse(Struct, frozen=True, kw_only=True):
@@ -57,15 +57,15 @@ class ChatEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:
-    """What a turn is to be about, and where."""
+    """What a turn is about, and where it takes place."""
 
     agent: str
-    told: Sequence[Message]
-    """What is said now, or all of a conversation that is kept nowhere."""
+    messages: Sequence[Message]
+    """What is said now, or the whole of a conversation that is not stored."""
     session_id: str | None
-    """None for a conversation that is kept nowhere."""
-    resent: bool = False
-    """Whether `told` may begin with what is kept of the session already."""
+    """None for a conversation that is not stored."""
+    is_resent: bool = False
+    """True if `messages` may begin with what the session has already."""
     team: str | None = None
     instances: Mapping[str, str] = field(default_factory=dict)
     instructions: Sequence[str] = ()
@@ -78,12 +78,26 @@ class TurnRequest:
     explain: bool = False
 
     @classmethod
-    def said(
-        cls, agent: str, session: str, message: str, instances: Mapping[str, str] | None, budget: int | None,
-        *, explain: bool,
-    ) -> TurnRequest:  # fmt: skip
-        """One message of a user, in a session."""
+    def of_message(
+        cls,
+        agent: str,
+        session_id: str,
+        message: str,
+        instances: Mapping[str, str] | None,
+        budget: int | None,
+        *,
+        stream: bool = False,
+        explain: bool = False,
+    ) -> TurnRequest:
+        """A turn with one message of a user, in a session."""
         if budget is not None:
             validation.check_integer(budget, "budget_tokens", 1, 10_000_000)
-        where = {"session_id": session, "instances": instances or {}, "budget": budget}
-        return cls(agent=agent, told=[user_message(message)], explain=explain, **where)  # type: ignore[arg-type]
+        return cls(
+            agent=agent,
+            messages=[user_message(message)],
+            session_id=session_id,
+            instances=instances or {},
+            budget=budget,
+            stream=stream,
+            explain=explain,
+        )

@@ -27,6 +27,7 @@ from alcove.agents.rooms import (
     older,
     team_room,
 )
+from alcove.agents.runner import Runner
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
 from alcove.agents.specs.catalogue import Catalogue, may_use
@@ -44,9 +45,9 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Event
 from alcove.core.settings import LLMSettings
-from alcove.core.waiting import Blocking, at_once
-from alcove.llm import provider_of
-from alcove.llm.model import Model, Provider
+from alcove.llm import make_provider
+from alcove.llm.model import Model
+from alcove.llm.records import Provider
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
@@ -108,12 +109,12 @@ class Agents(Runs):
         self._older: set[str] = set()
         self._recalls, count = RecallBudget(), token_counter(tokenizer)
         self.knowledge = Knowledge(memories, lambda: self.catalogue, count, follows=follows)
-        provider = provider or provider_of(llm, Blocking())
-        self._model = Model(provider, llm, Blocking()) if provider else None
-        # Summaries take no place of a turn's.
-        self._writing = Model(provider, llm, Blocking()) if provider else None
-        self.sessions = Sessions(self, self.knowledge, count, self._writing)
-        self.chats = Chats(self, self._model, llm)
+        provider = provider or make_provider(llm)
+        self._model = Model(provider, llm) if provider else None
+        self._summary_model = Model(provider, llm) if provider else None
+        """The same model with calls of its own: summaries take none from turns."""
+        self.sessions = Sessions(self, self.knowledge, count, self._summary_model)
+        self.chats = Chats(self, Runner(self, self._model, llm), llm)
         self._keep_older(self.catalogue.agents.values())
 
     @property
@@ -389,8 +390,8 @@ class Agents(Runs):
         return turn
 
     def close(self) -> None:
-        if self._model and self._writing:
-            self._writing.closing = True
-            at_once(self._model.close())  # nobody waits for a summary any more
+        for model in (self._summary_model, self._model):
+            if model:
+                model.close()  # nobody waits for a summary any more
         for part in (self.sessions, self.knowledge, self.calls):
             part.close()

@@ -28,8 +28,9 @@ from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.messages import Message
 from alcove.core.principal import Principal
 from alcove.core.records import KeyBinding
-from alcove.core.waiting import Blocking, at_once
-from alcove.llm.model import Model, TokenUse
+from alcove.core.threads import run_together
+from alcove.llm.model import Model
+from alcove.llm.records import TokenUse
 from alcove.store.memories import Memories
 
 logger = logging.getLogger("alcove")
@@ -89,13 +90,13 @@ class SummaryWriter:
         now = time.monotonic()
         with self._mutex:
             due = [wanted for wanted, (at, _) in self._due.items() if at <= now][:AT_ONCE]
-            work = [self._write(wanted, self._due.pop(wanted)[1]) for wanted in due]
-        at_once(Blocking().together(work))
+            work = [partial(self._write, wanted, self._due.pop(wanted)[1]) for wanted in due]
+        run_together(work)
         with self._mutex:
             ahead = min((at for at, _ in self._due.values()), default=now + _LONGEST_PAUSE)
         return min(max(ahead - time.monotonic(), 0.01), _LONGEST_PAUSE)
 
-    async def _write(self, wanted: SummaryTask, tries: int) -> None:
+    def _write(self, wanted: SummaryTask, tries: int) -> None:
         """Has one written; where that fails it is noted, and tried again some time later."""
         assert self._model is not None
         agent, user, session = wanted.agent, wanted.user, wanted.session
@@ -113,7 +114,7 @@ class SummaryWriter:
             note = partial(self._note, agent.name, user, bound)
             changes: dict[str, object] = {} if wanted.rolling else {"prose_covered": last}
             try:
-                prose = await write_prose(
+                prose = write_prose(
                     self._model, found.prose, points, messages, most_tokens=most, count=self._count, note=note
                 )
                 changes |= {"prose": prose, "trouble": ""}

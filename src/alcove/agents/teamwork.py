@@ -1,17 +1,18 @@
-"""A team at work on a task: its workers in order or all at once, each in its own rooms and the team's."""
+"""Talking with agents, and teams at work on tasks: their workers in order or all at once."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Sequence
-from contextlib import aclosing
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from alcove.agents.chat_messages import Text, user_message
+from alcove.agents.context import Budget
 from alcove.agents.context_tiers import escape_tags
-from alcove.agents.replies import ToolUse, TurnRequest
+from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
 from alcove.agents.specs.records import Agent
@@ -19,8 +20,12 @@ from alcove.agents.tools.base import name, quoted
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
-from alcove.core.waiting import blocks
-from alcove.llm.model import TokenUse
+from alcove.core.settings import LLMSettings
+from alcove.core.threads import run_together
+from alcove.llm.records import TokenUse
+
+if TYPE_CHECKING:
+    from alcove.agents.service import Agents
 
 SHARING = frozenset(("share_finding", "share_to"))
 """Tools by which others see what a worker writes; those of scratch rooms do in these:"""
@@ -55,11 +60,51 @@ class TeamReply(Struct, frozen=True, kw_only=True):
     usage: TokenUse
 
 
-class Chats(Runner):
-    """Runs agents, and teams of them."""
+class Chats:
+    """Talks with agents, and has teams of them work on tasks."""
 
-    @blocks
-    async def run_team(
+    def __init__(self, agents: Agents, runner: Runner, settings: LLMSettings) -> None:
+        self._agents, self.runner, self._settings = agents, runner, settings
+
+    def chat(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        instances: Mapping[str, str] | None = None,
+        budget_tokens: Budget | None = None,
+        explain: bool = False,
+    ) -> Reply:
+        """Says something to an agent, and returns its answer; the turn is stored in the session.
+
+        `session_id`: the conversation. `message`: what the user says. `instances`: ids of runs by their
+        kind. `budget_tokens`: for what the model is sent. `explain`: whether to return that, too.
+        """
+        request = TurnRequest.of_message(
+            agent, session_id, message, instances, budget_tokens, explain=explain
+        )
+        return self.runner.reply(principal, request)
+
+    def chat_stream(
+        self,
+        principal: Principal,
+        agent: str,
+        session_id: str,
+        message: Text,
+        *,
+        instances: Mapping[str, str] | None = None,
+        budget_tokens: Budget | None = None,
+        explain: bool = False,
+    ) -> Iterator[ChatEvent]:
+        """The same, with the answer piece by piece as it comes; the last event has the whole reply."""
+        request = TurnRequest.of_message(
+            agent, session_id, message, instances, budget_tokens, stream=True, explain=explain
+        )
+        yield from self.runner.run(principal, request)
+
+    def run_team(
         self,
         principal: Principal,
         team: str,
@@ -75,56 +120,55 @@ class Chats(Runner):
         without, what the team's spec says.
         """
         user_message(task, "task")
-        spec, together = self._agents.team(principal, team), self.waiting.together
-        session, how = f"run-{secrets.token_hex(8)}" if session_id is None else session_id, mode or spec.mode
-        Rooms(Agent(name=spec.name), principal.user_id, session).session()  # refused before anybody works
+        spec, _ = self._agents.team(principal, team), self.runner.model  # refused before anybody works
+        session, mode = f"run-{secrets.token_hex(8)}" if session_id is None else session_id, mode or spec.mode
+        Rooms(Agent(name=spec.name), principal.user_id, session).session()
 
-        def work(agent: str, before: Sequence[Contribution] = ()) -> Coroutine[Any, Any, Contribution]:
-            message = user_message(self._passed_on(task, before), "task")
-            asked = TurnRequest(agent=agent, told=[message], session_id=session, team=spec.name)
-            return self._contribution(principal, asked)
+        def work(agent: str, earlier: Sequence[Contribution] = ()) -> Contribution:
+            message = user_message(self._with_answers(task, earlier), "task")
+            request = TurnRequest(agent=agent, messages=[message], session_id=session, team=spec.name)
+            return self._contribution(principal, request)
 
-        if how == "parallel":
-            done = await together([work(agent) for agent in spec.workers])
+        contributions: list[Contribution] = []
+        if mode == "parallel":
+            contributions = run_together([partial(work, agent) for agent in spec.workers])
         else:
-            done = []
             for agent in spec.workers:
-                done.append(await work(agent, done))
-        texts = [each.text for each in done if each.text is not None]
+                contributions.append(work(agent, contributions))
+        texts = [each.text for each in contributions if each.text is not None]
         return TeamReply(
             team=spec.name,
             session_id=session,
-            mode=how,
+            mode=mode,
             text=texts[-1] if texts else None,
-            contributions=done,
-            usage=sum((each.usage for each in done), TokenUse()),
+            contributions=contributions,
+            usage=sum((each.usage for each in contributions), TokenUse()),
         )
 
-    async def _contribution(self, principal: Principal, asked: TurnRequest) -> Contribution:
+    def _contribution(self, principal: Principal, request: TurnRequest) -> Contribution:
         tools, reply, error, use = list[ToolUse](), None, None, TokenUse()
         try:
-            async with aclosing(self.turn(principal, asked)) as events:
-                async for event in events:
-                    tools += [event.tool] if event.tool else []
-                    reply = event.reply
+            for event in self.runner.run(principal, request):
+                tools += [event.tool] if event.tool else []
+                reply = event.reply
         except AlcoveError as failure:
             error, use = failure.public_message, convert(failure.details.get("usage", {}), TokenUse)
         return Contribution(
-            agent=asked.agent,
+            agent=request.agent,
             text=reply.text if reply else None,
             error=error,
-            shared=[*filter(_shares, tools)],
+            shared=[*filter(_is_shared, tools)],
             tools=tools,
             usage=reply.usage if reply else use,
         )
 
-    def _passed_on(self, task: str, before: Sequence[Contribution]) -> str:
+    def _with_answers(self, task: str, earlier: Sequence[Contribution]) -> str:
         """A task with the answers to it so far, quoted as data; they take at most half of the context."""
-        answers = [(each.agent, each.text) for each in before if each.text]
+        answers = [(each.agent, each.text) for each in earlier if each.text]
         if not answers:
             return task
-        most = self._settings.context_tokens // 2 // len(answers)
-        lines = [f"- {escape_tags(f'{name(agent)}: {_quoted(text, most)}')}" for agent, text in answers]
+        limit = self._settings.context_tokens // 2 // len(answers)
+        lines = [f"- {escape_tags(f'{name(agent)}: {_quoted(text, limit)}')}" for agent, text in answers]
         head = '<recalled from="those who worked on it before you">'
         return "\n".join([task, "", head, *lines, "</recalled>"])
 
@@ -134,8 +178,8 @@ def _quoted(text: str, tokens: int) -> str:
     return quoted(text, len(text.encode()[: 3 * tokens].decode(errors="ignore")))
 
 
-def _shares(use: ToolUse) -> bool:
-    """Whether others can read what a tool wrote."""
+def _is_shared(use: ToolUse) -> bool:
+    """True if others can read what a tool wrote."""
     if use.outcome != "ok":  # its arguments may be anything
         return False
     room = use.arguments.get("namespace", "global")

@@ -12,7 +12,7 @@ from msgspec import structs
 from alcove.agents.chat_messages import message_tokens
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
-from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
+from alcove.llm.records import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
 
 MIN_ANSWER_TOKENS = 64
 """An answer that has room for less is not asked for."""

@@ -135,7 +135,6 @@ class Operation(Generic[P, R]):
     def __post_init__(self) -> None:
         self.begin: Callable[..., Any] | None = getattr(self.function, "begin", None)
         """Begins the write and returns a future of its result; None if it is no write."""
-        self.awaited: Callable[..., Coroutine[Any, Any, R]] | None = getattr(self.function, "awaited", None)
         self.method, self.path = self.route.split()
         self.__doc__ = self.function.__doc__ if self.function else self.summary
 

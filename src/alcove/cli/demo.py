@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +29,7 @@ from alcove.core.decoding import convert
 
 if TYPE_CHECKING:
     from alcove.client.embedded import Alcove
-    from alcove.llm.model import Answered, Asked
+    from alcove.llm.records import ModelAnswer, ModelRequest
 
 _SECONDS_A_WORD = 0.03
 _SHOWN = 100
@@ -76,29 +76,29 @@ class Script:
         self._story = story
         self.agent = ""
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        from alcove.llm.model import Answering, used  # noqa: PLC0415  --help does without
+    def ask(self, request: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
+        from alcove.llm.records import AnswerBuilder, TokenUse  # noqa: PLC0415  --help does without
 
-        last = max(n for n, each in enumerate(asked.messages) if each.role == "user")
-        heard = asked.messages[last].content or ""
+        last = max(n for n, each in enumerate(request.messages) if each.role == "user")
+        heard = request.messages[last].content or ""
         lines = self._story.lines.get(self.agent, []) + self._story.lines.get("any", [])
         line = next((each for each in lines if re.search(each.hears, heard)), Line(hears=""))
-        answer, words = Answering(asked.meter), ""
-        if line.calls and asked.messages[-1].role != "tool":
+        answer, words = AnswerBuilder(request.meter), ""
+        if line.calls and request.messages[-1].role != "tool":
             for place, each in enumerate(line.calls):
                 for tool, arguments in each.items():
-                    answer.call(place, name=tool, arguments=msgspec.json.encode(arguments).decode())
+                    answer.add_call(place, name=tool, arguments=msgspec.json.encode(arguments).decode())
         else:
-            found = re.search(line.finds, "\n".join(each.content or "" for each in asked.messages))
+            found = re.search(line.finds, "\n".join(each.content or "" for each in request.messages))
             words = line.says.format(*found.groups()) if found else line.otherwise
         for word in re.findall(r"\S+\s*", words):
             if sys.stdout.isatty():
                 time.sleep(_SECONDS_A_WORD)
-            yield answer.say(word)
-        answer.finish, asked.meter.use = "stop", used(0, 0)
-        yield answer.done()
+            yield answer.add_text(word)
+        answer.finish, request.meter.use = "stop", TokenUse.of(0, 0)
+        yield answer.build()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """There is nothing to close."""
 
 

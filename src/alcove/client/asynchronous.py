@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,14 +14,13 @@ from alcove.client import is_url
 from alcove.client.agent import SESSION, AsyncAgentHandle
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
+from alcove.client.http_transport import MAX_CALLS, AwaitingTransport, HttpTransport
 from alcove.client.open_store import FileOperations, Specs
-from alcove.client.remote import AT_ONCE, AsyncHttpTransport, HttpTransport, named
+from alcove.client.remote import principal_of
 from alcove.client.store import OverAgents, OverStore, OverTransport, Store
-from alcove.core.cancellation import Cancellation
-from alcove.core.errors import Unavailable
 from alcove.core.principal import Principal
 from alcove.core.settings import Settings
-from alcove.core.waiting import Awaiting
+from alcove.core.threads import CallThreads
 from alcove.llm import LLM
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from alcove.search.rerankers import Reranker
 
 R = TypeVar("R")
-_END = object()
 
 
 class ThreadTransport(LocalTransport):
@@ -38,54 +35,30 @@ class ThreadTransport(LocalTransport):
 
     def __init__(self, services: Mapping[str, Any], principal: Principal) -> None:
         super().__init__(services, principal)
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="alcove-async")
+        self._threads = CallThreads(MAX_CALLS, "alcove-async")
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
         do = super().bound(operation)
         if isinstance(operation, Streaming):
-            return lambda *args, **named: self.pieces(partial(do, *args, **named))
-        return partial(self._done, do)
+            return lambda *args, **named: self._threads.iterate(partial(do, *args, **named))
 
-    async def _done(self, do: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        def call() -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             result = do(*args, **named)
             return iter([*result]) if isinstance(result, Iterator) else result
 
-        return await self.run(call)
+        return lambda *args, **named: self._threads.run(partial(call, *args, **named))
 
-    async def run(self, call: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
-        """Does something in a thread; it is told to stop when nobody waits for it any more."""
-        work = Cancellation()
-        try:
-            done = asyncio.get_running_loop().run_in_executor(threads or self._threads, work.run, call)
-        except RuntimeError:  # there are no threads any more
-            raise Unavailable("the store has been closed") from None
-        try:
-            return await done
-        except asyncio.CancelledError:
-            work.cancelled = True
-            raise
-
-    async def pieces(self, begin: Callable[[], Iterator[R]]) -> AsyncIterator[R]:
-        """What an iterator gives, each piece of it waited for in a thread of its own.
-
-        It may wait for what somebody else has to write, who needs one of the others.
-        """
-        pieces = await self.run(begin)
-        thread = ThreadPoolExecutor(1, thread_name_prefix="alcove-stream")
-        try:
-            while (piece := await self.run(lambda: next(pieces, _END), thread)) is not _END:
-                yield piece  # type: ignore[misc]
-        finally:
-            thread.shutdown(wait=False)
+    def blocking(self) -> LocalTransport:
+        """The same operations, in the thread that calls."""
+        return LocalTransport(self.services, self.principal)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._threads.shutdown)  # calls made before are done first
+        await self._threads.close()  # calls made before are done first
         await asyncio.to_thread(super().close)
 
 
-def _over_http(server: Server, principal: Principal) -> AsyncHttpTransport:
-    return AsyncHttpTransport(server, server.httpx.AsyncClient(**server.options), Awaiting(), principal)
+def _over_http(server: Server, principal: Principal) -> AwaitingTransport:
+    return AwaitingTransport(server, server.httpx.AsyncClient(**server.options), principal)
 
 
 class AsyncAdminHandle(AdminOperations, FileOperations, OverTransport, AsyncHandle):
@@ -107,6 +80,8 @@ class AsyncAlcove(OverStore, AsyncHandle):
     too; what operates the store is `admin`.
     """
 
+    transport: ThreadTransport | AwaitingTransport
+
     def __init__(
         self,
         at: str | os.PathLike[str],
@@ -124,7 +99,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Opens the store; the arguments are those of `alcove.connect`."""
         if is_url(at):
             server = Server(str(at), token, api_key, timeout, retries)
-            self.transport = _over_http(server, named(user))
+            self.transport = _over_http(server, principal_of(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
             store = store if user is None else store.as_user(user)
@@ -139,6 +114,10 @@ class AsyncAlcove(OverStore, AsyncHandle):
         elif isinstance(transport, LocalTransport):
             handle.transport = ThreadTransport(transport.services, store.principal)
         return handle
+
+    def blocking(self) -> Store:
+        """The same store for threads, as the same principal; closing this one closes it, too."""
+        return Store(self.transport.blocking())
 
     @property
     def admin(self) -> AsyncAdminHandle:

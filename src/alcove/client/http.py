@@ -71,10 +71,10 @@ class Server:
         self._credentials = _raw({"X-API-Key": api_key, "Authorization": token and f"Bearer {token}"})
         self._retries = retries
 
-    def asked(
+    def request(
         self, operation: Operation[..., Any], args: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[HttpRequest, dict[str, Any]]:
-        """The request for an operation, called with these arguments; and every one of them by its name."""
+        """The request for an operation that is called with these arguments, and all of them by name."""
         bound = operation.signature.bind(*args, **named)
         bound.apply_defaults()
         arguments = bound.arguments
@@ -98,26 +98,30 @@ class Server:
         )
         return request, arguments
 
-    def sending(self, who: Principal, asked: HttpRequest) -> dict[str, Any]:
-        """What httpx is to send. A principal other than a plain handle's is named, as a trusted key may."""
-        named = {} if who is DEFAULT_PRINCIPAL else _raw({"X-User-ID": who.user_id})
+    def result(self, operation: Operation[..., Any], body: bytes, arguments: Mapping[str, Any]) -> object:
+        """The result of an operation, from the body of its answer."""
+        return operation.to_result(self.decode(body, operation.answer or type(None)), arguments)
+
+    def httpx_arguments(self, principal: Principal, request: HttpRequest) -> dict[str, Any]:
+        """The arguments of `httpx.Client.stream`. Only a principal that the caller chose is named."""
+        named = {} if principal is DEFAULT_PRINCIPAL else _raw({"X-User-ID": principal.user_id})
         return {
-            "method": asked.method,
-            "url": f"{self.url}{asked.path}",
-            "params": asked.params,
-            "content": asked.content,
-            "headers": {**self._credentials, **named, **_raw(asked.headers)},
-            "timeout": self._patient if asked.patient else self._timeout,
+            "method": request.method,
+            "url": f"{self.url}{request.path}",
+            "params": request.params,
+            "content": request.content,
+            "headers": {**self._credentials, **named, **_raw(request.headers)},
+            "timeout": self._patient if request.patient else self._timeout,
         }
 
-    def pause(self, asked: HttpRequest, error: AlcoveError, tries: int) -> float:
-        """How long to wait before a request is sent again; raises the error where it is not to be."""
-        again = isinstance(error, NotReached) or (
-            asked.repeatable and isinstance(error, Unavailable | errors.RateLimited)
+    def pause(self, request: HttpRequest, error: AlcoveError, attempts: int) -> float:
+        """Seconds to wait before a request is sent again; raises the error if it must not be."""
+        can_retry = isinstance(error, NotReached) or (
+            request.repeatable and isinstance(error, Unavailable | errors.RateLimited)
         )
-        if not again or tries >= self._retries:
+        if not can_retry or attempts >= self._retries:
             raise error
-        return float(min(_FIRST_PAUSE * 2**tries * (1 + random.random()), _LONGEST_PAUSE))  # noqa: S311
+        return float(min(_FIRST_PAUSE * 2**attempts * (1 + random.random()), _LONGEST_PAUSE))  # noqa: S311
 
     @contextmanager
     def errors_translated(self) -> Iterator[None]:

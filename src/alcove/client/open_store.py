@@ -18,7 +18,7 @@ from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import SweepResult
 from alcove.core.settings import Settings
-from alcove.llm import LLM, resolved
+from alcove.llm import LLM, resolve_llm
 from alcove.search.embedders import load_numpy
 from alcove.store.admin import Admin
 from alcove.store.common import Parts
@@ -85,7 +85,7 @@ class OpenStore:
                     watched = InlineSpecs(place, max_depth=depth)
                 elif place is not None:
                     watched = WatchedSpecs(place, max_depth=depth)
-                settings, provider = resolved(llm)
+                settings, provider = resolve_llm(llm)
                 self._agents[place, llm] = Agents(
                     self.memories,
                     watched,

@@ -1,8 +1,10 @@
-"""Stopping work that nobody waits for any more: whoever runs it says so, and it asks at each of its steps."""
+"""Stopping work that nobody waits for any more: a thread cancels it, and it notices at its next step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -14,37 +16,81 @@ class Cancelled(Exception):
 
 
 class Cancellation:
-    """Runs work that can be told to stop from another thread."""
+    """Runs work that another thread can cancel."""
 
-    __slots__ = ("cancelled",)
+    __slots__ = ("_callbacks", "_lock", "cancelled")
 
     def __init__(self) -> None:
         self.cancelled = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
 
     def run(self, work: Callable[[], T]) -> T:
-        """What the work gives; `check` raises inside it once `cancelled` is set."""
+        """Returns the work's result; once cancelled, `check` raises inside the work."""
         before = _current.set(self)
         try:
             return work()
         finally:
             _current.reset(before)
 
+    def cancel(self) -> None:
+        """Cancels the work, and wakes it where it waits inside `on_cancel`."""
+        with self._lock:
+            self.cancelled = True
+            for callback in self._callbacks:
+                callback()
+
+    @contextmanager
+    def calls(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Calls `callback` on cancellation while the block runs, and never after it."""
+        with self._lock:
+            self._callbacks.append(callback)
+            if self.cancelled:
+                callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.remove(callback)
+
 
 _current: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
 
 
 def is_cancelled() -> bool:
-    """Whether what this thread does was cancelled."""
+    """True if the work of this thread was cancelled."""
     current = _current.get()
     return current is not None and current.cancelled
 
 
 def check() -> None:
-    """Raises `Cancelled` if what this thread does was cancelled; for loops whose length a caller chooses."""
+    """Raises `Cancelled` if this thread was cancelled; for loops whose length a caller chooses."""
     if is_cancelled():
         raise Cancelled
 
 
+@contextmanager
+def on_cancel(callback: Callable[[], object]) -> Iterator[None]:
+    """Has the thread that cancels this work call `callback`, which wakes what the block waits for.
+
+    The callback must be quick, and may be called before the block begins to wait.
+    """
+    current = _current.get()
+    if current is None:
+        yield
+    else:
+        with current.calls(callback):
+            yield
+
+
 def run_uncancelled(work: Callable[[], T]) -> T:
-    """What the work gives, cancelled or not: for what others will use, too."""
+    """Runs work to its end even if this thread is cancelled: others need its result, too."""
     return Cancellation().run(work)
+
+
+def sleep(seconds: float) -> None:
+    """Sleeps, and raises `Cancelled` as soon as this thread is cancelled."""
+    woken = threading.Event()
+    with on_cancel(woken.set):
+        woken.wait(seconds)
+    check()

@@ -1,4 +1,4 @@
-"""Large language models: one interface, and a module for each way to reach one."""
+"""Large language models: one interface, and a module for each kind of provider."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from alcove.core.settings import LLMSettings
 
 if TYPE_CHECKING:
-    from alcove.core.waiting import Waiting
-    from alcove.llm.model import Provider
+    from alcove.llm.records import Provider
 
 LLM: TypeAlias = "str | LLMSettings | Provider"
-"""What names a model: `URL#MODEL`, settings, or a provider of one's own."""
+"""What names a model: `URL#MODEL`, settings, or a provider of your own."""
 
 
-def resolved(llm: LLM | None) -> tuple[LLMSettings, Provider | None]:
-    """The settings that were meant, which are those of the environment for None; and a provider, if given."""
+def resolve_llm(llm: LLM | None) -> tuple[LLMSettings, Provider | None]:
+    """Returns the settings, by default those of the environment, and a provider if `llm` is one."""
     if isinstance(llm, str):
         url, _, model = llm.partition("#")
         return replace(LLMSettings.from_environment(), llm_url=url, llm_model=model or None), None
@@ -25,14 +24,14 @@ def resolved(llm: LLM | None) -> tuple[LLMSettings, Provider | None]:
     return LLMSettings(), llm
 
 
-def provider_of(settings: LLMSettings, waiting: Waiting) -> Provider | None:
-    """The way to the model that the settings name; None where they name none."""
+def make_provider(settings: LLMSettings) -> Provider | None:
+    """Makes the provider of the model that the settings name; None if they name none."""
     if not settings.is_configured:
         return None
     if settings.llm_provider == "anthropic":
         from alcove.llm.anthropic import Anthropic  # noqa: PLC0415  an extra
 
-        return Anthropic(settings, waiting)
+        return Anthropic(settings)
     from alcove.llm.openai import OpenAI  # noqa: PLC0415  an extra
 
-    return OpenAI(settings, waiting)
+    return OpenAI(settings)

@@ -1,27 +1,26 @@
 """Anthropic's models, through its official client library.
 
-What Alcove says in OpenAI's words is translated here: instructions beside the messages, calls of tools and
+Requests and answers in OpenAI's format are translated: instructions next to the messages, tool calls and
 their results as blocks, and the events of a stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from alcove.core.errors import requires_extra
 from alcove.core.messages import Message
 from alcove.core.settings import LLMSettings
-from alcove.core.waiting import Awaiting, Waiting
-from alcove.llm.model import (
-    Answered,
-    Answering,
-    Asked,
-    Trouble,
-    parsed_arguments,
-    seconds_after,
-    used,
-    was_sent,
+from alcove.llm.connections import ConnectionPool, Hooks, seconds_after, was_sent
+from alcove.llm.records import (
+    AnswerBuilder,
+    ModelAnswer,
+    ModelRequest,
+    ProviderError,
+    TokenUse,
+    parse_arguments,
 )
 
 _FINISH = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
@@ -33,106 +32,114 @@ _TOOL_CHOICE = {"auto": "auto", "none": "none", "required": "any"}
 class Anthropic:
     """A provider of models by Anthropic's messages."""
 
-    def __init__(self, settings: LLMSettings, waiting: Waiting) -> None:
+    def __init__(self, settings: LLMSettings) -> None:
         with requires_extra("--llm-provider anthropic", extra="anthropic"):
             import anthropic  # noqa: PLC0415
-        self._library, self._waiting = anthropic, waiting
-        kind = anthropic.AsyncAnthropic if isinstance(waiting, Awaiting) else anthropic.Anthropic
+        self._library = anthropic
         url = settings.llm_url and settings.llm_url.rstrip("/").removesuffix("/v1")
-        self._client: Any = kind(api_key=settings.llm_key or "", base_url=url, max_retries=0)
+        http = import_module(anthropic.DefaultHttpxClient.__mro__[1].__module__)  # httpx, or its successor
+        verify = http.create_ssl_context()  # once for all clients: reading certificates takes 50 ms
+
+        def make_client(hooks: Hooks) -> anthropic.Anthropic:
+            http_client = anthropic.DefaultHttpxClient(verify=verify, event_hooks=hooks)
+            key = settings.llm_key or ""
+            return anthropic.Anthropic(api_key=key, base_url=url, max_retries=0, http_client=http_client)
+
+        self._connections = ConnectionPool(make_client)
         self._model, self._max_tokens = settings.llm_model or "default", settings.max_answer_tokens
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        """Pieces of the text as they come, and the whole answer at last."""
-        library, request = self._library, self._request(asked)
+    def ask(self, request: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
+        """Gives the text piece by piece, then the complete answer."""
+        library, body = self._library, self._body(request)
         try:
-            made = self._client.messages.create(**request, stream=True, timeout=seconds)
-            stream = await self._waiting.given(made)
-            try:
-                async for piece in self._folded(self._waiting.each(stream), asked):
-                    yield piece
-            finally:
-                await self._waiting.given(stream.close())
+            with (
+                self._connections.client() as client,
+                client.messages.create(**body, stream=True, timeout=seconds) as stream,
+            ):
+                yield from _answer(stream, request)
         except library.APITimeoutError as error:
-            raise Trouble(repr(error), timeout=True, may_be_billed=was_sent(error.__cause__)) from None
+            billed = was_sent(error.__cause__)
+            raise ProviderError(repr(error), timeout=True, may_be_billed=billed) from None
         except library.APIStatusError as error:
-            after = seconds_after(error.response.headers.get("retry-after", ""))
+            wait = seconds_after(error.response.headers.get("retry-after", ""))
             status = error.status_code if error.status_code >= 400 else 500  # in a stream, it comes with 200
             billed = error.status_code < 400
-            raise Trouble(str(error), status=status, after=after, may_be_billed=billed) from None
+            raise ProviderError(str(error), status=status, retry_after=wait, may_be_billed=billed) from None
         except library.APIConnectionError as error:
-            why, billed = f"{error} ({error.__cause__!r})", was_sent(error.__cause__)
-            raise Trouble(why, may_be_billed=billed) from None
+            reason, billed = f"{error} ({error.__cause__!r})", was_sent(error.__cause__)
+            raise ProviderError(reason, may_be_billed=billed) from None
         except (library.AnthropicError, AttributeError, TypeError, ValueError) as error:  # it is no event
-            raise Trouble(f"its answer is none: {error!r}", status=200) from None
+            raise ProviderError(f"its answer cannot be read: {error!r}", status=200) from None
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore2", "httpcore"):
-                raise Trouble(f"its answer broke off: {error!r}", status=502, may_be_billed=True) from None
+                reason = f"its answer broke off: {error!r}"
+                raise ProviderError(reason, status=502, may_be_billed=True) from None
             raise
 
-    def _request(self, asked: Asked) -> dict[str, Any]:
-        given = asked.options
-        most = given.get("max_completion_tokens") or given.get("max_tokens") or self._max_tokens
-        request: dict[str, Any] = {"model": self._model, "max_tokens": most}
-        if stop := given.get("stop"):
-            request["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-        if more := {name: given[name] for name in ("temperature", "top_p") if name in given}:
-            request["extra_body"] = more  # which the library does not name for all models
-        system = [each.content for each in asked.messages if each.role in _SYSTEM and each.content]
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        options = request.options
+        limit = options.get("max_completion_tokens") or options.get("max_tokens") or self._max_tokens
+        body: dict[str, Any] = {"model": self._model, "max_tokens": limit}
+        if stop := options.get("stop"):
+            body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        if extra := {name: options[name] for name in ("temperature", "top_p") if name in options}:
+            body["extra_body"] = extra  # which the library does not name for all models
+        system = [each.content for each in request.messages if each.role in _SYSTEM and each.content]
         if system:
-            request["system"] = [{"type": "text", "text": text} for text in system]
-        request["messages"] = [*_merged(asked.messages)]
-        if asked.tools:
-            request["tools"] = [_tool(each["function"]) for each in asked.tools]
-            if choice := _choice(given.get("tool_choice")):
-                request["tool_choice"] = choice
-        elif used := {call["function"]["name"] for each in asked.messages for call in each.tool_calls}:
-            request["tools"] = [_tool({"name": name}) for name in sorted(used)]  # calls are told of with them
-            request["tool_choice"] = {"type": "none"}
-        return request
+            body["system"] = [{"type": "text", "text": text} for text in system]
+        body["messages"] = [*_merge(request.messages)]
+        if request.tools:
+            body["tools"] = [_tool(each["function"]) for each in request.tools]
+            if choice := _choice(options.get("tool_choice")):
+                body["tool_choice"] = choice
+        elif used := {call["function"]["name"] for each in request.messages for call in each.tool_calls}:
+            body["tools"] = [_tool({"name": name}) for name in sorted(used)]  # calls are refused without
+            body["tool_choice"] = {"type": "none"}
+        return body
 
-    async def _folded(self, events: AsyncIterator[Any], asked: Asked) -> AsyncGenerator[str | Answered, None]:
-        """The text of a stream's events as it comes, and in the end all that they came to."""
-        answer, prompt = Answering(asked.meter), 0
-        async for event in events:
-            asked.left()
-            match event.type:
-                case "message_start":
-                    use = event.message.usage
-                    cached = (use.cache_creation_input_tokens or 0) + (use.cache_read_input_tokens or 0)
-                    prompt = use.input_tokens + cached
-                case "content_block_start" if event.content_block.type == "tool_use":
-                    answer.call(event.index, id=event.content_block.id, name=event.content_block.name)
-                case "content_block_start" if event.content_block.type == "text":
-                    if event.content_block.text:
-                        yield answer.say(event.content_block.text)
-                case "content_block_delta" if event.delta.type == "input_json_delta":
-                    answer.call(event.index, arguments=event.delta.partial_json)
-                case "content_block_delta" if event.delta.type == "text_delta":
-                    yield answer.say(event.delta.text)
-                case "message_delta":
-                    answer.finish = _FINISH.get(event.delta.stop_reason, "stop")
-                    asked.meter.use = used(prompt, event.usage.output_tokens)
-            if asked.meter.is_full:
-                break
-        yield answer.done()
-
-    async def close(self) -> None:
-        await self._waiting.given(self._client.close())
+    def close(self) -> None:
+        self._connections.close()
 
 
-def _merged(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Messages as blocks; neighbours of one role are one, as results of parallel calls have to be."""
-    spoken = [each for each in messages if each.role not in _SYSTEM]
-    if spoken[0].role == "assistant":  # the user is to begin
-        spoken.insert(0, Message(role="user", content="(What was said before is left out.)"))
+def _answer(events: Iterable[Any], request: ModelRequest) -> Iterator[str | ModelAnswer]:
+    """Gives the text of a stream's events as they come, then the complete answer."""
+    answer, meter, prompt = AnswerBuilder(request.meter), request.meter, 0
+    for event in events:
+        request.seconds_left()
+        match event.type:
+            case "message_start":
+                use = event.message.usage
+                cached = (use.cache_creation_input_tokens or 0) + (use.cache_read_input_tokens or 0)
+                prompt = use.input_tokens + cached
+            case "content_block_start" if event.content_block.type == "tool_use":
+                answer.add_call(event.index, id=event.content_block.id, name=event.content_block.name)
+            case "content_block_start" if event.content_block.type == "text":
+                if event.content_block.text:
+                    yield answer.add_text(event.content_block.text)
+            case "content_block_delta" if event.delta.type == "input_json_delta":
+                answer.add_call(event.index, arguments=event.delta.partial_json)
+            case "content_block_delta" if event.delta.type == "text_delta":
+                yield answer.add_text(event.delta.text)
+            case "message_delta":
+                answer.finish = _FINISH.get(event.delta.stop_reason, "stop")
+                meter.use = TokenUse.of(prompt, event.usage.output_tokens)
+        if meter.is_full:
+            break
+    yield answer.build()
+
+
+def _merge(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Makes blocks of messages, one of neighbours of the same role, as results of parallel calls must be."""
+    turns = [each for each in messages if each.role not in _SYSTEM]
+    if turns[0].role == "assistant":  # the user is to begin
+        turns.insert(0, Message(role="user", content="(What was said before is left out.)"))
     role, blocks = None, list[dict[str, Any]]()
-    for message in spoken:
-        speaks = "assistant" if message.role == "assistant" else "user"
-        if speaks != role and blocks:
+    for message in turns:
+        speaker = "assistant" if message.role == "assistant" else "user"
+        if speaker != role and blocks:
             yield {"role": role, "content": blocks}
             blocks = []
-        role = speaks
+        role = speaker
         blocks += _blocks(message)
     yield {"role": role, "content": blocks}
 
@@ -144,8 +151,8 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
     if message.content and message.content.strip():
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:
-        name, given = call["function"]["name"], parsed_arguments(call["function"]["arguments"])
-        yield {"type": "tool_use", "id": call["id"], "name": name, "input": given or {}}
+        name, arguments = call["function"]["name"], parse_arguments(call["function"]["arguments"])
+        yield {"type": "tool_use", "id": call["id"], "name": name, "input": arguments or {}}
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,15 @@ from alcove.agents.replies import ChatEvent, Reply, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs.records import Agent
 from alcove.agents.teamwork import Chats
-from alcove.api.agent_operations import ChatOperations, ChatStreaming
+from alcove.api.agent_operations import ChatOperations
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
 from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
 from alcove.core.messages import Message
-from alcove.llm.model import TokenUse
+from alcove.llm.records import TokenUse
+from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import Stream
 
@@ -119,8 +120,9 @@ class OpenAIError(Struct):
 class ChatEdge:
     """Handlers of what streams, or speaks in other words than ours."""
 
-    def __init__(self, agents: Agents, chats: Chats) -> None:
-        self._agents, self._chats = agents, chats
+    def __init__(self, agents: Agents, chats: Chats, threads: ThreadPool) -> None:
+        """`threads`: run turns, one each."""
+        self._agents, self._chats, self._threads = agents, chats, threads
 
     def endpoints(self) -> list[Endpoint]:
         """What stands in no table, because it is OpenAI's."""
@@ -150,9 +152,33 @@ class ChatEdge:
     async def chat(self, request: Request) -> Struct:
         """A turn as events: each a piece of the answer or a tool, the last one the reply or an error."""
         arguments = ChatOperations.chat.arguments(request)
-        assert ChatStreaming.chat_stream.awaited is not None
-        events = ChatStreaming.chat_stream.awaited(self._chats, request.principal, **arguments)
-        return await _streamed(events, _event, request)  # type: ignore[arg-type]
+        events = partial(self._chats.chat_stream, request.principal, **arguments)
+        return await self._stream(events, _event, request)
+
+    async def _stream(
+        self,
+        events: Callable[[], Iterator[ChatEvent]],
+        encode: Callable[[ChatEvent], bytes],
+        request: Request,
+    ) -> Stream:
+        """Events as server-sent ones; what fails before the first of them is an answer with a status."""
+        coming = await self._threads.iterate(events)
+        first = await anext(coming)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                yield encode(first)
+                async for event in coming:
+                    if piece := encode(event):
+                        yield piece
+            except AlcoveError as error:
+                record = request.endpoint.operation.error_record
+                name = b"event: error\n" if record is ErrorAnswer else b""
+                yield b"%bdata: %b\n\n" % (name, _encode(record.of(error, request.id)))
+            finally:
+                await coming.aclose()
+
+        return Stream(pieces(), EVENTS.encode(), waits=False)
 
     # OpenAI's
 
@@ -169,17 +195,17 @@ class ChatEdge:
     async def _complete(self, request: Request) -> Struct:
         asked: CompletionRequest = request.parameters
         read = partial(_turn, asked, _session(request))
-        turn = await self._chats.waiting.run(read) if request.large else read()
+        turn = await self._threads(read) if request.large else read()
         stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
         echo = ((SESSION, request.headers[SESSION]),) if turn.session_id is not None else ()
         if not turn.stream:
-            reply = await self._chats.reply(request.principal, turn)
+            reply = await self._threads(partial(self._chats.runner.reply, request.principal, turn))
             choice = {"index": 0, "message": _message(reply), "finish_reason": reply.finish, "logprobs": None}
             done = Completion(object="chat.completion", choices=[choice], usage=reply.usage, **stamp)  # type: ignore[arg-type]
             return Page(_encode(done), headers=echo)
         chunks = _Chunks(stamp, usage=bool((asked.stream_options or {}).get("include_usage")))
-        events = self._chats.turn(request.principal, turn)
-        answer = await _streamed(events, chunks.of, request)
+        events = partial(self._chats.runner.run, request.principal, turn)
+        answer = await self._stream(events, chunks.of, request)
         answer.headers = (*answer.headers, *echo)
         return answer
 
@@ -188,33 +214,6 @@ class ChatEdge:
 
     async def model(self, request: Request) -> Struct:
         return _card(self._agents.agent(request.principal, request.path["model"]))
-
-
-async def _streamed(events: AsyncGenerator[ChatEvent, None], told: Any, request: Request) -> Stream:
-    """Events as server-sent ones; what fails before the first of them is an answer with a status.
-
-    `told`: the bytes that are sent of an event.
-    """
-    try:
-        first = await anext(events)
-    except BaseException:
-        await events.aclose()
-        raise
-
-    async def pieces() -> AsyncIterator[bytes]:
-        try:
-            yield told(first)
-            async for event in events:
-                if piece := told(event):
-                    yield piece
-        except AlcoveError as error:
-            record = request.endpoint.operation.error_record
-            name = b"event: error\n" if record is ErrorAnswer else b""
-            yield b"%bdata: %b\n\n" % (name, _encode(record.of(error, request.id)))
-        finally:
-            await events.aclose()
-
-    return Stream(pieces(), EVENTS.encode(), waits=False)
 
 
 def _event(event: ChatEvent) -> bytes:
@@ -292,8 +291,8 @@ def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
         raise InvalidRequest("messages", "a last message of the user, or of a tool")
     options = {name: value for name in _OPTIONS if (value := getattr(asked, name)) is not None}
     return TurnRequest(
-        agent=asked.model, told=told, session_id=session, resent=True, instructions=instructions, tools=tools,
-        options=options, stream=bool(asked.stream),
+        agent=asked.model, messages=told, session_id=session, is_resent=True, instructions=instructions,
+        tools=tools, options=options, stream=bool(asked.stream),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -15,11 +15,12 @@ from alcove.core.blocking import WouldTakeLong, WouldWait, on_event_loop, withou
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
 from alcove.core.principal import Principal
+from alcove.core.shares import Shares
+from alcove.core.threads import ThreadIterator
 from alcove.engine.commit import Submission
 
 _MOST_BUCKETS = 100_000
 _ASKING_AT_ONCE = 4
-_TIMES_WHAT_IS_FREE = 4
 _WAITING_THREADS = 64
 """Threads of each pool for calls that wait for a writer or for the index: they sleep most of the time."""
 
@@ -27,34 +28,6 @@ T = TypeVar("T")
 TakeRequest = Callable[[Principal, float], bool | None]
 current_user: ContextVar[str | None] = ContextVar("current_user", default=None)
 """The user whose request the running task answers; None where nobody has said who they are."""
-
-
-class Shares:
-    """A number of places that users share; only for use on the event loop.
-
-    A user may have more as long as they have at most four times what is then left. One alone gets up to
-    four fifths of all, two get four ninths each, and so on: something is left for whoever has none yet.
-    """
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._held: dict[str | None, int] = {}
-
-    def take(self, user: str | None, places: int = 1) -> bool:
-        """Takes some places, if the user may have them."""
-        held, left = self._held.get(user, 0), self._free - places
-        if left < 0 or (held and held + places > _TIMES_WHAT_IS_FREE * left):
-            return False
-        self._free = left
-        self._held[user] = held + places
-        return True
-
-    def give(self, user: str | None, places: int = 1) -> None:
-        """Gives places back."""
-        self._free += places
-        self._held[user] -= places
-        if not self._held[user]:
-            del self._held[user]
 
 
 class Reservations(list[tuple[Shares, str | None, int]]):
@@ -198,7 +171,9 @@ class ThreadPool:
     next step; without, it is finished.
     """
 
-    def __init__(self, *, threads: int, stops: bool) -> None:
+    def __init__(self, *, threads: int, stops: bool, patience: float | None = None) -> None:
+        """`patience`: seconds that a call waits for a thread before it is refused; None for no limit."""
+        self._patience = patience
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="alcove-http")
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="alcove-commit")
         self._threads = Queue(threads)
@@ -223,23 +198,42 @@ class ThreadPool:
         except WouldWait:
             return await self._in_thread(self._waiters, self._waiting, call)
 
+    async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T, None]:
+        """Gives the items of an iterator that runs in a thread; it is cancelled when the taker leaves."""
+        iterator = ThreadIterator(make)
+        await self._submit(self._pool, self._threads, iterator.run)
+        return iterator.items()
+
     async def _in_thread(self, pool: ThreadPoolExecutor, places: Queue, call: Callable[[], T]) -> T:
-        user = current_user.get()
-        await places.take(user)
-        work, loop = Cancellation(), asyncio.get_running_loop()
+        work = Cancellation()
+        running = await self._submit(pool, places, partial(work.run, call))
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if self._stops:
+                work.cancel()
+            raise
+
+    async def _submit(self, pool: ThreadPoolExecutor, places: Queue, call: Callable[[], T]) -> Future[T]:
+        """Starts a call as soon as the user may have a thread."""
+        user, loop = current_user.get(), asyncio.get_running_loop()
+        if self._patience is None:
+            await places.take(user)
+        else:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await places.take(user)
+            except TimeoutError:
+                raise Unavailable("too many calls are in progress; try again in a moment") from None
 
         def ended(_: Future[T]) -> None:
             """Gives the thread to the next, which may be later than its caller left."""
             with suppress(RuntimeError):  # the server has stopped meanwhile
                 loop.call_soon_threadsafe(places.give, user)
 
-        running = pool.submit(work.run, call)
+        running = pool.submit(call)
         running.add_done_callback(ended)
-        try:
-            return await asyncio.wrap_future(running)
-        except asyncio.CancelledError:
-            work.cancelled = self._stops
-            raise
+        return running
 
     async def committed(self, pending: Submission) -> None:
         """Waits for a commit, in which the committing thread takes the lead where nobody else does."""

@@ -19,9 +19,10 @@ from alcove.api.wire import encode_answer
 from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.core.shares import Shares
 from alcove.core.validation import to_invalid_request
 from alcove.server.authentication import Authenticator
-from alcove.server.limits import Reservations, Shares, ThreadPool
+from alcove.server.limits import Reservations, ThreadPool
 from alcove.store.reading import View
 
 JSON = b"application/json"
@@ -238,8 +239,6 @@ def endpoints(
     for operation in operations(table):
         if operation.stream_type:
             handler = getattr(streams, operation.name)
-        elif operation.awaited:
-            handler = _awaited_handler(operation, service)
         else:
             handler = make_handler(operation, service, reads, changes)
         if operation.can_stream:
@@ -285,21 +284,6 @@ def _restarting_handler(
             return await threads.run(lambda: _to_page(operation, request, result()), quick=quick)
         except InvalidRequest as error:
             raise operation.rename_field(error) from None
-
-    return handle
-
-
-def _awaited_handler(operation: Operation[..., Any], service: object) -> Handler:
-    """The handler of an operation that mostly waits for others, and so uses no thread."""
-    perform = operation.awaited
-    assert perform is not None
-
-    async def handle(request: Request) -> Page:
-        try:
-            result = await perform(service, request.principal, **operation.arguments(request))
-        except InvalidRequest as error:
-            raise operation.rename_field(error) from None
-        return _to_page(operation, request, result)
 
     return handle
 

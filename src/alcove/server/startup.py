@@ -26,7 +26,6 @@ from uvicorn.config import STARTUP_FAILURE
 import alcove.search.searcher  # noqa: F401  before the first request, not during it
 from alcove.agents.service import Agents
 from alcove.agents.specs.loading import WatchedSpecs
-from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import FAMILIES
 from alcove.api.agent_operations import (
     AgentOperations,
@@ -41,10 +40,8 @@ from alcove.core.addresses import is_database, locate_store, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, requires_extra
 from alcove.core.principal import Principal
 from alcove.core.version import __version__
-from alcove.core.waiting import Awaiting, Blocking
 from alcove.engine.commit import Observer
-from alcove.llm import provider_of
-from alcove.llm.model import Model
+from alcove.llm import make_provider
 from alcove.search.embedders import embedder_for
 from alcove.search.indexer import vector_index_for
 from alcove.search.rerankers import reranker_for
@@ -54,7 +51,7 @@ from alcove.server.authentication import LOOPBACK, Headers, make_authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
 from alcove.server.jwt_tokens import SAFE_SECRET_BYTES
-from alcove.server.limits import Queue, ThreadPool
+from alcove.server.limits import ThreadPool
 from alcove.server.mcp import McpEdge
 from alcove.server.openapi import pages
 from alcove.server.panel import COOKIE_KEY, Panel, SessionCookies
@@ -64,6 +61,8 @@ from alcove.server.streams import Streams, Tail
 
 log = logging.getLogger("alcove.http")
 _HANDED_OVER = "ALCOVE_HANDED_OVER"
+_WAITING_TURNS = 64
+"""Threads for turns besides those that may call the LLM: their turns wait for others or for tools."""
 _TURN_SECONDS = 0.0005
 """After which a thread that computes gives way, to the event loop, too; a tenth of what Python gives it."""
 
@@ -165,10 +164,8 @@ def build(config: ServeConfig) -> ASGIApp:
     agents = Agents(
         memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer, llm=config
     )
-    awaiting, cookies = Awaiting(changes, Queue), SessionCookies(memories.derive_key(COOKIE_KEY))
-    provider = provider_of(config, awaiting)
-    model = Model(provider, config, awaiting) if provider else None
-    chats = Chats(agents, model, config)
+    turns = ThreadPool(threads=config.llm_at_once + _WAITING_TURNS, stops=True, patience=config.turn_seconds)
+    cookies = SessionCookies(memories.derive_key(COOKIE_KEY))
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
 
     async def authenticate_with_grants(headers: Headers) -> Principal:
@@ -190,9 +187,7 @@ def build(config: ServeConfig) -> ASGIApp:
         yield
         for each in tasks:
             each.cancel()
-        if model:
-            await model.close()
-        for part in (reads, changes, agents, store):
+        for part in (turns, reads, changes, agents, store):
             part.close()
         access.flush()
         if tracing:
@@ -205,7 +200,7 @@ def build(config: ServeConfig) -> ASGIApp:
         authenticate=authenticate,
     )
     streams = Streams(memories, agents, reads, changes, tail)
-    chat = ChatEdge(agents, chats)
+    chat = ChatEdge(agents, agents.chats, turns)
     serve = partial(endpoints, reads=reads, changes=changes, streams=streams)
     described = [
         *serve(MemoryOperations, memories, restarts=True),
@@ -213,7 +208,7 @@ def build(config: ServeConfig) -> ASGIApp:
         *serve(AgentOperations, agents),
         *serve(SessionOperations, agents.sessions),
         *serve(KnowledgeOperations, agents.knowledge),
-        *serve(ChatOperations, chats, streams=chat),
+        *serve(ChatOperations, agents.chats, reads=turns, changes=turns, streams=chat),
         *chat.endpoints(),
         *streams.endpoints(),
         *monitoring.endpoints(metrics, health),
@@ -255,7 +250,7 @@ def _try(config: ServeConfig) -> None:
     specs = _specs(config)
     for warning in specs.current().warnings if specs else ():
         log.warning("agent specs: %s", warning)
-    provider_of(config, Blocking())
+    make_provider(config)
     _store(config).close()
 
 

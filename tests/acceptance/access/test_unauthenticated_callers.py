@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from alcove import Alcove
-from alcove.llm.model import Answered, Asked
+from alcove.llm.records import ModelAnswer, ModelRequest
 from tests.support.issuer import issuing
 from tests.support.service import Service, assert_error, free_port, serving
 from tests.support.tokens import FLAGS, token
@@ -115,17 +115,17 @@ class Saboteur:
     def __init__(self, store: Path) -> None:
         self.store, self.results = store, list[str]()
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+    def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         self.results = [each.content or "" for each in asked.messages if each.role == "tool"]
         if self.results:
-            yield Answered(text="It is broken.")
+            yield ModelAnswer(text="It is broken.")
         else:
             with closing(sqlite3.connect(self.store)) as store:
                 store.execute("ALTER TABLE versions RENAME TO gone")
             call = {"name": "recall", "arguments": '{"key": "tea"}'}
-            yield Answered(text="", tool_calls=[{"id": "1", "type": "function", "function": call}])
+            yield ModelAnswer(text="", tool_calls=[{"id": "1", "type": "function", "function": call}])
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Has nothing to close."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from alcove.agents import summary_writer
 from alcove.client.store import AgentsHandle
 from alcove.llm import model
-from alcove.llm.model import Trouble
+from alcove.llm.records import ProviderError
 from tests.support.chat_service import chatting
 from tests.support.conversation_service import text as told
 from tests.support.llm_server import LLMServer, fails, llm, silent, text  # noqa: F401
@@ -35,9 +35,9 @@ HOTEL = "The Grand Hotel costs 620 euros."
 BOAT = "My boat Kestrel lies in Kiel."
 SISTER = "My sister Quetzal lives in Porto."
 FAULTS = {
-    "down": (Trouble("no", status=None), "cannot be reached"),
-    "slow": (Trouble("no", timeout=True), "did not answer in time"),
-    "refused": (Trouble("no", status=401), "refused the request"),
+    "down": (ProviderError("no", status=None), "cannot be reached"),
+    "slow": (ProviderError("no", timeout=True), "did not answer in time"),
+    "refused": (ProviderError("no", status=401), "refused the request"),
     "nonsense": (None, "no summary of what was said"),
 }
 

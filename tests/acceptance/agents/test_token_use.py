@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from alcove import Alcove, PermissionDenied, Settings
 from alcove.agents.runs import OVERSEER
 from alcove.client.store import AgentsHandle
-from alcove.llm.model import Answered, Asked, used
+from alcove.llm.records import ModelAnswer, ModelRequest, TokenUse
 from tests.support.chat_service import chatting
 from tests.support.clock import ManualClock
 from tests.support.llm_server import LLMServer, llm, text  # noqa: F401
@@ -34,11 +34,11 @@ TODAY = "2027-01-15"
 class Greeter:
     """Says hello, for ten tokens and two."""
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+    def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         summary = SUMS_UP in (asked.messages[0].content or "")
-        yield Answered(text=OSLO if summary else "Hello.", use=used(10, 2))
+        yield ModelAnswer(text=OSLO if summary else "Hello.", use=TokenUse.of(10, 2))
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Has nothing to close."""
 
 

@@ -10,11 +10,11 @@ import random
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from pathlib import Path
 
 from alcove import Alcove, Settings
-from alcove.llm.model import Answered, Answering, Asked, used
+from alcove.llm.records import AnswerBuilder, ModelAnswer, ModelRequest, TokenUse
 from tests.support.child_programs import say, started
 from tests.support.waiting import LONG
 
@@ -27,17 +27,17 @@ SPECS = "agents: [{name: bot, memory: {private: {}, conversation: {window_size: 
 class Echo:
     """A model that takes a note of what it hears, and says it again."""
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
-        answer = Answering(asked.meter)
+    def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
+        answer = AnswerBuilder(asked.meter)
         heard = next(m.content for m in reversed(asked.messages) if m.role == "user")
         if asked.messages[-1].role == "user" and asked.tools:
-            answer.call(0, name="remember", arguments=json.dumps({"key": "heard", "content": heard}))
+            answer.add_call(0, name="remember", arguments=json.dumps({"key": "heard", "content": heard}))
         else:
-            yield answer.say(f"You said: {heard}")
-        answer.finish, asked.meter.use = "stop", used(10, 1)
-        yield answer.done()
+            yield answer.add_text(f"You said: {heard}")
+        answer.finish, asked.meter.use = "stop", TokenUse.of(10, 1)
+        yield answer.build()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """There is nothing to close."""
 
 

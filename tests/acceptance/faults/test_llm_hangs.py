@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from alcove.core.settings import LLMSettings
-from alcove.llm.model import Answered, Asked
+from alcove.llm.records import ModelAnswer, ModelRequest
 from tests.support.chat_service import chatting
 from tests.support.child_programs import say as tell
 from tests.support.child_programs import started
@@ -95,10 +95,10 @@ def test_a_service_ends_while_its_model_hangs(llm: LLMServer, tmp_path: Path, nu
 class Deaf(Scribe):
     """Never answers."""
 
-    async def ask(self, asked: Asked, seconds: float) -> AsyncGenerator[str | Answered, None]:
+    def ask(self, asked: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         tell("asked")
         threading.Event().wait()
-        yield Answered(text="")
+        yield ModelAnswer(text="")
 
 
 def end_while_it_hangs(folder: Path, port: int) -> None:
