@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from alcove.agents.sessions import AddedMessages, RemovedSessions, Session, SessionLog, UserSummary
     from alcove.agents.specs.records import Agent, Team
     from alcove.agents.teamwork import TeamReply
-    from alcove.agents.tools.base import Answer
+    from alcove.agents.tools.answers import Answer
     from alcove.client import connect
     from alcove.client.agent import AgentHandle, AsyncAgentHandle
     from alcove.client.asynchronous import AsyncAdminHandle, AsyncAgentsHandle, AsyncAlcove
@@ -118,7 +118,7 @@ _LAZY_NAMES = {
     "alcove.agents.sessions": "AddedMessages RemovedSessions Session SessionLog UserSummary",
     "alcove.agents.specs.records": "Agent Team",
     "alcove.agents.teamwork": "TeamReply",
-    "alcove.agents.tools.base": "Answer",
+    "alcove.agents.tools.answers": "Answer",
     "alcove.client": "connect",
     "alcove.client.agent": "AgentHandle AsyncAgentHandle",
     "alcove.client.asynchronous": "AsyncAdminHandle AsyncAgentsHandle AsyncAlcove",

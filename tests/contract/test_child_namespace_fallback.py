@@ -237,17 +237,19 @@ def test_the_grant_opens_what_is_read_and_nothing_else(store: Alcove) -> None:
     rooms = child_rooms(service.turn(principal, service.agent(principal, "x")))
     assert rooms is not None
     memories = service.memories
-    assert {each.key for each in memories.search(rooms.who, rooms.at, limit=100)} == {*CHILDREN}
-    assert {each.key for each in memories.export(rooms.who, rooms.at)} == {*CHILDREN}
-    assert {each.key for each in memories.search(rooms.who, rooms.at, query="tea", limit=100)} == {*CHILDREN}
+    assert {each.key for each in memories.search(rooms.principal, rooms.namespace, limit=100)} == {*CHILDREN}
+    assert {each.key for each in memories.export(rooms.principal, rooms.namespace)} == {*CHILDREN}
+    assert {
+        each.key for each in memories.search(rooms.principal, rooms.namespace, query="tea", limit=100)
+    } == {*CHILDREN}
     for kind, namespace in CHILDREN.items():
         with pytest.raises(PermissionDenied):
-            memories.put(rooms.who, namespace, "planted", {})
+            memories.put(rooms.principal, namespace, "planted", {})
         with pytest.raises(PermissionDenied):
-            memories.delete(rooms.who, namespace, kind)
+            memories.delete(rooms.principal, namespace, kind)
     for namespace in OTHERS:
         try:
-            assert [*memories.export(rooms.who, namespace)] == []
+            assert [*memories.export(rooms.principal, namespace)] == []
         except PermissionDenied:
             continue
 

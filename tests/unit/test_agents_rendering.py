@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.agents.tools import base as texts
+from alcove.agents.tools import answers
 from alcove.core.namespace import Namespace
 from alcove.core.records import Author, Memory
 
@@ -80,7 +80,7 @@ def test_a_list_reads_back_as_exactly_its_entries(
     entries: list[tuple[str, Any, str | None, str | None]],
 ) -> None:
     found = [memory(key, content, Author(user, None, agent)) for key, content, agent, user in entries]
-    text = texts.listed(map(texts.line, found))
+    text = answers.format_list(map(answers.format_memory, found))
     if not entries:
         assert text == "Nothing found."
         return
@@ -89,10 +89,10 @@ def test_a_list_reads_back_as_exactly_its_entries(
 
 @given(NAMES, st.text(st.characters(exclude_categories=["Cs"]), min_size=2000, max_size=2100))
 def test_a_long_content_is_cut_with_a_note_outside_its_quotes(key: str, content: str) -> None:
-    text = texts.line(memory(key, content, Author()), reader="recall")
+    text = answers.format_memory(memory(key, content, Author()), read_tool="recall")
     _, rest = read_name(text)
     shown, end = json.JSONDecoder().raw_decode(rest[2:])
-    assert shown == content[: texts.LISTED]
+    assert shown == content[: answers.MAX_LISTED_CHARACTERS]
     assert rest[2 + end :] == (
         f" [the first 1000 of {len(content)} characters; recall shows all] (2026-01-31)"
     )
@@ -100,13 +100,13 @@ def test_a_long_content_is_cut_with_a_note_outside_its_quotes(key: str, content:
 
 
 def test_a_list_says_where_it_goes_on() -> None:
-    text = texts.listed(["tea"], 20)
+    text = answers.format_list(["tea"], 20)
     assert text == "- tea\nThere is more: call this again with offset 20."
 
 
 @pytest.mark.parametrize("blank", "\u115f\u1160\u2800\u3164\uffa0\u200b\u00ad")
 def test_a_name_that_looks_like_anothers_is_told_apart(blank: str) -> None:
     author = Author(user=f"bob{blank}", client=None, agent="bot")
-    shown = texts.line(memory(f"plan{blank}", f"yes{blank}", author))
+    shown = answers.format_memory(memory(f"plan{blank}", f"yes{blank}", author))
     escape = f"\\u{ord(blank):04x}"
     assert shown == f'"plan{escape}": "yes{escape}" (by bot for "bob{escape}", 2026-01-31)'

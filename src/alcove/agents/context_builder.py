@@ -27,9 +27,10 @@ from alcove.agents.specs.records import AgentMemory
 from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import points_without_prose
 from alcove.agents.tokens import TokenCounter
-from alcove.agents.tools.base import Room, Turn, line, name, quoted
+from alcove.agents.tools.answers import format_memory, format_name, format_value
 from alcove.agents.tools.child_rooms import child_rooms
-from alcove.agents.tools.user_memory import distinct
+from alcove.agents.tools.long_term import distinct
+from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
 from alcove.core.messages import Message
 from alcove.core.records import Memory
@@ -138,8 +139,8 @@ class ContextBuilder:
         if prose := summary.prose:
             lines, source = prose.text.splitlines(), f"summary by {prose.model}"
             pieces += (
-                Piece(f"line {n}", escape_tags(quoted(text)), source, prose.covers_until, priority=len(lines))
-                for n, text in enumerate(lines, 1)
+                Piece(f"line {n}", escape_tags(text), source, prose.covers_until, priority=len(lines))
+                for n, text in enumerate(map(format_value, lines), 1)
             )
         for n, point in enumerate(points_without_prose(summary.points), 1):
             text = _quote_speaker(point.text, point.speaker, point.at)
@@ -209,12 +210,12 @@ def _offer_long_term(turn: Turn, question: ParsedQuery, draft: ContextDraft) -> 
         each
         for tier, room, _ in rooms
         if tier == "long_term"
-        for each in room.answers(question, filter={"type": "instruction"}, limit=MAX_STANDING)
+        for each in room.search_parsed(question, filter={"type": "instruction"}, limit=MAX_STANDING)
     ]
     standing = distinct(sorted(instructions, key=lambda each: each.created_at, reverse=True))
     draft.offer("standing", [_standing_piece(each) for each in standing[:budget]][::-1])
     draft.leave_out("standing", "recall budget", count=len(standing[budget:]))
-    hits = [(tier, each) for tier, room, _ in rooms for each in room.answers(question, limit=budget)]
+    hits = [(tier, each) for tier, room, _ in rooms for each in room.search_parsed(question, limit=budget)]
     hits.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
     long_term = [each for tier, each in hits if tier == "long_term"]
     contents = distinct([*standing, *long_term])
@@ -240,15 +241,15 @@ def _earlier_piece(stored: StoredMessage, *, priority: float) -> Piece:
 
 def _quote_speaker(text: str | None, speaker: str, time: datetime | None) -> str:
     """A text as quoted data, with its speaker and date."""
-    return escape_tags(f"{quoted(text)} ({name(speaker)}{f', {time.date()}' if time else ''})")
+    return escape_tags(f"{format_value(text)} ({format_name(speaker)}{f', {time.date()}' if time else ''})")
 
 
 def _memory_piece(memory: Memory, source: str) -> Piece:
-    text, score = escape_tags(f"{line(memory)[:-1]}, {source})"), memory.score
+    text, score = escape_tags(f"{format_memory(memory)[:-1]}, {source})"), memory.score
     return Piece(memory.id, text, source, memory.created_at, score, priority=score or 0.0)
 
 
 def _standing_piece(memory: Memory) -> Piece:
-    text = escape_tags(f"{quoted(memory.value.get('content'))} (since {memory.created_at.date()})")
+    text = escape_tags(f"{format_value(memory.value.get('content'))} (since {memory.created_at.date()})")
     priority = memory.created_at.timestamp()
     return Piece(memory.id, text, "standing instruction", memory.created_at, priority=priority)

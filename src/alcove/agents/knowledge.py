@@ -20,7 +20,8 @@ from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Knowledge as Source
 from alcove.agents.stored_records import decode_value
 from alcove.agents.tokens import TokenCounter
-from alcove.agents.tools.base import READ, Turn, quoted
+from alcove.agents.tools.answers import MAX_READ_CHARACTERS, format_value
+from alcove.agents.tools.turn import Turn
 from alcove.core import validation
 from alcove.core.background import Worker
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, NotFound, PermissionDenied
@@ -199,7 +200,7 @@ class Knowledge:
         spec, hits = turn.rooms.agent.memory.knowledge, list[KnowledgeHit]()
         for source, room in turn.rooms.knowledge.items():
             with draft.unless_denied("knowledge"):
-                hits += self._search(turn.within(room), source, query, spec.retrieval_limit)
+                hits += self._search(turn.principal_for(room), source, query, spec.retrieval_limit)
         hits.sort(key=lambda hit: (-hit.score, hit.id))
         relevant = [hit for hit in hits if hit.score >= spec.similarity_threshold]
         draft.offer("knowledge", map(_piece, relevant[: spec.retrieval_limit]))
@@ -253,6 +254,6 @@ def _may_manage(principal: Principal, source: Source) -> bool:
 
 def _piece(hit: KnowledgeHit) -> Piece:
     page = f"page {hit.page}" if hit.page else ""
-    place = ", ".join(map(quoted, filter(None, (hit.document, hit.heading, page))))
-    text = escape_tags(f"{quoted(hit.text, READ)} ({place}, {hit.at.date()})")
+    place = ", ".join(map(format_value, filter(None, (hit.document, hit.heading, page))))
+    text = escape_tags(f"{format_value(hit.text, MAX_READ_CHARACTERS)} ({place}, {hit.at.date()})")
     return Piece(hit.id, text, hit.source, hit.at, hit.score, hit.cosine, priority=hit.score)

@@ -35,10 +35,11 @@ from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Agent, Team
 from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import token_counter
-from alcove.agents.tools import READING, Answer, Turn, toolset
-from alcove.agents.tools.base import RecallBudget, Room, rendered
+from alcove.agents.tools import READ_ONLY_TOOLS, Answer, Turn, toolset
 from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.scratch import enter
+from alcove.agents.tools.tool import render_tool
+from alcove.agents.tools.turn import RecallBudget, Room
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
 from alcove.core.namespace import Namespace
@@ -181,7 +182,7 @@ class Agents(Runs):
         summaries = []
         for kind, room in self._visible(turn):
             with suppress(PermissionDenied):  # by a policy of the operator's own
-                count = self._memories.count(turn.within(room), room, exact=kind in ONE_NAMESPACE)
+                count = self._memories.count(turn.principal_for(room), room, exact=kind in ONE_NAMESPACE)
                 summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
         children = child_rooms(turn)
         counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
@@ -223,7 +224,7 @@ class Agents(Runs):
         `team`: the team in which the agent works, whose room then has tools, too.
         """
         turn = self.turn(principal, self.agent(principal, agent), team=team or None)
-        return [rendered(tool, format) for tool in turn.tools.values()]
+        return [render_tool(tool, format) for tool in turn.tools.values()]
 
     def call(
         self,
@@ -251,10 +252,10 @@ class Agents(Runs):
             known = turn.tools.get(tool)
             if known is None:
                 raise NotFound(f"{spec.name} has no tool {quote_name(tool)}")
-            if known.scratch:
+            if known.uses_scratch_room:
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
-            answer = known.called(turn, arguments)
+            answer = known.call(turn, arguments)
             result = msgspec.to_builtins(answer.result)  # plain JSON values, as over REST
             return answer._replace(result=result)
         except AlcoveError as error:
@@ -298,12 +299,12 @@ class Agents(Runs):
         `instance`: which one it is, where there are several: the id of a session or of a run.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        every = self._memories.scan(room.who, room.at, exact=True)
+        every = self._memories.scan(room.principal, room.namespace, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
-        used = [*self._uses(kind, room.at, principal.user_id)]
-        done = [call.tool in READING for call in used if call.outcome == "ok"]
+        used = [*self._uses(kind, room.namespace, principal.user_id)]
+        done = [call.tool in READ_ONLY_TOOLS for call in used if call.outcome == "ok"]
         return RoomStats(
-            room=str(room.at),
+            room=str(room.namespace),
             keys=len(sizes),
             bytes=sum(sizes),
             reads=sum(done),
@@ -327,13 +328,13 @@ class Agents(Runs):
         """Empties one scratch room, so that its versions start at 1; a run's only for its owner."""
         room = self.scratch_room(principal, agent, kind, instance)
         if kind in RUNS:
-            if self.role(run := room_run(room.at), principal.user_id) != "owner":
+            if self.role(run := room_run(room.namespace), principal.user_id) != "owner":
                 raise PermissionDenied(f"only the owner of this {kind} may reset it")
             self.reset_run(run)
         elif kind == "global" and not principal.is_admin:
             raise PermissionDenied("only an admin may reset the global room")
         else:
-            self._memories.clear(room.who, room.at)
+            self._memories.clear(room.principal, room.namespace)
 
     def watch_room(
         self,
@@ -349,7 +350,7 @@ class Agents(Runs):
         `instance`: which one it is, where there are several. `after_cursor`: from where on, if not from now.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        events = self._memories.follow(room.who, room.at, after_cursor=after_cursor)
+        events = self._memories.follow(room.principal, room.namespace, after_cursor=after_cursor)
         return (event for event in events if self.scratch_room(principal, agent, kind, instance))
 
     def scratch_room(self, principal: Principal, agent: str, kind: str, instance: str | None) -> Room:

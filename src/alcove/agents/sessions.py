@@ -24,7 +24,7 @@ from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point
 from alcove.agents.summary_writer import SummaryWriter
 from alcove.agents.tokens import TokenCounter
-from alcove.agents.tools.base import Turn
+from alcove.agents.tools.turn import Turn
 from alcove.core import validation
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound

@@ -16,7 +16,7 @@ from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner
 from alcove.agents.specs.records import Agent
-from alcove.agents.tools.base import name, quoted
+from alcove.agents.tools.answers import format_name, format_value
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
@@ -168,14 +168,16 @@ class Chats:
         if not answers:
             return task
         limit = self._settings.context_tokens // 2 // len(answers)
-        lines = [f"- {escape_tags(f'{name(agent)}: {_quoted(text, limit)}')}" for agent, text in answers]
+        lines = [
+            f"- {escape_tags(f'{format_name(agent)}: {_quoted(text, limit)}')}" for agent, text in answers
+        ]
         head = '<recalled from="those who worked on it before you">'
         return "\n".join([task, "", head, *lines, "</recalled>"])
 
 
 def _quoted(text: str, tokens: int) -> str:
     """An answer in quotes, or as much of its beginning as about so many tokens hold."""
-    return quoted(text, len(text.encode()[: 3 * tokens].decode(errors="ignore")))
+    return format_value(text, len(text.encode()[: 3 * tokens].decode(errors="ignore")))
 
 
 def _is_shared(use: ToolUse) -> bool:

@@ -16,7 +16,7 @@ from alcove.agents.chat_messages import (
 from alcove.agents.context import Context
 from alcove.agents.replies import TurnRequest
 from alcove.agents.specs.records import Agent
-from alcove.agents.tools import Turn, offered
+from alcove.agents.tools import Turn, tool_definitions
 from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import InvalidRequest
 from alcove.core.messages import Message
@@ -108,7 +108,7 @@ class TurnPreparer:
 
 def own_tools(turn: Turn) -> tuple[dict[str, Any], ...]:
     """The agent's tools, as a model is told of them."""
-    return offered(turn.rooms.agent, turn.rooms.team is not None)
+    return tool_definitions(turn.rooms.agent, turn.rooms.team is not None)
 
 
 def _refuse_ambiguous_tools(turn: Turn, tools: Sequence[Mapping[str, Any]]) -> None:

@@ -10,8 +10,8 @@ from alcove.agents.knowledge import Knowledge, encode_document
 from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
 from alcove.agents.teamwork import Chats
-from alcove.agents.tools import READING
-from alcove.agents.tools.base import Format
+from alcove.agents.tools import READ_ONLY_TOOLS
+from alcove.agents.tools.tool import Format
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
@@ -53,7 +53,7 @@ class AgentOperations:
         defaults={"arguments": {}, "instances": {}},
         answer_record=messages.ToolAnswer,
         extra_errors=(409,),
-        read_only=lambda arguments: arguments["tool"] in READING,
+        read_only=lambda arguments: arguments["tool"] in READ_ONLY_TOOLS,
     )
     calls_of = Operation(
         Agents.calls_of,

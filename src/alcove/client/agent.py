@@ -10,7 +10,8 @@ import msgspec
 
 from alcove.agents.context import DEFAULT_BUDGET, Context
 from alcove.agents.sessions import AddedMessages
-from alcove.agents.tools.base import Answer, Format
+from alcove.agents.tools import Answer
+from alcove.agents.tools.tool import Format
 from alcove.core.errors import InvalidRequest
 from alcove.core.messages import Message
 

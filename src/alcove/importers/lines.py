@@ -12,7 +12,7 @@ import msgspec
 from alcove.agents.chat_messages import parse_messages
 from alcove.agents.conversations import turns_room
 from alcove.agents.specs.records import OWNER_SEGMENTS
-from alcove.agents.tools.user_memory import LONGEST_TAG, MOST_TAGS
+from alcove.agents.tools.long_term import MAX_TAG_CHARACTERS, MAX_TAGS
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.messages import Message
@@ -136,4 +136,4 @@ def _time(message: Message) -> float:
 def _tags(words: Iterable[object]) -> list[str]:
     """Words as tags of memories are spelled; those that are too long, and more than eight, are none."""
     spelled = [re.sub(r"[\s_]+", "-", word.strip().lower()) for word in words if isinstance(word, str)]
-    return [tag for tag in dict.fromkeys(spelled) if 0 < len(tag) <= LONGEST_TAG][:MOST_TAGS]
+    return [tag for tag in dict.fromkeys(spelled) if 0 < len(tag) <= MAX_TAG_CHARACTERS][:MAX_TAGS]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from alcove.agents.tools import READING
+from alcove.agents.tools import READ_ONLY_TOOLS
 from alcove.api import wire
 from alcove.api.agent_operations import AgentOperations, SessionOperations
 from alcove.api.operation import AsyncHandle, Operation
@@ -69,7 +69,7 @@ class Connected:
 
 async def _tools(at: Connected, asked: types.PaginatedRequestParams) -> Told:
     tools = await at.memory.tools(at.agent, "mcp", at.team)
-    hints = ({"readOnlyHint": each["name"] in READING, "openWorldHint": False} for each in tools)
+    hints = ({"readOnlyHint": each["name"] in READ_ONLY_TOOLS, "openWorldHint": False} for each in tools)
     return {"tools": [{**each, "annotations": about} for each, about in zip(tools, hints, strict=True)]}
 
 

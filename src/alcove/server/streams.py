@@ -144,8 +144,8 @@ class Streams:
     async def watch_room(self, request: Request) -> Struct:
         where = request.path["agent"], request.path["kind"], request.parameters.instance
         room = partial(self.agents.scratch_room, request.principal, *where)
-        namespace = (await self.changes(room)).at
-        return await self._follow(request, lambda: room().who, namespace, None)
+        namespace = (await self.changes(room)).namespace
+        return await self._follow(request, lambda: room().principal, namespace, None)
 
     async def _follow(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from alcove.agents.tools.base import Room, Turn
+from alcove.agents.tools.turn import Room, Turn
 from alcove.core.errors import PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory, SearchResults
@@ -18,36 +18,42 @@ from alcove.store.finding import LiveEntry
 
 
 class ChildRooms(Room):
-    """The child namespaces of one agent for one user; `at` is the namespace that all of them lie below."""
+    """The child namespaces of one agent for one user; all of them are below `namespace`."""
 
     def entries_by_age(self) -> list[LiveEntry]:
-        """Everything in them, without values, the oldest first; none that the policy does not show."""
-        private = Namespace((*self.at, "u", self.who.user_id))
-        (grant,) = self.who.grants
+        """All entries that the policy shows, without values, the oldest first."""
+        private = Namespace((*self.namespace, "u", self.principal.user_id))
+        (grant,) = self.principal.grants
         try:
-            found = self.memories.list_user_entries(
-                self.who, self.at, authors=grant.written_by or (), besides=private
+            entries = self.memories.list_user_entries(
+                self.principal, self.namespace, authors=grant.written_by or (), besides=private
             )
         except PermissionDenied:
             return []
-        return sorted(found, key=lambda each: (each.written_at, each.seq))
+        return sorted(entries, key=_age)
 
     def newest_entries(self) -> list[LiveEntry]:
         """The newest entry of each key, without values, the newest first."""
-        newest = {each.key: each for each in self.entries_by_age()}
-        return sorted(newest.values(), key=lambda each: (each.written_at, each.seq), reverse=True)
+        newest = {entry.key: entry for entry in self.entries_by_age()}
+        return sorted(newest.values(), key=_age, reverse=True)
 
     def open(self, entries: Iterable[LiveEntry]) -> Iterator[Memory]:
         """The memories of some entries, in their order."""
-        return self.memories.open_entries(self.who, self.at, entries)
+        return self.memories.open_entries(self.principal, self.namespace, entries)
 
     def get(self, key: str) -> Memory | None:
         """The newest memory under a key, if there is one."""
-        return next(self.open(each for each in self.newest_entries() if each.key == key), None)
+        return next(self.open(entry for entry in self.newest_entries() if entry.key == key), None)
 
-    def search(self, **asked: Any) -> SearchResults:
-        """Searches the newest memory of each key; `asked` are arguments of `Memories.search_entries`."""
-        return self.memories.search_entries(self.who, self.at, self.newest_entries(), **asked)
+    def search(self, **arguments: Any) -> SearchResults:
+        """Searches the newest memory of each key; takes the arguments of `Memories.search_entries`."""
+        return self.memories.search_entries(
+            self.principal, self.namespace, self.newest_entries(), **arguments
+        )
+
+
+def _age(entry: LiveEntry) -> tuple[int, int]:
+    return entry.written_at, entry.seq
 
 
 def child_rooms(turn: Turn) -> ChildRooms | None:
@@ -55,4 +61,4 @@ def child_rooms(turn: Turn) -> ChildRooms | None:
     fallback = turn.rooms.fallback
     if fallback is None:
         return None
-    return ChildRooms(turn.memories, turn.within(fallback), fallback.namespace)
+    return ChildRooms(turn.memories, turn.principal_for(fallback), fallback.namespace)

@@ -1,4 +1,4 @@
-"""Scratch rooms: values under plain keys, for agents that work together, with versions to agree on."""
+"""Scratch rooms: values under keys for agents that work together, with versions to avoid lost updates."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from msgspec import Meta
 
 from alcove.agents.rooms import RUNS
 from alcove.agents.specs.problems import quote_name
-from alcove.agents.tools.base import LISTED, READ, Answer, Tool, Turn, line, listed, page, shown, some
-from alcove.agents.tools.private_pool_team import MOST, Key, NewKey, Offset, missing
+from alcove.agents.tools.answers import (
+    MAX_LISTED_CHARACTERS,
+    MAX_READ_CHARACTERS,
+    Answer,
+    format_list,
+    format_memory,
+    list_result,
+    memory_result,
+    take_answer,
+)
+from alcove.agents.tools.arguments import MAX_HITS, Key, NewKey, Offset
+from alcove.agents.tools.keyed_rooms import missing_key
+from alcove.agents.tools.tool import Tool
+from alcove.agents.tools.turn import Turn
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory, Put
@@ -27,17 +39,17 @@ _READERS: dict[str, str] = {
     "session": "this user's agents in this session",
     "agent": "you alone with this user",
 }
-_PAGE = 1000
-"""Values that one answer gives at most; its text shows `MOST` of them."""
-LONGEST_PATTERN = 200
+_MAX_LISTED = 1000
+"""Values in one answer; its text shows `MAX_HITS` of them."""
+MAX_PATTERN_CHARACTERS = 200
 
 
 def enter(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
-    """The room of a kind, once it is known that the caller may enter it."""
-    place = turn.rooms.scratch(kind)
-    if kind in RUNS and not turn.runs.enter(kind, place[1], turn.caller.user_id, opening=opening):
+    """The namespace of the caller's room of a kind; NotFound unless they may enter it."""
+    room = turn.rooms.scratch(kind)
+    if kind in RUNS and not turn.runs.enter(kind, room[1], turn.caller.user_id, opening=opening):
         raise NotFound(f"there is no such {kind}; a write opens one, and its owner may let others in")
-    return place
+    return room
 
 
 def write(
@@ -48,13 +60,13 @@ def write(
     metadata: Annotated[dict[str, Any] | None, Meta(description="About the value.")] = None,
     expected_version: Version | None = None,
 ) -> Answer:
-    place = turn.rooms.scratch(namespace)
-    content = {"value": value, "metadata": metadata or {}}
-    put = Put(namespace=place, key=key, value=content, expected_revision=expected_version)
-    turn.memories.check(turn.within(place), put)  # what will be refused opens no run
+    room = turn.rooms.scratch(namespace)
+    principal, content = turn.principal_for(room), {"value": value, "metadata": metadata or {}}
+    put = Put(namespace=room, key=key, value=content, expected_revision=expected_version)
+    turn.memories.check(principal, put)  # a write that is refused opens no run
     enter(turn, namespace, opening=not expected_version)
     try:
-        entry = turn.memories.put_record(turn.within(place), put)
+        entry = turn.memories.put_record(principal, put)
     except Conflict:
         hint = "read it, then write with the version it has (0: it must not exist)"
         raise Conflict(f"{quote_name(key)} is not at version {expected_version}; {hint}") from None
@@ -63,50 +75,59 @@ def write(
 
 
 def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
-    found = turn.room(enter(turn, namespace)).get(key)
-    if found is None:
-        raise missing(key, f"in the {namespace} room", "shared_memory_list")
-    return Answer(shown(found), _line(found, READ, reader=None))
+    memory = turn.room(enter(turn, namespace)).get(key)
+    if memory is None:
+        raise missing_key(key, f"in the {namespace} room", "shared_memory_list")
+    return Answer(memory_result(memory), _format(memory, MAX_READ_CHARACTERS, read_tool=None))
 
 
-def listing(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
-    place, fits = enter(turn, namespace), matcher(pattern or "*")
-    every = turn.memories.scan(turn.within(place), place, exact=True)
-    found, more = some(islice((memory for memory in every if fits(memory.key)), offset, None), _PAGE)
-    after = offset + len(found) if more else None
-    text = listed(map(_line, found[:MOST]), offset + MOST if len(found) > MOST else after)
-    return Answer(page(found, after), text)
+def list_room(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
+    room, matches = enter(turn, namespace), key_matcher(pattern or "*")
+    every = turn.memories.scan(turn.principal_for(room), room, exact=True)
+    matching = (memory for memory in every if matches(memory.key))
+    memories, has_more = take_answer(islice(matching, offset, None), _MAX_LISTED)
+    next_offset = offset + len(memories) if has_more else None
+    text_offset = offset + MAX_HITS if len(memories) > MAX_HITS else next_offset
+    text = format_list(map(_format, memories[:MAX_HITS]), text_offset)
+    return Answer(list_result(memories, next_offset), text)
 
 
 def delete(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
     if not turn.room(enter(turn, namespace)).delete(key):
-        raise missing(key, f"in the {namespace} room", "shared_memory_list")
+        raise missing_key(key, f"in the {namespace} room", "shared_memory_list")
     return Answer({"key": key, "deleted": True}, f"Deleted {quote_name(key)}.")
 
 
-def _line(memory: Memory, most: int = LISTED, reader: str | None = "shared_memory_read") -> str:
-    return line(memory, f"version {memory.revision}", field="value", most=most, reader=reader)
+def _format(
+    memory: Memory,
+    max_characters: int = MAX_LISTED_CHARACTERS,
+    read_tool: str | None = "shared_memory_read",
+) -> str:
+    version = f"version {memory.revision}"
+    return format_memory(memory, version, field="value", max_characters=max_characters, read_tool=read_tool)
 
 
 def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
     """The tools of an agent with these kinds of rooms."""
-    rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "scratch": True}
-    who = "; ".join(f"{', '.join(group)}: {who}" for who, group in groupby(kinds, _READERS.__getitem__))
+    rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "uses_scratch_room": True}
+    readers = "; ".join(
+        f"{', '.join(group)}: {readers}" for readers, group in groupby(kinds, _READERS.__getitem__)
+    )
     return (
-        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {who}.", write, **rooms),
-        Tool("shared_memory_read", "Read a value of a room.", read, **rooms, reads=True),
-        Tool("shared_memory_list", "List the values of a room.", listing, **rooms, reads=True),
+        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {readers}.", write, **rooms),
+        Tool("shared_memory_read", "Read a value of a room.", read, **rooms, is_read_only=True),
+        Tool("shared_memory_list", "List the values of a room.", list_room, **rooms, is_read_only=True),
         Tool("shared_memory_delete", "Delete a value of a room.", delete, **rooms),
     )
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a key fits a pattern: `*` is any text, `?` any character, `[a-z]` one of some, `[!a-z]` none.
+def key_matcher(pattern: str) -> Callable[[str], bool]:
+    """Returns whether a key fits a pattern: `*` is any text, `?` any character, `[a-z]` and `[!a-z]` sets.
 
     No pattern takes long: `translate` lets a star go back only over what the next part of the pattern could
     match, so that the time is at most that of comparing each part with each place in the key.
     """
-    if len(pattern) > LONGEST_PATTERN:
-        raise InvalidRequest("pattern", f"at most {LONGEST_PATTERN} characters")
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise InvalidRequest("pattern", f"at most {MAX_PATTERN_CHARACTERS} characters")
     match = re.compile(translate(pattern)).match
     return lambda key: match(key) is not None

@@ -1,0 +1,222 @@
+"""Long-term memory: typed and tagged memories about a user, saved and forgotten only on purpose."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from alcove.agents.specs.problems import quote_name
+from alcove.agents.specs.records import MemoryScope
+from alcove.agents.tools.answers import (
+    Answer,
+    format_list,
+    format_memory,
+    format_name,
+    relevance_notes,
+    scores,
+    search_answer,
+    take_answer,
+)
+from alcove.agents.tools.arguments import HIDDEN_CHOICES, MAX_HITS, Content, Limit, MinRelevance, Query
+from alcove.agents.tools.tool import Tool
+from alcove.agents.tools.turn import Room, Turn
+from alcove.core import validation
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
+from alcove.core.records import Entry, Memory, SearchResults
+from alcove.core.text import normalize
+
+MAX_TAGS = 8
+MAX_TAG_CHARACTERS = 40
+MIN_SIMILARITY = 0.6
+"""The score from which another memory is shown as similar; only a person can say whether it is the same."""
+_MAX_SIMILAR = 3
+_INDEX_WAIT_SECONDS = 2.0
+Type = Literal["fact", "preference", "relationship", "instruction"]
+Tags = Annotated[list[str], Meta(description="At most 8 short words.")]
+Scope = Annotated[
+    MemoryScope,
+    Meta(
+        description="agent: you alone; all: this user's other agents too, never other users.",
+        extra_json_schema={HIDDEN_CHOICES: ["user"]},
+    ),
+]
+Id = Annotated[str, Meta(min_length=1, description="Its id.")]
+
+
+def memory_remember(
+    turn: Turn,
+    content: Content,
+    type: Annotated[Type, Meta(description="Its kind.")] = "fact",
+    tags: Tags = [],  # noqa: B006
+    scope: Scope = "agent",
+) -> Answer:
+    scope = _scope_name(scope)
+    validation.encode_index({"content": content}, turn.memories.settings)  # checks its size first
+    room, id = turn.room(turn.rooms.long_term[scope]), f"{scope}-{_digest(content)}"
+    memory, tags = room.get(id), _clean_tags(tags)
+    if memory:
+        tags = [*dict.fromkeys([*tags, *_stored_tags(memory)])][:MAX_TAGS]
+    value = {"content": content, "type": type, "tags": tags, "scope": scope}
+    similar = _find_similar(room, room.put(id, value, {"content": content}), content)
+    text = "You knew that already; updated it." if memory else "Remembered it."
+    if similar:
+        text += "\nSimilar, so look whether they still hold:\n" + format_list(map(_format, similar))
+    results = [_to_result(each) for each in similar]
+    return Answer({"memory_id": id, "updated": memory is not None, "similar": results}, text)
+
+
+def _scope_name(scope: MemoryScope) -> MemoryScope:
+    """The name of a scope in rooms and ids: `user` is another name for `all`."""
+    return "all" if scope == "user" else scope
+
+
+def _find_similar(room: Room, entry: Entry, content: str) -> list[Memory]:
+    """Older memories that may say the same; empty if the search fails, because the write has succeeded."""
+    with suppress(AlcoveError):
+        room.memories.wait_for_index(entry, _INDEX_WAIT_SECONDS)  # then older memories are indexed, too
+        hits = room.search(query=content, limit=_MAX_SIMILAR + 1)
+        similar = [hit for hit in hits if hit.key != entry.key and (hit.score or 0) >= MIN_SIMILARITY]
+        return similar[:_MAX_SIMILAR]
+    return []
+
+
+def memory_recall(
+    turn: Turn,
+    query: Query,
+    type: Annotated[Type | None, Meta(description="Only this kind.")] = None,
+    tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None,
+    limit: Limit = 5,
+    min_relevance: MinRelevance | None = None,
+    min_score: MinRelevance | None = None,
+) -> Answer:
+    conditions: dict[str, object] = {"type": type} if type else {}
+    if tags:
+        conditions["tags"] = {"in": _clean_tags(tags)}
+    least = validation.parse_min_relevance(min_relevance, min_score)
+    search = {"query": query, "min_relevance": least, "filter": conditions, "unranked": True}
+    hits = turn.recalls.spend(turn.rooms, limit, partial(_search_scopes, turn, search))
+    return search_answer(hits, _to_result, _format)
+
+
+def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> SearchResults:
+    """The best memories of both long-term scopes; equal content is one hit.
+
+    Each scope is searched for `MAX_HITS` whatever the limit is: the order of merged searches depends on their
+    length, and a larger limit must only add to the hits of a smaller one.
+    """
+    pages = [turn.room(room).search(**search, limit=MAX_HITS) for room in turn.rooms.long_term.values()]
+    memories, is_cut = take_answer(distinct(merge_by_relevance(pages)), limit)
+    hits = SearchResults(memories)
+    hits.degraded = next((page.degraded for page in pages if page.degraded), None)
+    has_more = is_cut or any(page.next_offset is not None for page in pages)
+    hits.next_offset = len(hits) if has_more and len(hits) < limit else None
+    return hits
+
+
+def merge_by_relevance(pages: Sequence[Sequence[Memory]]) -> Iterator[Memory]:
+    """The hits of several searches, the most relevant first; each search's own order stays.
+
+    So that this order cannot hold a relevant hit back, a hit counts as much as the best of those after it.
+    """
+    ranked = []
+    for page in pages:
+        relevances = (-1.0 if hit.relevance is None else hit.relevance for hit in reversed(page))
+        ranked.append(zip([*accumulate(relevances, max)][::-1], page, strict=True))
+    return (memory for _, memory in heapq.merge(*ranked, key=lambda pair: -pair[0]))
+
+
+def distinct(memories: Iterable[Memory]) -> list[Memory]:
+    """The first memory of each content."""
+    first: dict[str, Memory] = {}
+    for memory in memories:
+        first.setdefault(content_id(memory), memory)
+    return [*first.values()]
+
+
+def content_id(memory: Memory) -> str:
+    """The same text for long-term memories of equal content, in any scope.
+
+    Not `_digest`: "likes C" and "likes C++" have the same one, and forgetting deletes all equal memories.
+    """
+    content = memory.value.get("content")
+    return content if isinstance(content, str) else memory.id
+
+
+def memory_forget(turn: Turn, memory_id: Id) -> Answer:
+    rooms = {scope: turn.room(room) for scope, room in turn.rooms.long_term.items()}
+    room = rooms.get(memory_id.partition("-")[0])
+    memory = room and room.get(memory_id)
+    copies = [*_find_copies(memory, rooms.values())] if memory else []
+    for copy_room, key in copies:  # before the memory itself: if this fails, its id still finds them
+        copy_room.delete(key)
+    if room is None or not room.delete(memory_id):
+        raise NotFound(f"there is no memory {quote_name(memory_id)}; memory_recall gives the ids")
+    result: dict[str, Any] = {"memory_id": memory_id, "forgotten": True}
+    if not copies:
+        return Answer(result, "Forgot it.")
+    keys = [key for _, key in copies]
+    text = f"Forgot it, and the same content under {', '.join(map(format_name, keys))}."
+    return Answer({**result, "also_forgotten": keys}, text)
+
+
+def _find_copies(memory: Memory, rooms: Iterable[Room]) -> Iterator[tuple[Room, str]]:
+    """The room and key of each other memory with the same content: recall shows only one of them."""
+    content = content_id(memory)
+    for room in rooms:
+        for other in room.all_memories():
+            if other.id != memory.id and content_id(other) == content:
+                yield room, other.key
+
+
+def _digest(content: str) -> str:
+    """The same digest for contents that differ only in case, spacing or punctuation."""
+    folded = normalize("NFKC", content).casefold()
+    words = re.findall(r"\w+", folded)
+    return hashlib.sha256(validation.encode_text(" ".join(words or [folded]), "content")).hexdigest()[:20]
+
+
+def _clean_tags(tags: list[str]) -> list[str]:
+    words = dict.fromkeys(re.sub(r"[\s_]+", "-", tag.strip().lower()) for tag in tags)
+    clean = [word for word in words if word]
+    if len(clean) > MAX_TAGS:
+        raise InvalidRequest("tags", f"at most {MAX_TAGS}")
+    if any(len(tag) > MAX_TAG_CHARACTERS for tag in clean):
+        raise InvalidRequest("tags", f"words of at most {MAX_TAG_CHARACTERS} characters")
+    return clean
+
+
+def _stored_tags(memory: Memory) -> list[str]:
+    """The tags of a memory that a user may have written without a tool, and so in any form."""
+    tags = memory.value.get("tags")
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _to_result(memory: Memory) -> dict[str, Any]:
+    return {**memory.value, "memory_id": memory.key, "written_at": memory.created_at, **scores(memory)}
+
+
+def _format(memory: Memory) -> str:
+    type = memory.value.get("type", "fact")
+    type_note = format_name(type) if isinstance(type, str) else "fact"
+    return format_memory(memory, *relevance_notes(memory), type_note)
+
+
+def long_term_tools(scope: MemoryScope) -> tuple[Tool, ...]:
+    """The tools of an agent with long-term memory; `scope` is the default of `memory_remember`."""
+    return (
+        Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this "
+             "user for good. The same again updates it.", memory_remember,
+             defaults=(("scope", _scope_name(scope)),),
+             when_to_use="For what matters in a year: passing details come up for ever."),
+        Tool("memory_recall", "Find what was kept for good, by meaning.", memory_recall, is_read_only=True),
+        Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
+             "summaries may still mention it.", memory_forget),
+    )  # fmt: skip
