@@ -31,7 +31,7 @@ import numpy as np
 
 from alcove.core.records import SearchMode
 from alcove.search.corpus.corpus import Corpus
-from alcove.search.corpus.late_interaction import opened
+from alcove.search.corpus.late_interaction import token_matrix
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.ranking.ranker import Ranking, rank
@@ -133,7 +133,7 @@ def load(talk: Conversation, kept: Kept, lexicon: Lexicon | None, *, shuffle: bo
     ]
     embedded = kept.embed([asked.text for asked in talk.questions])
     questions = [
-        (ParsedQuery.of(asked.text, vector, tokens=opened(tokens), lexicon=lexicon), asked.evidence)
+        (ParsedQuery.of(asked.text, vector, tokens=token_matrix(tokens), lexicon=lexicon), asked.evidence)
         for asked, vector, tokens in zip(talk.questions, *embedded, strict=True)
     ]
     return Loaded(talk.name, Corpus.of(items), questions)
@@ -220,7 +220,9 @@ def memory(path: Path, cache: Path) -> None:
         for n in range(10_000):
             text, vector, tokens = turns[n % len(turns)]
             kept_tokens = {} if lean else {"text": tokens}
-            yield Item(n, "a", n, {"text": text}, {"text": vector[None]}, at=float(n), tokens=kept_tokens)
+            yield Item(
+                n, "a", n, {"text": text}, {"text": vector[None]}, written_at=float(n), tokens=kept_tokens
+            )
 
     print("| embedder | bytes each | tokens | vectors | words |\n|---|---|---|---|---|")
     for name, lean in (("minilm", False), ("minilm-lean", True)):

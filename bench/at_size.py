@@ -29,11 +29,12 @@ import numpy as np
 import psycopg
 
 from alcove import Alcove, Settings
+from alcove.engine.postgres.pgvector import MIN_INDEXED
 from alcove.engine.rows.indexing import TextToIndex
-from alcove.engine.vector_index import WORTH_ORDERING
 from alcove.search.embedders import Matrix, unit
-from alcove.search.indexer import embedded, windows
-from alcove.search.sources.sampled import made
+from alcove.search.sources.sampled import index_entry
+from alcove.search.stored_vectors import window_vectors
+from alcove.search.text_embedding import embed_texts
 
 DIMENSIONS, SUBJECTS = 384, 2000
 ROUNDS = 40
@@ -112,7 +113,7 @@ def load(address: str, sizes: Mapping[str, int], *, straight: bool) -> None:
             tell("all with vectors")
         done(address, "CREATE INDEX terms_held ON terms USING gin (terms) WITH (fastupdate = off)")
         done(address, "VACUUM ANALYZE")
-    if "://" in address and sum(sizes.values()) > WORTH_ORDERING:
+    if "://" in address and sum(sizes.values()) > MIN_INDEXED:
         with opened(address, sweep_interval=3600):
             while not fetched(address, IN_ORDER):
                 time.sleep(1)
@@ -145,9 +146,9 @@ def load_vectors(address: str) -> None:
         waiting = db.cursor("waiting")
         waiting.execute("SELECT seq, ns, index_text FROM to_index JOIN versions USING (seq)")
         while page := waiting.fetchmany(AT_ONCE):
-            pieces = embedded(embedder, [TextToIndex(seq, words) for seq, _, words in page])
+            pieces = embed_texts(embedder, [TextToIndex(seq, words) for seq, _, words in page])
             bodies = [piece.body for piece in pieces]
-            found = [made(words, body) for (_, _, words), body in zip(page, bodies, strict=True)]
+            found = [index_entry(words, body) for (_, _, words), body in zip(page, bodies, strict=True)]
             places = [(seq, ns) for seq, ns, _ in page]
             copied(db, "vectors (seq, ns, embedder, body)", "int8 bytea text bytea", [
                 (*place, embedder.name, body) for place, body in zip(places, bodies, strict=True)
@@ -249,7 +250,7 @@ def nearest(address: str, user: str, questions: Sequence[str]) -> list[list[str]
             "SELECT v.key, x.body FROM vectors x JOIN versions v USING (seq) WHERE v.owner = %s", (user,)
         )
         while page := every.fetchmany(AT_ONCE):
-            rows = np.stack([np.frombuffer(windows(body)[0], dtype=np.float32) for _, body in page])
+            rows = np.stack([np.frombuffer(window_vectors(body)[0], dtype=np.float32) for _, body in page])
             for n, likeness in enumerate(asked @ rows.T):
                 some = np.argsort(-likeness)[:10]
                 pairs = [(float(likeness[row]), bytes(page[row][0]).decode()) for row in some]

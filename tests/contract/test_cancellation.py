@@ -11,7 +11,8 @@ from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.core.filters import Filter
 from alcove.engine.scope import Scope
 from alcove.engine.sqlite import database as sqlite
-from alcove.search.sources.memory import Subtree
+from alcove.search.sources.base import CandidateRequest
+from alcove.search.sources.memory import ScopeCorpus
 
 NOTES = ("user", "alice", "notes")
 
@@ -76,6 +77,7 @@ def test_a_subtree_that_is_read_for_a_search_is_kept_for_the_next(memory: Alcove
     alice.batch(puts(10))
     work = Cancellation()
     work.cancelled = True
-    subtree = Subtree(Scope(*Namespace(NOTES).subtree()), memory.memories._engine.index)
-    corpus, _ = work.run(lambda: subtree.visible("", Filter(), lambda _: True, now=0, most=2**30))
-    assert len(corpus) == 10
+    corpus = ScopeCorpus(Scope(*Namespace(NOTES).subtree()), memory.memories._engine.index, max_bytes=2**30)
+    request = CandidateRequest(Filter(), lambda _: True, embedder="", now=0)
+    candidates = work.run(lambda: corpus.find(request))
+    assert len(candidates.corpus) == 10

@@ -12,13 +12,15 @@ import pytest
 
 from alcove import Alcove, Namespace, Settings
 from alcove.core.clock import SECOND
-from alcove.engine.rows.indexing import Embedded, TextToIndex
+from alcove.engine.rows.indexing import EmbeddedPiece, TextToIndex
 from alcove.engine.rows.versions import MAX_INT64
 from alcove.engine.scope import Scope
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates
-from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer, embedded, kept
+from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer
+from alcove.search.stored_vectors import decode_vectors
+from alcove.search.text_embedding import embed_texts
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import WINDOW, Bag, Counted
@@ -75,7 +77,7 @@ def matrices(body: bytes) -> dict[str, Matrix]:
     """Vectors as they were kept, by field."""
     return {
         name: np.array([np.frombuffer(row, dtype=np.float32) for row in rows])
-        for name, rows in kept(body)[0].items()
+        for name, rows in decode_vectors(body)[0].items()
     }
 
 
@@ -161,7 +163,7 @@ def test_no_step_embeds_more_than_its_share_and_a_text_in_pieces_has_the_vectors
     expected: dict[int, bytes] = {}
     for n, text in enumerate(texts):
         seq = queue.put("alice", f"k{n}", text)
-        expected |= {each.text.seq: each.body for each in embedded(Bag(), [at_once(seq, text)])}
+        expected |= {each.text.seq: each.body for each in embed_texts(Bag(), [at_once(seq, text)])}
     queue.drain(queue.indexer())
     assert queue.kept("alice") == expected
     uncut = [size for size in queue.embedder.sizes if size > 1.1 * STEP_BYTES]
@@ -253,7 +255,7 @@ def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:
     (text,) = queue.index.claim(now=queue.clock(), until=MAX_INT64, limit=1, size=1)
     assert text.window
     assert queue.index.switch(queue.embedder.name, {seq: "refused meanwhile"})
-    assert queue.index.store(queue.embedder.name, [Embedded(text, b"\x80", 1, None)])
+    assert queue.index.store(queue.embedder.name, [EmbeddedPiece(text, b"\x80", 1, None)])
     assert queue.kept("alice") == {}
     assert queue.waiting(seq)
 
@@ -308,7 +310,7 @@ def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     queue.embedder = model  # type: ignore[assignment]
     indexer = queue.indexer()
     assert queue.drain(indexer) >= 3
-    (whole,) = embedded(model, [at_once(seq, texts)])
+    (whole,) = embed_texts(model, [at_once(seq, texts)])
     expected, found = matrices(whole.body), matrices(queue.kept("alice")[seq])
     assert expected.keys() == found.keys()
     for name, rows in expected.items():

@@ -18,10 +18,10 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from alcove import Alcove, InvalidRequest, Namespace, Settings
+from alcove.engine.postgres.pgvector import VECTORS_IN_QDRANT
 from alcove.engine.qdrant import index as qdrant_index
 from alcove.engine.qdrant.client import BITS, QdrantPoints, VersionVectors
-from alcove.engine.qdrant.index import AWAY, NAME
-from alcove.engine.vector_index import NOT_HERE
+from alcove.engine.qdrant.index import AWAY, CHECK_NAME
 from alcove.search.sources import sampled
 from tests.contract.test_search_large_scopes import FEW, POOL, TOPICS, Place, filled, keys, reader
 from tests.support.hashed_embedder import Bag
@@ -112,14 +112,14 @@ def _place(folder: Path, address: str, key: str) -> Iterator[Beside]:
 @pytest.fixture(params=["the client's local mode"])
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Beside, Server]]:
     """A server of this test's own, which it may stop; whoever finds it away asks again soon."""
-    monkeypatch.setattr(qdrant_index, "REST_SECONDS", 0.2)
+    monkeypatch.setattr(qdrant_index, "RETRY_SECONDS", 0.2)
     with running(tmp_path / "qdrant") as server:
         for place in _place(tmp_path, server.address, KEY):
             yield place, server
 
 
 def noticed(store: Alcove) -> list[str]:
-    return next(found.noticed for found in store.doctor() if found.name == NAME)
+    return next(found.noticed for found in store.doctor() if found.name == CHECK_NAME)
 
 
 def test_a_large_pool_is_found_by_meaning_and_the_database_keeps_no_windows(place: Beside) -> None:
@@ -231,8 +231,8 @@ def test_what_differs_is_noticed_and_repaired_both_ways(place: Beside) -> None:
 def test_a_filter_that_lets_few_pass_leaves_those_few_to_be_found(
     place: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qdrant_index, "MOST_ASKED", 4)
-    monkeypatch.setattr(sampled, "FEWEST", 2)
+    monkeypatch.setattr(qdrant_index, "MAX_POINTS", 4)
+    monkeypatch.setattr(sampled, "MIN_CANDIDATES", 2)
     store = filled(place)
     until(place.in_step)
     # Each of the four nearest windows says "lower", and is of a memory that is left out.
@@ -271,7 +271,7 @@ def test_pgvector_takes_over_where_it_is_chosen_and_not_by_itself(place: Beside)
     first.close()
     unaware = place.open(vectors=None)
     found = reader(unaware, "bob").search(POOL, query="number7")
-    assert (found[0].key, found.degraded) == ("k7", NOT_HERE)
+    assert (found[0].key, found.degraded) == ("k7", VECTORS_IN_QDRANT)
     assert [each for each in unaware.doctor() if any("alcove_" in told for told in each.noticed)]
     unaware.as_user("alice").put(("user", "alice"), "a", {}, index={"text": "tea"})
     assert not unaware.wipe("alice").scrubbed  # by nobody here

@@ -19,7 +19,7 @@ from alcove.core.records import SearchMode
 from alcove.search.corpus.corpus import Corpus, JoinedCorpus
 from alcove.search.embedders import embed_query
 from alcove.search.ranking.ranker import rank
-from alcove.search.searcher import MOST_WINDOWS
+from alcove.search.searcher import MAX_PAST_WINDOWS
 from alcove.search.text.terms import Item, ParsedQuery
 from alcove.search.text.words import term_counts
 from tests.contract.conftest import ENGINES, Open
@@ -76,7 +76,7 @@ def item(version: Version, embedder: Bag) -> Item:
     vectors = {name: embedder.embed(embedder.windows(text)) for name, text in fields.items()}
     place = (version.ns, version.key)
     return Item(id=place, namespace=version.ns, sequence=version.seq, fields=fields, vectors=vectors,
-                at=version.at / 1e6)  # fmt: skip
+                written_at=version.at / 1e6)  # fmt: skip
 
 
 class Recalling:
@@ -183,7 +183,7 @@ class Recalling:
             prefix, query=query, mode=mode, filter=filter, limit=limit, offset=offset, as_of=as_of
         )
         windows = sum(len(rows) for each in items.values() for rows in each.vectors.values())
-        assert found.degraded is None or (at is not None and windows > MOST_WINDOWS)
+        assert found.degraded is None or (at is not None and windows > MAX_PAST_WINDOWS)
         got = [((m.namespace, m.key), m.score) for m in found]
         asked = embed_query(self.embedder, query)
         cosines = {

@@ -15,7 +15,7 @@ import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
 from alcove.engine.scope import Scope
-from alcove.search.sources.memory import Subtree
+from alcove.search.sources.memory import ScopeCorpus
 from tests.contract.conftest import Open
 from tests.support.child_programs import say, started
 from tests.support.clock import ManualClock
@@ -300,7 +300,7 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         found(pool, user)
     assert reads.rows == 301, "the pool is read once for all of them"
-    held = pool.memories._searcher._subtrees._bytes.total()
+    held = pool.memories._searcher._finder.cache.size_bytes
     for n in range(50):
         reader(pool, "mallory").put(own("mallory"), f"m{n}", {}, index={"text": "tea"})
         reader(pool, "mallory").touch(own("mallory"), f"m{n}", ttl_seconds=1000)
@@ -308,8 +308,8 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         assert rooms(found(pool, user)) == {POOL}
     assert reads.rows - before <= 50, "what changed is looked at once, whoever comes by"
-    assert pool.memories._searcher._subtrees._bytes.total() < 1.1 * held
-    assert len(pool.memories._searcher._subtrees._subtrees) == 1
+    assert pool.memories._searcher._finder.cache.size_bytes < 1.1 * held
+    assert len(pool.memories._searcher._finder.cache) == 1
 
 
 def test_an_own_room_below_a_pool_is_held_beside_it(pool: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,25 +337,25 @@ def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_th
     open_store: Open,
 ) -> None:
     store = open_store(embedder=None, settings=Settings(sweep_interval=0, search_memory_mb=1))
-    subtrees = store.memories._searcher._subtrees
+    subtrees = store.memories._searcher._finder.cache
     words = " ".join(f"w{n}" for n in range(300))
     victim = store.as_user("victim")
     victim.put("user:victim", "k", {}, index={"text": "tea"})
     for n in range(60):
         store.as_user("mallory").put(f"user:mallory:{n}", "k", {}, index={"text": words})
     loads: list[Scope] = []
-    original = Subtree._take
+    original = ScopeCorpus._replace
 
-    def taken(self: Subtree, *args: object) -> None:
+    def taken(self: ScopeCorpus, *args: object) -> None:
         loads.append(self.scope)
         original(self, *args)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Subtree, "_take", taken)
+        patch.setattr(ScopeCorpus, "_replace", taken)
         victim.search("user:victim", query="tea")
         for n in range(60):
             store.as_user("mallory").search(f"user:mallory:{n}", query="w7")
-            assert subtrees._bytes["mallory"] <= (1 << 20) // 4
+            assert subtrees.owner_bytes("mallory") <= (1 << 20) // 4
         assert len(loads) == 61
         victim.search("user:victim", query="tea")
         assert len(loads) == 61, "the victim's is still there"
@@ -367,7 +367,7 @@ def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_th
         ])  # fmt: skip
     with pytest.raises(InvalidRequest, match="search_memory_mb"):
         bulk.search("user:bulk", query="w7")
-    assert subtrees._bytes.total() <= 1 << 20
+    assert subtrees.size_bytes <= 1 << 20
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ import pytest
 
 from alcove import Alcove, Grant, MemoryKey, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
-from alcove.engine import candidate_index, quantized_index, vector_index
+from alcove.engine import quantized_index
 from alcove.engine.postgres import database as postgres
+from alcove.engine.postgres import pgvector, term_index
 from alcove.engine.postgres.connection import Connection
 from alcove.search.embedders import EmbedderUnavailable
 from alcove.search.sources import sampled
-from alcove.search.sources.memory import Subtree
+from alcove.search.sources.memory import ScopeCorpus
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
@@ -80,7 +81,7 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(quantized_index, "WORTH_KEEPING", 0)
+    monkeypatch.setattr(quantized_index, "MIN_VECTORS", 0)
     place = Place(tmp_path, str(tmp_path / "store.db") if request.param == "sqlite" else "")
     yield place
     for store in place.opened:
@@ -91,16 +92,16 @@ on_postgresql = pytest.mark.parametrize("place", ["postgres"], indirect=True)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[Subtree]:
+def held(monkeypatch: pytest.MonkeyPatch) -> list[ScopeCorpus]:
     """The subtrees that were read into memory as a whole."""
-    found: list[Subtree] = []
-    read = Subtree.visible
+    found: list[ScopeCorpus] = []
+    read = ScopeCorpus.find
 
-    def noted(self: Subtree, *args: object, **how: object) -> object:
+    def noted(self: ScopeCorpus, *args: object, **how: object) -> object:
         found.append(self)
         return read(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Subtree, "visible", noted)
+    monkeypatch.setattr(ScopeCorpus, "find", noted)
     return found
 
 
@@ -152,7 +153,7 @@ def keys(store: Alcove, query: str, *, user: str = "bob", **how: object) -> list
 
 
 def test_a_large_pool_is_found_by_words_and_meaning_and_never_read_as_a_whole(
-    place: Place, held: list[Subtree]
+    place: Place, held: list[ScopeCorpus]
 ) -> None:
     store = filled(place)
     for mode in ("hybrid", "keyword", "semantic"):
@@ -160,14 +161,14 @@ def test_a_large_pool_is_found_by_words_and_meaning_and_never_read_as_a_whole(
     assert not held
 
 
-def test_a_small_subtree_stays_in_memory(place: Place, held: list[Subtree]) -> None:
+def test_a_small_subtree_stays_in_memory(place: Place, held: list[ScopeCorpus]) -> None:
     store = filled(place, FEW)
     assert keys(store, "number3")[0] == "k3"
     assert held
 
 
 def test_what_is_written_updated_or_deleted_is_seen_by_the_next_search(
-    place: Place, held: list[Subtree]
+    place: Place, held: list[ScopeCorpus]
 ) -> None:
     store = filled(place)
     writer = reader(store, "bob")
@@ -181,7 +182,7 @@ def test_what_is_written_updated_or_deleted_is_seen_by_the_next_search(
     assert not held
 
 
-def test_what_has_expired_is_not_found(place: Place, held: list[Subtree]) -> None:
+def test_what_has_expired_is_not_found(place: Place, held: list[ScopeCorpus]) -> None:
     store = filled(place)
     reader(store, "bob").put(
         POOL, "brief", {}, index={"text": "a zeppelin"}, ttl_seconds=10, wait_for_index=True
@@ -246,7 +247,7 @@ def test_what_waits_for_its_vectors_is_found_by_words_and_told(place: Place) -> 
     assert "1 memory waits for its vectors" in (found.degraded or "")
 
 
-def test_an_embedder_that_fails_leaves_words_and_says_so(place: Place, held: list[Subtree]) -> None:
+def test_an_embedder_that_fails_leaves_words_and_says_so(place: Place, held: list[ScopeCorpus]) -> None:
     class Failing(Bag):
         def embed(self, texts: object) -> object:  # type: ignore[override]
             raise EmbedderUnavailable("it is away")
@@ -278,9 +279,9 @@ def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Place) -> 
 
 
 def test_what_is_said_right_after_the_words_of_a_question_is_found_too(
-    place: Place, held: list[Subtree], monkeypatch: pytest.MonkeyPatch
+    place: Place, held: list[ScopeCorpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled, "FEWEST", 4)
+    monkeypatch.setattr(sampled, "MIN_CANDIDATES", 4)
     store = place.open()
     turns = [
         turn
@@ -316,7 +317,7 @@ def test_pages_follow_one_another_without_a_gap(place: Place) -> None:
 
 @on_postgresql
 def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_so(
-    place: Place, held: list[Subtree]
+    place: Place, held: list[ScopeCorpus]
 ) -> None:
     place.without_pgvector()
     store = place.open()
@@ -332,7 +333,7 @@ def test_without_pgvector_everything_is_searched_in_memory_and_the_doctor_says_s
 def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_done_is_made_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_index, "WORTH_ORDERING", 20)
+    monkeypatch.setattr(pgvector, "MIN_INDEXED", 20)
     whole = "pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
     store = filled(place)
     until(lambda: place.rows(whole))
@@ -349,7 +350,7 @@ def test_an_index_by_meaning_is_made_once_it_pays_and_one_that_was_left_half_don
 def test_a_small_part_of_a_large_store_is_compared_as_a_whole_and_nothing_of_it_is_missed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_index, "PART", 2)
+    monkeypatch.setattr(pgvector, "SMALL_SHARE", 2)
     asked, store = noted_statements(monkeypatch), filled(place)
     alice = store.as_user("alice")
     for n in range(2 * FEW):
@@ -391,20 +392,20 @@ def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_wh
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "MOST_READERS", 4)
-    store, look, looked = filled(place), candidate_index.CandidateIndex._holding, list[int]()
+    store, look, looked = filled(place), term_index.TermIndex._rows_with_terms, list[int]()
     by_meaning = (
         "pg_stat_activity WHERE datname = current_database() AND query LIKE '%<=>%' AND state = 'active'"
         " AND pid != pg_backend_pid()"
     )
 
-    def noted(self: candidate_index.CandidateIndex, *args: object, **how: object) -> object:
+    def noted(self: term_index.TermIndex, *args: object, **how: object) -> object:
         until(lambda: place.rows(by_meaning))
         looked.append(1)
         if len(looked) <= 4:
             raise EmbedderUnavailable("one of the two failed")
         return look(self, *args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(candidate_index.CandidateIndex, "_holding", noted)
+    monkeypatch.setattr(term_index.TermIndex, "_rows_with_terms", noted)
     for _ in range(4):
         with pytest.raises(EmbedderUnavailable):
             keys(store, "number17")

@@ -15,13 +15,14 @@ from alcove.search.corpus.late_interaction import (
     NUMBERS,
     SCALE,
     TokenTable,
-    opened,
+    token_matrix,
 )
 from alcove.search.embedders import embed_query_with_tokens, embedder_for
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.indexer import embedded, kept
 from alcove.search.ranking.ranker import DEFAULT, rank
+from alcove.search.stored_vectors import decode_vectors
 from alcove.search.text.terms import Item, ParsedQuery
+from alcove.search.text_embedding import embed_texts
 
 TEXTS = ["I sold my bicycle last spring", "My bicycle is red", "The spring is cold", "I sold lemonade"]
 
@@ -53,7 +54,7 @@ def plainly(tokens: list[bytes], asked: np.ndarray[tuple[int, int], np.dtype[np.
 
 def test_each_token_of_a_question_counts_by_its_best_match_and_by_how_telling_that_is() -> None:
     tokens = [*random_tokens(1, [3, 0, 7, 1, 12]), np.full(NUMBERS, -SCALE, dtype=np.int8).tobytes()]
-    asked = opened(random_tokens(2, [5])[0])
+    asked = token_matrix(random_tokens(2, [5])[0])
     assert asked is not None
     found = TokenTable.of(tokens).likeness(np.arange(6, dtype=np.int32), asked)
     np.testing.assert_allclose(found, plainly(tokens, asked), rtol=1e-4)
@@ -62,7 +63,7 @@ def test_each_token_of_a_question_counts_by_its_best_match_and_by_how_telling_th
 
 def test_a_table_that_grew_or_was_joined_finds_what_one_finds_that_was_made_at_once() -> None:
     tokens = random_tokens(3, [n % 4 for n in range(40)])
-    asked = opened(random_tokens(4, [6])[0])
+    asked = token_matrix(random_tokens(4, [6])[0])
     assert asked is not None
     rows = np.array([39, 3, 17, 0, 21, 38], dtype=np.int32)
     expected = TokenTable.of(tokens).likeness(rows, asked)
@@ -80,7 +81,7 @@ def test_a_token_is_as_like_itself_in_memory_as_it_was_and_rows_of_a_large_table
     tokens = random_tokens(5, [2] * (2 * AT_ONCE + 9))
     table = TokenTable.of(tokens)
     for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, len(tokens) - 1):
-        asked = opened(tokens[row])
+        asked = token_matrix(tokens[row])
         assert asked is not None
         found = table.likeness(np.arange(len(tokens), dtype=np.int32), asked)
         assert int(found.argmax()) == row
@@ -96,11 +97,11 @@ def test_the_pass_that_embeds_a_text_keeps_its_tokens_too(model: MiniLM) -> None
 
 def test_vectors_and_tokens_are_kept_together_and_vectors_of_before_are_read_as_ever(model: MiniLM) -> None:
     text = TextToIndex(1, b'{"text": "I sold my bicycle", "note": ""}'.decode())
-    (piece,) = embedded(model, [text])
-    vectors, tokens = kept(piece.body)
+    (piece,) = embed_texts(model, [text])
+    vectors, tokens = decode_vectors(piece.body)
     assert [*vectors] == [*tokens] == ["text"]
-    (lean,) = embedded(MiniLM(tokens=False), [text])
-    assert kept(lean.body) == (vectors, {})
+    (lean,) = embed_texts(MiniLM(tokens=False), [text])
+    assert decode_vectors(lean.body) == (vectors, {})
 
 
 def test_an_operator_can_do_without(model: MiniLM) -> None:
@@ -121,7 +122,7 @@ def corpus_of(model: MiniLM, texts: list[str]) -> Corpus:
 
 def asked_of(model: MiniLM, text: str) -> ParsedQuery:
     vector, tokens = embed_query_with_tokens(model, text)
-    return ParsedQuery.of(text, vector, tokens=opened(tokens))
+    return ParsedQuery.of(text, vector, tokens=token_matrix(tokens))
 
 
 def test_tokens_are_a_signal_that_can_be_told_and_turned_off(model: MiniLM) -> None:

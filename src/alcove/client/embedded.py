@@ -26,8 +26,9 @@ from alcove.engine.vector_index import MakeVectorIndex
 from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
-from alcove.search.indexer import Indexer, vector_index_for
+from alcove.search.indexer import Indexer
 from alcove.search.rerankers import Reranker, reranker_for
+from alcove.search.sources import vector_index_for
 from alcove.store.active_config import Configuration
 from alcove.store.audit import Audit
 from alcove.store.common import Parts
@@ -142,7 +143,7 @@ class Alcove(Store):
                 engine.index.vector_index.start(interval)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
-                engine.when_told(indexer.look)
+                engine.when_told(indexer.wake_if_due)
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
         sessions = SessionCache(valkey, engine, vault, observer or Observer()) if valkey else None
         parts = Parts(

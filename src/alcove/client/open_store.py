@@ -49,8 +49,8 @@ class OpenStore:
                 engine.index,
                 parts.embedder,
                 clock,
-                most_bytes=settings.search_memory_mb << 20,
-                most_texts=settings.search_memory_texts,
+                max_bytes=settings.search_memory_mb << 20,
+                max_texts=settings.search_memory_texts,
                 reranker=reranker,
             )
 

@@ -223,7 +223,7 @@ class Erasure:
                 return True
             if time.monotonic() < self._rests_until:
                 return False
-            if self._vector_index and not self._vector_index.removed():
+            if self._vector_index and not self._vector_index.remove_ended():
                 return False
             started = time.monotonic()
             rebuilt = self._db.rebuild(lambda: self._is_scrubbed(wanted))

@@ -14,20 +14,22 @@ from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.candidate_index import CandidateIndex
 from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.postgres.pgvector import PgVectorIndex
+from alcove.engine.postgres.term_index import TermIndex
 from alcove.engine.quantized_index import QuantizedIndex
 from alcove.engine.rows.indexing import (
     Change,
-    Embedded,
+    CorpusTooLarge,
+    EmbeddedPiece,
     IndexState,
     IndexStatus,
-    SubtreeTooLarge,
     Text,
     TextToIndex,
 )
 from alcove.engine.rows.versions import MAX_INT64, Row
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
-from alcove.engine.vector_index import PgVectorIndex, VectorIndex
+from alcove.engine.vector_index import VectorIndex
 
 NEAR = 5000
 """Versions after a position up to which they are read along the log rather than from their subtree."""
@@ -51,13 +53,13 @@ class SearchIndex:
     """
 
     def __init__(self, db: Database, vector_index: VectorIndex | None = None) -> None:
-        """`vector_index`: what finds texts by meaning, if it is not the database's own way."""
+        """`vector_index`: used instead of pgvector."""
         self._db = db
-        could = db.finds_candidates or db.candidates_missing
-        self.vector_index = vector_index or (PgVectorIndex(db) if could else None)
+        may_have_pgvector = db.finds_candidates or db.candidates_missing
+        self.vector_index = vector_index or (PgVectorIndex(db) if may_have_pgvector else None)
         self.candidates: CandidateIndex | None = QuantizedIndex(db) if db.keeps_digests else None
-        if self.vector_index and (db.finds_candidates or self.vector_index.beside):
-            self.candidates = CandidateIndex(db, self.vector_index)
+        if self.vector_index and (db.finds_candidates or self.vector_index.is_external):
+            self.candidates = TermIndex(db, self.vector_index)
         self.candidates_missing = None if self.candidates else db.candidates_missing
 
     @property
@@ -92,7 +94,7 @@ class SearchIndex:
         """The vectors that a text has got so far."""
         return [body for (body,) in self._db.fetch("pieces", seq)]
 
-    def store(self, embedder: str, pieces: Sequence[Embedded]) -> bool:
+    def store(self, embedder: str, pieces: Sequence[EmbeddedPiece]) -> bool:
         """Keeps vectors and takes what is whole off the queue, in one transaction.
 
         What has more goes back into the line. False, and nothing kept, where another embedder serves by now:
@@ -118,10 +120,12 @@ class SearchIndex:
         with self._db.write(durable=False) as db:
             _add_vectors(db, embedder, bodies)
 
-    def postpone(self, seqs: Sequence[int], due: int | None, error: str, *, counted: bool = True) -> None:
+    def postpone(
+        self, seqs: Sequence[int], due: int | None, error: str, *, is_own_fault: bool = True
+    ) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
         with self._db.write(durable=False) as db:
-            db.run_each("postpone", [(due, error, int(not counted), seq) for seq in seqs])
+            db.run_each("postpone", [(due, error, int(not is_own_fault), seq) for seq in seqs])
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
@@ -212,23 +216,23 @@ class SearchIndex:
     def live_texts(self, scope: Scope, embedder: str, most: int) -> tuple[IndexState, list[Text]]:
         """Every live text that a scope shows, whatever its filter, as of one state.
 
-        Raises `SubtreeTooLarge` where texts and vectors are more than so many bytes.
+        Raises `CorpusTooLarge` where texts and vectors are more than so many bytes.
         """
         with self._db.snapshot() as db:
             state, came = _state(db), []
             for text in self._came(db, scope, embedder, 0, self._db.index_hint("live")):
                 most -= len(text.index_text) + len(text.vectors or b"")
                 if most < 0:
-                    raise SubtreeTooLarge
+                    raise CorpusTooLarge
                 came.append(text)
             return state, came
 
     def texts_of(
-        self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int, most: int
+        self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int, max_bytes: int
     ) -> tuple[list[Text], bool]:
         """Those of some versions that a scope shows now and that have a text, with their vectors.
 
-        Ends after `most` bytes, and says whether it came to the end of them.
+        Ends after `max_bytes` bytes, and says whether it came to the end of them.
         """
         texts: list[Text] = []
         for start in range(0, len(seqs), TEXTS_AT_ONCE):
@@ -241,8 +245,8 @@ class SearchIndex:
             ]
             where = self._db.where(scope, params)
             for text in map(Text._make, self._db.stream("texts_of", params, where=where)):
-                most -= len(text.index_text) + len(text.vectors or b"")
-                if most < 0:
+                max_bytes -= len(text.index_text) + len(text.vectors or b"")
+                if max_bytes < 0:
                     return texts, False
                 texts.append(text)
         return texts, True
@@ -285,11 +289,11 @@ class SearchIndex:
         return map(Row._make, self._db.stream("without_text", params, where=where))
 
     def load_rows(
-        self, scope: Scope, seqs: Sequence[int], *, now: int, at: int | None = None
+        self, scope: Scope, seqs: Sequence[int], *, now: int, moment: int | None = None
     ) -> Iterator[Row]:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
-        moment = (MAX_INT64, now) if at is None else (at, at)
-        params: Params = [str([*seqs]), scope.low, scope.high, *moment]
+        until = (MAX_INT64, now) if moment is None else (moment, moment)
+        params: Params = [str([*seqs]), scope.low, scope.high, *until]
         where = self._db.where(scope, params)
         if len(seqs) > FEW or scope.filter.conditions:
             return map(Row._make, self._db.stream("found", params, where=where))

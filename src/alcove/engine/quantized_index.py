@@ -1,7 +1,8 @@
-"""What a SQLite file keeps of its texts for the search of large subtrees, and hands out at once.
+"""The candidate index of SQLite: each text's terms as numbers, and its vectors with a byte for each
+dimension.
 
-It finds nothing by itself: who searches holds the digests of a subtree in memory. A digest is the words of a
-text as numbers, and its vectors in a byte a number; it lies beside the others of its room.
+SQLite does not search it. A search reads all entries of its scope into memory, where they take about 600
+bytes a text instead of thousands.
 """
 
 from __future__ import annotations
@@ -9,65 +10,59 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 
-from alcove.engine.candidate_index import CandidateIndex, Made
-from alcove.engine.database import Connection, Database
+from alcove.engine.candidate_index import CandidateIndex, IndexEntry
+from alcove.engine.database import Connection
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import IndexProgress, Vector
 
-Digest = tuple[int, bytes, bytes]
-"""A version, its terms and its vectors, rounded."""
-WORTH_KEEPING = 10_000
-"""Vectors that a store has ever had, above which some subtree may be too large to hold."""
-BITS = 0xFFFFFFFF
-"""Of a term's number, those that are kept."""
+QuantizedEntry = tuple[int, bytes, bytes]
+"""A version, its terms and its quantized vectors."""
+MIN_VECTORS = 10_000
+"""Vectors that a store must have had before some scope may be too large for memory."""
+TERM_BITS = 0xFFFFFFFF
+"""The stored bits of a term's number."""
 
 
 class QuantizedIndex(CandidateIndex):
-    """Keeps digests in step with vectors."""
+    """Stores quantized entries, and reads those of a scope at once."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    def behind(self) -> bool:
+    def has_backlog(self) -> bool:
         with self._db.read() as db:
-            worth = db.run("state").get[1] > WORTH_KEEPING
-        return worth and super().behind()
+            is_needed = db.run("state").get[1] > MIN_VECTORS
+        return is_needed and super().has_backlog()
 
-    def tidy(self) -> None:
-        """There is nothing to be done."""
-
-    def keep(self, db: Connection, before: IndexProgress, made: Mapping[int, Made]) -> int:
+    def add(self, db: Connection, before: IndexProgress, entries: Mapping[int, IndexEntry]) -> int:
         dimensions = before.dimensions
-        if not before.upto:
+        if not before.last_vector:
             db.run("forget_digests")  # of another embedder
-            dimensions = max((len(each) for _, vectors in made.values() for each in vectors), default=0)
+            dimensions = max((len(each) for _, vectors in entries.values() for each in vectors), default=0)
         rows = []
-        for seq, (terms, vectors) in made.items():
-            numbers = struct.pack(f"<{len(terms)}I", *(term & BITS for term in terms))
-            rounded = b"".join(_rounded(each) for each in vectors if len(each) == dimensions)
-            rows.append((seq, numbers, rounded))
+        for seq, (terms, vectors) in entries.items():
+            numbers = struct.pack(f"<{len(terms)}I", *(term & TERM_BITS for term in terms))
+            rows.append((seq, numbers, b"".join(quantize(v) for v in vectors if len(v) == dimensions)))
         db.run_each("add_digest", rows)
         return dimensions
 
-    def digests(self, scope: Scope, after: int) -> tuple[IndexProgress, list[Digest]]:
-        """Those of all that a scope shows whose vectors came after a position; and how far they reach."""
+    def entries(self, scope: Scope, after: int) -> tuple[IndexProgress, list[QuantizedEntry]]:
+        """The entries of a scope whose vectors came after a position, and how far the index is."""
         with self._db.snapshot() as db:
-            reached = IndexProgress.of(db)
-            if reached.upto <= after:
-                return reached, []
+            progress = IndexProgress.read(db)
+            if progress.last_vector <= after:
+                return progress, []
             params: Params = [scope.low, scope.high, after]
-            where = self._db.where(scope, params)
-            return reached, db.run("digests_after" if after else "digests", params, where=where).fetchall()
+            predicate = self._db.where(scope, params)
+            statement = "digests_after" if after else "digests"
+            return progress, db.run(statement, params, where=predicate).fetchall()
 
-    def shown(self, scope: Scope, seqs: Collection[int], *, now: int) -> set[int]:
+    def visible(self, scope: Scope, seqs: Collection[int], *, now: int) -> set[int]:
         """Those of some texts that a scope shows now."""
         params: Params = [str([*seqs]), scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        return {seq for (seq,) in self._db.stream("shown", params, where=where)}
+        predicate = self._db.where(scope, params)
+        return {seq for (seq,) in self._db.stream("shown", params, where=predicate)}
 
 
-def _rounded(vector: Vector) -> bytes:
-    """A vector's direction in whole numbers of one byte."""
+def quantize(vector: Vector) -> bytes:
+    """A vector's direction, with a signed byte for each dimension."""
     step = max(map(abs, vector)) / 127 or 1.0
     return struct.pack(f"{len(vector)}b", *(round(each / step) for each in vector))

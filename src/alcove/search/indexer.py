@@ -1,68 +1,55 @@
-"""The indexer: gives what was written its vectors, soon after the write and never instead of it."""
+"""Embeds what was written, in the background, soon after each write."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, repeat
-
-import msgspec
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from alcove.core import cancellation, heap
 from alcove.core.background import Worker
 from alcove.core.blocking import before_waiting
 from alcove.core.clock import SECOND, Clock
-from alcove.core.errors import AlcoveError, requires_extra
+from alcove.core.errors import AlcoveError
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows.indexing import Embedded, TextToIndex
-from alcove.engine.vector_index import MakeVectorIndex, PgVectorIndex
-from alcove.search.embedders import (
-    OTHER_DIMENSIONS,
-    Embedder,
-    EmbedderUnavailable,
-    Matrix,
-    load_numpy,
-    unit,
-)
+from alcove.engine.rows.indexing import EmbeddedPiece, TextToIndex
+from alcove.search.embedders import Embedder, load_numpy
+from alcove.search.sources import database_source
+from alcove.search.stored_vectors import dimensions_of, merge_pieces
+from alcove.search.text_embedding import embed_texts, probe_dimensions
+
+if TYPE_CHECKING:
+    from alcove.search.sources.base import CandidateSource
 
 log = logging.getLogger("alcove")
 
-MOST_AT_ONCE = 512
-"""PgVectorIndex given to an embedder in one call, however large a text is."""
-PROBE = "Is anybody there?"
-KeptVectors = dict[str, list[bytes]]
-"""The vectors of a text as they are kept: for each field a row a window."""
-KeptTokens = dict[str, bytes]
-"""By field, what is kept of a short text's tokens."""
-_fields = msgspec.json.Decoder(dict[str, str]).decode
-_kept = msgspec.msgpack.Decoder(KeptVectors | tuple[KeptVectors, KeptTokens]).decode
-
-MANY = 1000
-"""Texts after which it is worth looking for memory that is free."""
+TRIM_AFTER_TEXTS = 1000
+"""Indexed texts after which free memory is given back to the system."""
 LEASE_SECONDS = 15
-"""How long a claim holds; a process that dies with it delays its texts by that much."""
+"""How long a claim lasts; if its process dies, other processes wait that long for its texts."""
 RENEW_SECONDS = 5.0
-"""After which a claim is renewed, while its texts are embedded."""
-MOST_TRIES = 5
-"""Failures of a text's own, while the embedder takes others, after which it is parked."""
+"""How often a claim is renewed while its texts are embedded."""
+MAX_TRIES = 5
+"""Failures of a text, while the embedder takes others, after which it is parked."""
 STEP_BYTES = 8 * 1024
-"""Text embedded in one step, about a quarter of a second: so long others wait for who has written much."""
+"""Text embedded in one step, about a quarter of a second: users with few texts wait that long for one with
+many."""
 REST_SECONDS = 0.05
-"""Pause once nothing is due, or while others write, unless somebody waits for a text.
+"""Pause when nothing is due, or while others write, unless somebody waits for a text.
 
-Writers then share the processor with fewer steps, and what they write meanwhile shares the next one."""
-LONGEST_PAUSE = 60
-LONGEST_SLEEP = 2.0
-"""Seconds after which a call that waits for the index looks whether it was cancelled."""
+Writers then get more of the processor, and their texts share the next step."""
+MAX_PAUSE_SECONDS = 60
+MAX_SLEEP_SECONDS = 2.0
+"""How often a call that waits for the index checks whether it was cancelled."""
 STOP_SECONDS = 15
 
 
 class Indexer(Worker):
-    """Is woken by commits and looks by itself now and then; its thread starts when first needed."""
+    """Embeds texts when a commit wakes it and at an interval; its thread starts when first needed."""
 
     def __init__(
         self, index: SearchIndex, embedder: Embedder, clock: Clock, *, interval: float, batch: int
@@ -72,324 +59,210 @@ class Indexer(Worker):
         self._embedder = embedder
         self._clock = clock
         self._batch = batch
+        self._source: CandidateSource | None = None
         self._hurried = threading.Event()
-        self._told = ""
+        self._last_warning = ""
         self._outages = 0
         self._dimensions: int | None = None
-        self._since_tidied = 0
+        self._texts_since_trim = 0
 
     def stop(self, seconds: float | None = STOP_SECONDS) -> None:
-        """Waits some seconds for the batch under way; what is not done is claimed again at the next start."""
+        """Waits some seconds for the current batch; what it leaves is claimed again after the next start."""
         self._hurried.set()
         super().stop(seconds)
 
     def wait(self, seq: int, seconds: float) -> None:
         """Blocks until a version has its vectors, has failed to get them, or `seconds` have passed.
 
-        The longer it has waited the longer it sleeps, so that many that wait for long cost next to nothing.
+        Sleeps longer the longer it has waited, so that many long waits cost almost nothing.
         """
         self._hurried.set()
         self.wake()
-        begun = time.monotonic()
-        while (waited := time.monotonic() - begun) < seconds and not self.stopping:
-            waits, error = self._index.pending_status(seq)
-            if not waits or error is not None or self._index.serving() not in (None, self._embedder.name):
+        start = time.monotonic()
+        while (elapsed := time.monotonic() - start) < seconds and not self.stopping:
+            is_pending, error = self._index.pending_status(seq)
+            is_serving = self._index.serving() in (None, self._embedder.name)
+            if not is_pending or error is not None or not is_serving:
                 return
             before_waiting()
             cancellation.check()
-            time.sleep(min(max(waited / 8, 0.002), seconds - waited, LONGEST_SLEEP))
+            time.sleep(min(max(elapsed / 8, 0.002), seconds - elapsed, MAX_SLEEP_SECONDS))
 
-    def look(self) -> None:
-        """Wakes it where something is due: for who hears of commits, and not of what they brought."""
+    def wake_if_due(self) -> None:
+        """Wakes the thread if a text is due: for callers who learn of commits, but not of what is in them."""
         due = self._index.next_due()
         if due is not None and due <= self._clock():
             self.wake()
 
     def _index_due(self) -> float:
-        """Indexes a batch, and says how long to pause: until the next text is due, at most the interval.
+        """Indexes a batch; returns the seconds to pause: until the next text is due, at most the interval.
 
-        What is due and was not taken cannot be, so that it waits for the interval.
+        A due text that could not be claimed waits for the interval.
         """
         try:
-            embedded = self.step()
-            taken, due = embedded + self._taken_in(), self._index.next_due()
-            self._tidy(embedded, done=due is None)
-            if taken and (due is None or due > self._clock() or self._woken.is_set()):
+            embedded_count = self.step()
+            count, due = embedded_count + self._update_candidates(), self._index.next_due()
+            self._trim_memory(embedded_count, is_idle=due is None)
+            if count and (due is None or due > self._clock() or self._woken.is_set()):
                 self._hurried.wait(REST_SECONDS)
                 self._hurried.clear()
-            if taken:
+            if count:
                 return 0.0
         except AlcoveError as error:
-            self._tell(error.message)  # once, however often it is tried
+            self._warn(error.message)
             return self._interval
         ahead = 0.0 if due is None else (due - self._clock()) / SECOND
         return min(max(ahead, 0.05), self._interval) if ahead > 0 else self._interval
 
-    def _tidy(self, taken: int, *, done: bool) -> None:
-        """Gives memory back once many texts are done: what they and their writing took is free by then."""
-        self._since_tidied += taken
-        if done and self._since_tidied >= MANY:
-            self._since_tidied = 0
+    def _trim_memory(self, count: int, *, is_idle: bool) -> None:
+        """Gives memory back to the system after many texts: what embedding and writing them took is free."""
+        self._texts_since_trim += count
+        if is_idle and self._texts_since_trim >= TRIM_AFTER_TEXTS:
+            self._texts_since_trim = 0
             heap.trim()
 
     def step(self) -> int:
-        """Indexes one batch; how many texts it took."""
+        """Embeds one batch; returns how many texts it took."""
         now = self._clock()
         if (due := self._index.next_due()) is None or due > now:
             return 0
         name = self._embedder.name
         if self._index.serving(first=name) != name:
-            self._tell(f"the index is of another model than {name}: run `alcove reindex`")
+            self._warn(f"the index is of another model than {name}: run `alcove reindex`")
             return 0
         until = now + LEASE_SECONDS * SECOND
         texts = self._index.claim(now=now, until=until, limit=self._batch, size=STEP_BYTES)
         if texts:
-            with self._renewed([text.seq for text in texts], until):
+            with self._renewing_claim([text.seq for text in texts], until):
                 load_numpy()
-                self._take(texts)
+                self._embed(texts)
         return len(texts)
 
     @contextmanager
-    def _renewed(self, seqs: Sequence[int], until: int) -> Iterator[None]:
-        """Keeps texts claimed, however long it takes, by a thread that renews the claim."""
-        done = threading.Event()
+    def _renewing_claim(self, seqs: Sequence[int], until: int) -> Iterator[None]:
+        """Renews the claim of texts, in a thread, until the block ends."""
+        finished = threading.Event()
 
         def renew() -> None:
-            held = until
-            while not done.wait(RENEW_SECONDS):
+            claimed_until = until
+            while not finished.wait(RENEW_SECONDS):
                 later = self._clock() + LEASE_SECONDS * SECOND
-                with suppress(AlcoveError):  # until the database is back
-                    self._index.renew(seqs, held, later)
-                    held = later
+                with suppress(AlcoveError):  # while the database is away
+                    self._index.renew(seqs, claimed_until, later)
+                    claimed_until = later
 
-        renewing = threading.Thread(target=renew, name="alcove-renewing", daemon=True)
-        renewing.start()
+        thread = threading.Thread(target=renew, name="alcove-renewing", daemon=True)
+        thread.start()
         try:
             yield
         finally:
-            done.set()
-            renewing.join()
+            finished.set()
+            thread.join()
 
-    def _taken_in(self) -> int:
-        """Has the database take in some texts that have vectors, if it finds texts by itself; how many."""
+    def _update_candidates(self) -> int:
+        """Adds some embedded texts to the database's candidate index, if it has one; returns how many."""
         if (candidates := self._index.candidates) is None:
             return 0
-        if not candidates.behind():
-            candidates.tidy()
+        if not candidates.has_backlog():
+            candidates.optimize()
             return 0
-        from alcove.search.sources.sampled import made  # noqa: PLC0415  numpy, which a store can do without
+        self._source = self._source or database_source(self._index)
+        return self._source.catch_up() if self._source else 0
 
-        return candidates.take_in(made)
-
-    def _take(self, texts: Sequence[TextToIndex], *, probed: bool = False) -> None:
-        """Embeds and stores texts; if that fails but the embedder takes a probe, tries each by itself."""
+    def _embed(self, texts: Sequence[TextToIndex], *, has_probed: bool = False) -> None:
+        """Embeds and stores texts; if that fails while the embedder takes a probe, each text by itself."""
         try:
-            pieces = embedded(self._embedder, texts, self._expected(), size=STEP_BYTES)
-            done = [*map(self._with_earlier, pieces)]
+            pieces = embed_texts(self._embedder, texts, self._expected_dimensions(), max_bytes=STEP_BYTES)
+            pieces = [*map(self._completed, pieces)]
         except Exception as error:
-            if probed:
-                self._put_back(texts, error, tries=texts[0].tries)
+            if has_probed:
+                self._postpone(texts, error, tries=texts[0].tries)
             elif self._embedder_works():
                 for text in texts:
-                    self._take([text], probed=True)
+                    self._embed([text], has_probed=True)
             else:
                 self._outages += 1
-                self._put_back(texts, error, tries=self._outages, counted=False)
+                self._postpone(texts, error, tries=self._outages, is_own_fault=False)
         else:
             self._outages = 0
-            if not self._index.store(self._embedder.name, done):
-                self._tell("the index is of another model by now")
+            if not self._index.store(self._embedder.name, pieces):
+                self._warn("the index is of another model by now")
 
     def _embedder_works(self) -> bool:
         with suppress(Exception):
-            return bool(probe(self._embedder, self._expected()))
+            return bool(probe_dimensions(self._embedder, self._expected_dimensions()))
         return False
 
-    def _with_earlier(self, piece: Embedded) -> Embedded:
-        """A piece of a text; if it is the last one, with the vectors of the pieces before it."""
+    def _completed(self, piece: EmbeddedPiece) -> EmbeddedPiece:
+        """A piece; the last one of a text gets the vectors of all pieces."""
         text = piece.text
         if piece.next_place or not (text.field or text.window):
             return piece
-        return piece._replace(body=joined([*self._index.pieces(text.seq), piece.body]))
+        return piece._replace(body=merge_pieces([*self._index.pieces(text.seq), piece.body]))
 
-    def _expected(self) -> int | None:
-        """The dimensions that the index has, if it has any vectors yet."""
+    def _expected_dimensions(self) -> int | None:
+        """The dimensions of the index, if it has vectors."""
         if self._dimensions is None and (body := self._index.newest_vectors(self._embedder.name)):
             self._dimensions = dimensions_of(body)
         return self._dimensions
 
-    def _put_back(
-        self, texts: Sequence[TextToIndex], error: Exception, *, tries: int, counted: bool = True
+    def _postpone(
+        self, texts: Sequence[TextToIndex], error: Exception, *, tries: int, is_own_fault: bool = True
     ) -> None:
-        park = counted and tries >= MOST_TRIES
-        due = None if park else self._clock() + min(2 ** min(tries, 6), LONGEST_PAUSE) * SECOND
-        words = error.message if isinstance(error, AlcoveError) else f"{type(error).__name__}: {error}"
-        self._tell(f"{len(texts)} texts are not indexed: {words}; {'parked' if park else 'trying again'}")
-        self._index.postpone([text.seq for text in texts], due, words, counted=counted)
+        """Tries texts again later; parks a text that failed too often by its own fault."""
+        is_parked = is_own_fault and tries >= MAX_TRIES
+        pause = min(2 ** min(tries, 6), MAX_PAUSE_SECONDS) * SECOND
+        reason = error.message if isinstance(error, AlcoveError) else f"{type(error).__name__}: {error}"
+        outcome = "parked" if is_parked else "trying again"
+        self._warn(f"{len(texts)} texts are not indexed: {reason}; {outcome}")
+        due = None if is_parked else self._clock() + pause
+        self._index.postpone([text.seq for text in texts], due, reason, is_own_fault=is_own_fault)
 
-    def _tell(self, words: str) -> None:
-        if words != self._told:
-            log.warning("indexing: %s", words)
-            self._told = words
-
-
-def vector_index_for(spec: str | None, *, key: str | None = None) -> MakeVectorIndex | None:
-    """What an operator named to find texts by meaning in a database: `pgvector`, or `qdrant://HOST:PORT`.
-
-    None where they named nothing: then it stays as it is. Nothing is called before the store is open.
-    """
-    if spec is None:
-        return None
-    if spec == "pgvector":
-        return lambda db, _: PgVectorIndex(db, chosen=True)
-    with requires_extra("qdrant://", extra="qdrant"):
-        from alcove.engine.qdrant.client import QdrantPoints  # noqa: PLC0415  for who has one
-        from alcove.engine.qdrant.index import QdrantIndex  # noqa: PLC0415
-    points = QdrantPoints(spec, key)
-    return lambda db, locks: QdrantIndex(db, locks, points, windows)
+    def _warn(self, message: str) -> None:
+        """Logs a warning once, however often its cause repeats."""
+        if message != self._last_warning:
+            log.warning("indexing: %s", message)
+            self._last_warning = message
 
 
 def reindex(index: SearchIndex, embedder: Embedder, batch: int) -> Iterator[int]:
-    """Embeds every text anew with another embedder, then serves its vectors; how many texts are done so far.
+    """Embeds every text with another embedder, then serves its vectors; yields how many texts are done.
 
-    The old ones serve until then. What was done is kept and counts, so that one that was broken off goes on
-    from there. A text that the embedder does not take, while it takes others, is parked.
+    The old vectors serve until then. An interrupted run continues where it stopped. A text that the embedder
+    refuses, while it takes others, is parked.
     """
     load_numpy()
     name, after = embedder.name, 0
     parked: dict[int, str] = {}
-    kept = index.newest_vectors(name)
-    dimensions = probe(embedder)
-    if kept and dimensions_of(kept) not in (None, dimensions):
-        index.drop(name)  # of a model that had the same name: they cannot be searched
-    yield (done := index.status(name).indexed)
+    stored = index.newest_vectors(name)
+    dimensions = probe_dimensions(embedder)
+    if stored and dimensions_of(stored) not in (None, dimensions):
+        index.drop(name)  # vectors of another model with the same name
+    yield (count := index.status(name).indexed)
     while not index.switch(name, parked):
         while texts := index.texts_without_vectors(name, after=after, limit=batch):
             after = texts[-1].seq
-            whole = _all_but_bad(embedder, texts, dimensions, parked)
-            index.add_vectors(name, [(each.text.seq, each.body) for each in whole])
-            done += len(texts)
-            yield done
-        after = 0  # some came meanwhile: from the front, without those that are parked
+            pieces = _embed_all_but_refused(embedder, texts, dimensions, parked)
+            index.add_vectors(name, [(piece.text.seq, piece.body) for piece in pieces])
+            count += len(texts)
+            yield count
+        after = 0  # some were written since: again from the front, without those that are parked
 
 
-def _all_but_bad(
-    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int, bad: dict[int, str]
-) -> list[Embedded]:
-    """The vectors of all texts that can have them."""
-    texts = [text for text in texts if text.seq not in bad]
+def _embed_all_but_refused(
+    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int, refused: dict[int, str]
+) -> list[EmbeddedPiece]:
+    """The vectors of texts; adds those that the embedder refuses, found by halving, to `refused`."""
+    texts = [text for text in texts if text.seq not in refused]
     try:
-        return embedded(embedder, texts, dimensions)
+        return embed_texts(embedder, texts, dimensions)
     except Exception as error:
-        probe(embedder, dimensions)  # raises if it is the embedder and no text
+        probe_dimensions(embedder, dimensions)  # raises if the embedder fails, and not a text
         if len(texts) == 1:
-            bad[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
+            refused[texts[0].seq] = error.message if isinstance(error, AlcoveError) else repr(error)
             return []
     half = len(texts) // 2
-    parts = (_all_but_bad(embedder, part, dimensions, bad) for part in (texts[:half], texts[half:]))
+    parts = (
+        _embed_all_but_refused(embedder, part, dimensions, refused) for part in (texts[:half], texts[half:])
+    )
     return [*chain.from_iterable(parts)]
-
-
-def cut(
-    embedder: Embedder, text: TextToIndex, size: int = sys.maxsize
-) -> tuple[list[tuple[str, str]], int, tuple[int, int] | None]:
-    """The next windows of a text, until they have so many bytes, each after its field's name.
-
-    And how many they have, and the field and window that the rest begins with, if there is one.
-    """
-    windows: list[tuple[str, str]] = []
-    taken = 0
-    for number, (field, words) in enumerate(_fields(text.index_text).items()):
-        if number < text.field or not words.strip():
-            continue
-        found = embedder.windows(words)
-        share = len(words.encode()) // max(len(found), 1)  # windows overlap: together they are the field
-        for n in range(text.window if number == text.field else 0, len(found)):
-            if taken >= size:
-                return windows, taken, (number, n)
-            windows.append((field, found[n]))
-            taken += share
-    return windows, taken, None
-
-
-def embedded(
-    embedder: Embedder, texts: Sequence[TextToIndex], dimensions: int | None = None, size: int = sys.maxsize
-) -> list[Embedded]:
-    """The vectors of each text, or of its next piece of so many bytes, as they are kept."""
-    pieces = [cut(embedder, text, size) for text in texts]
-    windows = [window for named, _, _ in pieces for _, window in named]
-    calls = (windows[n : n + MOST_AT_ONCE] for n in range(0, len(windows), MOST_AT_ONCE))
-    rows = chain.from_iterable(_rows(embedder, some, dimensions) for some in calls)
-    found = []
-    for text, (named, taken, rest) in zip(texts, pieces, strict=True):
-        fields: KeptVectors = {}
-        tokens: KeptTokens = {}
-        for field, _ in named:
-            vector, kept = next(rows)
-            fields.setdefault(field, []).append(vector.tobytes())
-            if kept:
-                tokens[field] = kept
-        whole = {field: kept for field, kept in tokens.items() if len(fields[field]) == 1}
-        found.append(Embedded(text, _body(fields, whole), taken, rest))
-    return found
-
-
-def _rows(embedder: Embedder, texts: Sequence[str], dimensions: int | None) -> Iterable[tuple[Matrix, bytes]]:
-    """For each text its vector, and what the embedder keeps of its tokens."""
-    if embed := getattr(embedder, "embed_with_tokens", None):
-        rows, tokens = embed(texts)
-    else:
-        rows, tokens = embedder.embed(texts), repeat(b"")
-    return zip(checked(rows, len(texts), dimensions), tokens, strict=False)
-
-
-def _body(fields: KeptVectors, tokens: KeptTokens) -> bytes:
-    """Vectors and tokens as they are kept."""
-    return msgspec.msgpack.encode((fields, tokens) if tokens else fields)
-
-
-def kept(body: bytes) -> tuple[KeptVectors, KeptTokens]:
-    """Vectors as they were kept, and what was kept of the tokens."""
-    found = _kept(body)
-    return found if isinstance(found, tuple) else (found, {})
-
-
-def windows(body: bytes) -> list[bytes]:
-    """The vectors of a text's windows, of all its fields."""
-    return [row for rows in kept(body)[0].values() for row in rows]
-
-
-def joined(bodies: Iterable[bytes]) -> bytes:
-    """Vectors of a text's pieces, as if they had been made at once."""
-    fields: KeptVectors = {}
-    tokens: KeptTokens = {}
-    for body in bodies:
-        vectors, its = kept(body)
-        tokens |= its
-        for name, rows in vectors.items():
-            fields.setdefault(name, []).extend(rows)
-    if len({len(row) for rows in fields.values() for row in rows}) > 1:
-        raise EmbedderUnavailable("the embedder's dimensions changed within a text: run `alcove reindex`")
-    return _body(fields, {name: its for name, its in tokens.items() if len(fields[name]) == 1})
-
-
-def probe(embedder: Embedder, dimensions: int | None = None) -> int:
-    """The dimensions that an embedder answers now; raises if it answers none, or others than expected."""
-    return int(checked(embedder.embed([PROBE]), 1, dimensions).shape[1])
-
-
-def checked(rows: Matrix, count: int, dimensions: int | None) -> Matrix:
-    """An embedder's answer at length 1, if it has a row for each text and the dimensions expected of it."""
-    import numpy as np  # noqa: PLC0415
-
-    rows = np.asarray(rows, dtype=np.float32)
-    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
-        raise EmbedderUnavailable(f"the embedder answered {rows.shape}, not a row for each of {count} texts")
-    if dimensions not in (None, rows.shape[1]):
-        raise EmbedderUnavailable(OTHER_DIMENSIONS.format(rows.shape[1], dimensions))
-    return unit(rows)
-
-
-def dimensions_of(body: bytes) -> int | None:
-    """How long each of some kept vectors is; None where the texts were empty."""
-    return next((len(row) // 4 for rows in kept(body)[0].values() for row in rows), None)

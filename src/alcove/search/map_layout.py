@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.indexer import kept
+from alcove.search.stored_vectors import window_vectors
 
 NEIGHBOURS = 12
 DIRECTIONS = 32
@@ -35,7 +35,7 @@ def positions(bodies: Sequence[bytes]) -> list[tuple[float, float]]:
 
 
 def _middle(body: bytes) -> Matrix:
-    rows = [np.frombuffer(row, dtype=np.float32) for its in kept(body)[0].values() for row in its]
+    rows = [np.frombuffer(row, dtype=np.float32) for row in window_vectors(body)]
     middle: Matrix = np.mean(rows, axis=0) if rows else np.zeros(1, dtype=np.float32)
     return middle
 

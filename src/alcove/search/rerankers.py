@@ -12,7 +12,7 @@ from alcove.core.errors import AlcoveError, InvalidRequest
 Reranker = Callable[[str, Sequence[str]], Sequence[float]]
 """For a question and some texts a score for each text; the higher, the better it answers the question."""
 
-FIRST = 50
+RERANKED_HITS = 50
 """Hits that are looked at again, always all of them: so pages of one search fit together."""
 MOST_CHARACTERS = 4000
 """Of each text: some 1000 tokens, more than most of these models read."""
@@ -63,7 +63,7 @@ class RemoteReranker:
             raise RerankerUnavailable(told) from None
 
 
-def scored(reranker: Reranker, question: str, texts: Sequence[str]) -> list[float]:
+def rerank_scores(reranker: Reranker, question: str, texts: Sequence[str]) -> list[float]:
     """What a reranker says of texts, one finite number for each; `RerankerUnavailable` for anything else."""
     try:
         scores = [float(score) for score in reranker(question, [text[:MOST_CHARACTERS] for text in texts])]

@@ -1,4 +1,5 @@
-"""Search by meaning and words: each subtree in memory, brought up to date before every search."""
+"""Search by vectors and words: finds candidates, ranks them, and reads the best as the caller may see
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from alcove.engine.rows.indexing import Text, TextToIndex
 from alcove.engine.rows.versions import Row
 from alcove.engine.scope import Scope
 from alcove.search.corpus.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
-from alcove.search.corpus.late_interaction import opened
+from alcove.search.corpus.late_interaction import token_matrix
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
     Embedder,
@@ -30,68 +31,69 @@ from alcove.search.embedders import (
     Matrix,
     embed_query_with_tokens,
 )
-from alcove.search.indexer import KeptVectors, cut, embedded, kept
 from alcove.search.ranking.calibration import Calibration, Relevance, most_relevant
 from alcove.search.ranking.ranker import Hit, rank
-from alcove.search.rerankers import FIRST, Reranker, RerankerUnavailable, scored
-from alcove.search.sources.memory import RowPredicate, Subtrees, item, text_of
-from alcove.search.sources.sampled import Wanted
+from alcove.search.rerankers import RERANKED_HITS, Reranker, RerankerUnavailable, rerank_scores
+from alcove.search.sources.base import CandidateRequest, RowPredicate, item_of
+from alcove.search.sources.finder import CandidateFinder
+from alcove.search.stored_vectors import FieldVectors, decode_vectors
 from alcove.search.text.terms import Item, Lexicon, ParsedQuery
+from alcove.search.text_embedding import embed_texts, next_windows
 
-MOST_PAST = 20_000
-"""Texts that one search of the past ranks."""
-MOST_BYTES_OF_SOME = 64 << 20
+MAX_PAST_TEXTS = 20_000
+"""Texts that a search of the past ranks."""
+MAX_CHOSEN_BYTES = 64 << 20
 """Bytes of texts and vectors that a search among chosen versions reads."""
-MOST_ATTEMPTS = 3
-"""Searches until one is answered in full, where what was found is gone before it is read."""
-MOST_WINDOWS, MOST_CHARACTERS = 16, 16_000
-"""What one search embeds of the past: some tenths of a second."""
+MAX_ATTEMPTS = 3
+"""Searches until one is complete, where hits are gone before they are read."""
+MAX_PAST_WINDOWS, MAX_PAST_CHARACTERS = 16, 16_000
+"""What a search of the past embeds: some tenths of a second."""
 NO_EMBEDDER = "no embedder is configured, so this is ranked by words alone"
 _UNEMBEDDED = {"hybrid": "ranked by words alone", "keyword": "without a score", "semantic": "not ranked"}
-"""What becomes of memories without vectors, by mode."""
+"""What happens to memories without vectors, by mode."""
 log = logging.getLogger("alcove")
 
 
 class SearchResult(NamedTuple):
-    """What a search found, best first; `degraded` says why it may be less than it could be."""
+    """The hits of a search, best first; `degraded` says why it may contain less than it could."""
 
     hits: list[tuple[Row, Hit]]
     degraded: str | None
     next_offset: int | None
-    """Where to go on, if not all of them fit in one answer."""
-    complete: bool
-    """Whether everything that was ranked best was still there when it was read, as far as it fits."""
-    ranked: int
-    """How many were ranked, those before the offset too; all there are, if fewer than were asked for."""
-    texts: int
-    """How many texts there are in all that was looked through, whatever the filter."""
+    """Where to continue, if not all hits fit in one answer."""
+    is_complete: bool
+    """Whether every hit that fits was still there when it was read."""
+    ranked_count: int
+    """How many memories were ranked, with those before the offset; if fewer than the limit, there are no
+    more."""
+    text_count: int
+    """How many texts the searched scope has, whatever the filter."""
     unembedded: Sequence[int] = ()
-    """The versions without vectors of which `degraded` tells, among the hits or not."""
+    """The versions without vectors that `degraded` is about."""
 
 
 class SearchOptions(TypedDict):
-    """How a search is to be answered."""
+    """How a search answers."""
 
     mode: SearchMode
     limit: int
     offset: int
-    """How many of the best hits to leave out."""
+    """How many of the best hits to skip."""
     explain: bool
     """Whether each hit says what each signal added to its rank."""
     calibrated: NotRequired[bool]
-    """Whether what most likely answers the question comes first, with how likely that is."""
+    """Whether hits are ordered by how likely they answer the query."""
     min_relevance: NotRequired[float]
-    """How relevant what is found must be, from 0 to 1."""
+    """The least relevance of a hit, from 0 to 1."""
     unranked: NotRequired[bool]
-    """Whether what has no vectors comes last where it goes by vectors alone, and is not left out."""
+    """Whether memories without vectors come last in semantic mode, instead of not at all."""
 
 
 class Searcher:
-    """Searches a store. It asks the store what changed before each search, so it sees every process's writes.
+    """Searches a store. Each search reads what changed before, so it sees the writes of every process.
 
-    `most_bytes` bounds the memory of the subtrees that it holds, and `most_texts` how many texts one of them
-    has: of a larger one, the database finds candidates, if it can. `reranker` has the last word on the order
-    of the first hits.
+    `max_bytes` bounds the memory of corpora. In scopes with more than `max_texts` texts the database finds
+    candidates, if it can. `reranker` decides on the order of the first hits.
     """
 
     def __init__(
@@ -100,243 +102,257 @@ class Searcher:
         embedder: Embedder | None,
         clock: Clock,
         *,
-        most_bytes: int,
-        most_texts: int = 20_000,
+        max_bytes: int,
+        max_texts: int = 20_000,
         reranker: Reranker | None = None,
     ) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
         self._reranker = reranker
-        self._subtrees = Subtrees(index, most_bytes=most_bytes, most_texts=most_texts)
+        self._finder = CandidateFinder(index, max_bytes=max_bytes, max_texts=max_texts)
         self._lexicon: Lexicon | None = None
 
     def search(
-        self, scope: Scope, question: ParsedQuery, *, row_matches: RowPredicate, **how: Unpack[SearchOptions]
+        self,
+        scope: Scope,
+        query: ParsedQuery,
+        *,
+        row_matches: RowPredicate,
+        **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """The best of what is live in a scope.
+        """The best of the live memories of a scope.
 
-        `row_matches` decides about rows whose fields only the opened value has.
+        `row_matches` decides about filters on fields that only opened values have.
         """
-        wanted = Wanted(question, how["mode"], how["offset"] + how["limit"])
-        for _ in range(MOST_ATTEMPTS):
-            parts = self._subtrees.of(scope, self._name, row_matches, now=self._clock(), wanted=wanted)
+        for _ in range(MAX_ATTEMPTS):
+            limit = options["offset"] + options["limit"]
+            request = self._request(scope.filter, row_matches)._replace(
+                query=query, mode=options["mode"], limit=limit
+            )
+            parts = self._finder.find(scope, request)
             corpus: AnyCorpus
             corpus, mask, _ = parts[0]
             if len(parts) > 1:
                 corpus = JoinedCorpus([part.corpus for part in parts])
                 mask = np.concatenate([part.mask for part in parts])
-            told = next((part.degraded for part in parts if part.degraded), None)
-            asked = replace(question, degraded=told) if told and not question.degraded else question
-            result = self._answer(scope, corpus, mask, asked, how)
-            if result.complete:
+            degraded = query.degraded or next((part.degraded for part in parts if part.degraded), None)
+            result = self._answer(scope, corpus, mask, replace(query, degraded=degraded), options)
+            if result.is_complete:
                 break
         return result
 
     def search_versions(
-        self, scope: Scope, seqs: Sequence[int], question: ParsedQuery, **how: Unpack[SearchOptions]
+        self, scope: Scope, seqs: Sequence[int], query: ParsedQuery, **options: Unpack[SearchOptions]
     ) -> SearchResult:
-        """The best of some versions; where their texts and vectors are too large, of the first of them."""
-        now = self._clock()
-        texts, is_all = self._index.texts_of(scope, self._name, seqs, now=now, most=MOST_BYTES_OF_SOME)
+        """The best of some versions, or of the first of them if their texts and vectors are too large."""
+        texts, is_all = self._index.texts_of(
+            scope, self._embedder_name, seqs, now=self._clock(), max_bytes=MAX_CHOSEN_BYTES
+        )
         if not is_all:
-            told = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
-            question = replace(question, degraded="; ".join(filter(None, (told, question.degraded))))
-        corpus = Corpus.of(map(item, texts))
-        return self._answer(scope, corpus, corpus.columns.live, question, how)
+            limited = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
+            query = replace(query, degraded="; ".join(filter(None, (limited, query.degraded))))
+        corpus = Corpus.of(map(item_of, texts))
+        return self._answer(scope, corpus, corpus.columns.live, query, options)
 
     def search_past(
         self,
         scope: Scope,
         rows: Iterable[Row],
-        question: ParsedQuery,
+        query: ParsedQuery,
         *,
-        at: int,
-        **how: Unpack[SearchOptions],
+        moment: int,
+        **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """The best of some versions, `rows`, that were current at a moment, `at`.
-
-        A few of them that have no vectors get them here.
-        """
+        """The best of `rows`, which were current at a moment; embeds a few of those without vectors."""
         with_text = (row for row in rows if row.index_text is not None)
-        texts = {row.seq: text_of(row) for row in islice(with_text, MOST_PAST + 1)}
-        if len(texts) > MOST_PAST:
-            raise InvalidRequest("prefix", f"at most {MOST_PAST} texts of that time below it")
-        everything = replace(scope, filter=Filter())
-        now, these = self._clock(), Wanted(seqs=[*texts])
-        live = self._subtrees.of(everything, self._name, lambda _: True, now=now, wanted=these)
-        items = {seq: item(text) for seq, text in texts.items()}
-        for corpus, *_ in live:
+        texts = {row.seq: _text_of(row) for row in islice(with_text, MAX_PAST_TEXTS + 1)}
+        if len(texts) > MAX_PAST_TEXTS:
+            raise InvalidRequest("prefix", f"at most {MAX_PAST_TEXTS} texts of that time below it")
+        items = {seq: item_of(text) for seq, text in texts.items()}
+        request = self._request(Filter(), lambda _: True)._replace(seqs=[*texts])
+        for corpus, *_ in self._finder.find(replace(scope, filter=Filter()), request):
             for seq in items.keys() & corpus.rows.keys():
-                if len(known := corpus.vectors.at(corpus.rows[seq])):
-                    items[seq] = items[seq]._replace(vectors={"": known})
-        unembedded = list[int]()
-        if self._embedder and question.vector is not None:
-            lost = [each for each in items.values() if not each.vectors]
-            told = None
+                if len(vectors := corpus.vectors.of_row(corpus.rows[seq])):
+                    items[seq] = items[seq]._replace(vectors={"": vectors})
+        degraded = None
+        if self._embedder and query.vector is not None:
+            bare = [item for item in items.values() if not item.vectors]
             try:
-                wanted = [texts[each.sequence] for each in _likeliest(lost, question)]
-                found = _embedded(self._embedder, wanted, len(question.vector))
-                items |= {seq: items[seq]._replace(vectors=vectors) for seq, vectors in found.items()}
-                if len(found) < len(lost):
-                    told = f"{len(lost) - len(found)} texts of that time are ranked by words alone"
+                likeliest = [texts[item.sequence] for item in _likeliest(bare, query)]
+                vectors_of = _embed_some(self._embedder, likeliest, len(query.vector))
+                items |= {seq: items[seq]._replace(vectors=fields) for seq, fields in vectors_of.items()}
+                if missing_count := len(bare) - len(vectors_of):
+                    degraded = f"{missing_count} texts of that time are ranked by words alone"
             except EmbedderUnavailable as error:
-                told = f"{len(lost)} texts of that time are ranked by words alone: {error.message}"
-            question = replace(question, degraded=told)
-            unembedded = [seq for seq, each in items.items() if told and not each.vectors]
-        corpus = Corpus.of(items.values())
-        result = self._answer(scope, corpus, corpus.columns.live, question, how, at)
+                degraded = f"{len(bare)} texts of that time are ranked by words alone: {error.message}"
+            query = replace(query, degraded=degraded)
+        past = Corpus.of(items.values())
+        result = self._answer(scope, past, past.columns.live, query, options, moment)
+        unembedded = [seq for seq, item in items.items() if degraded and not item.vectors]
         return result._replace(unembedded=unembedded)
+
+    def without_vectors(self, scope: Scope, *, row_matches: RowPredicate) -> list[int]:
+        """The versions of a scope that have a text and no vectors, because they wait or cannot have any."""
+        parts = self._finder.find(scope, self._request(scope.filter, row_matches))
+        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask, _ in parts)
+        return [int(seq) for seqs in bare for seq in seqs]
+
+    def parse_query(self, text: str, mode: SearchMode) -> ParsedQuery:
+        """A query with its vector, or the reason why it has none; in semantic mode that is an error."""
+        now = self._clock() / SECOND
+        try:
+            vector, tokens = self._embed_query(text)
+        except EmbedderUnavailable as error:
+            if mode == "semantic" and self._embedder is None:
+                raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
+            if mode == "semantic":
+                raise
+            # Keyword search without an embedder is complete; with one, the scores are missing.
+            degraded = error.message if mode == "hybrid" or self._embedder else None
+            return replace(ParsedQuery.of(text, now=now), degraded=degraded)
+        if self._lexicon is None and (make := getattr(self._embedder, "lexicon", None)):
+            self._lexicon = make()
+        return ParsedQuery.of(text, vector, tokens=token_matrix(tokens), lexicon=self._lexicon, now=now)
+
+    def _request(self, filter: Filter, row_matches: RowPredicate) -> CandidateRequest:
+        return CandidateRequest(filter, row_matches, self._embedder_name, self._clock())
 
     def _answer(
         self,
         scope: Scope,
         corpus: AnyCorpus,
         mask: Mask,
-        question: ParsedQuery,
-        how: SearchOptions,
-        at: int | None = None,
+        query: ParsedQuery,
+        options: SearchOptions,
+        moment: int | None = None,
     ) -> SearchResult:
-        """The best rows of a corpus, each looked up in the caller's own scope, whatever it was ranked in."""
-        mode, offset, had = how["mode"], how["offset"], corpus.vectors.dimensions
-        unembedded = list[int]()
-        if question.vector is not None:
-            told = None
-            if at is None and not question.degraded:
-                unembedded = corpus.columns.sequence[mask & ~corpus.vectors.present()].tolist()
-                told = self._behind(unembedded, mode)
-                unembedded = unembedded if told else []
-            if len(question.vector) != had:  # they cannot be compared
-                if len(corpus.vectors):
-                    told = OTHER_DIMENSIONS.format(len(question.vector), had)
-                    if mode == "semantic":
-                        raise EmbedderUnavailable(told)
-                question = replace(question, vector=None)
-            if told and not question.degraded:
-                question = replace(question, degraded=told)
-        limit, explain = offset + how["limit"], how["explain"]
-        if how.get("calibrated") and self._embedder:
-            best = most_relevant(corpus, question, Calibration.of(self._embedder), limit=limit, mask=mask)
+        """The best rows of a corpus, each read in the caller's own scope, whatever it was ranked in."""
+        mode, offset = options["mode"], options["offset"]
+        unembedded, needs_vectors = list[int](), query.vector is not None and not query.degraded
+        query = _comparable(query, corpus, mode)
+        if needs_vectors and moment is None:
+            bare = corpus.columns.sequence[mask & ~corpus.vectors.present()].tolist()
+            if degraded := self._describe_unembedded(bare, mode):
+                query, unembedded = replace(query, degraded=query.degraded or degraded), bare
+        limit = offset + options["limit"]
+        if options.get("calibrated") and self._embedder:
+            best = most_relevant(corpus, query, Calibration.of(self._embedder), limit=limit, mask=mask)
         else:
-            unranked = how.get("unranked", False)
-            again = self._reranker is not None and mode == "hybrid" and offset < FIRST
-            most = max(limit, FIRST) if again else limit
-            relevance = Relevance(corpus, question, self._calibration(question)).of
+            reranks = self._reranker is not None and mode == "hybrid" and offset < RERANKED_HITS
             best = rank(
                 corpus,
-                question,
-                limit=most,
+                query,
+                limit=max(limit, RERANKED_HITS) if reranks else limit,
                 mask=mask,
                 mode=mode,
-                explain=explain,
-                unranked=unranked,
-                relevance=relevance,
-                least=how.get("min_relevance", 0.0),
+                explain=options["explain"],
+                unranked=options.get("unranked", False),
+                relevance=Relevance(corpus, query, self._calibration(query)).scores,
+                min_relevance=options.get("min_relevance", 0.0),
             )
-            if again and len(best) > 1:
-                best, told = self._reranked(scope, question, best, at, explain=explain)
-                question = replace(question, degraded=question.degraded or told)
+            if reranks and len(best) > 1:
+                best, degraded = self._rerank(scope, query, best, moment, explain=options["explain"])
+                query = replace(query, degraded=query.degraded or degraded)
             best = best[:limit]
         hits = {hit.id: hit for hit in best[offset:]}
         seqs = [id for id in hits if isinstance(id, int)]
-        found, more = take_page(self._index.load_rows(scope, seqs, now=self._clock(), at=at), len(seqs))
-        next_offset = offset + seqs.index(found[-1].seq) + 1 if more else None
-        rows, complete = [(row, hits[row.seq]) for row in found], more or len(found) == len(hits)
-        texts = int(np.count_nonzero(corpus.columns.live))
-        return SearchResult(rows, question.degraded, next_offset, complete, len(best), texts, unembedded)
+        rows, has_more = take_page(
+            self._index.load_rows(scope, seqs, now=self._clock(), moment=moment), len(seqs)
+        )
+        return SearchResult(
+            [(row, hits[row.seq]) for row in rows],
+            query.degraded,
+            offset + seqs.index(rows[-1].seq) + 1 if has_more else None,
+            is_complete=has_more or len(rows) == len(hits),
+            ranked_count=len(best),
+            text_count=int(np.count_nonzero(corpus.columns.live)),
+            unembedded=unembedded,
+        )
 
-    def _reranked(
-        self, scope: Scope, question: ParsedQuery, best: list[Hit], at: int | None, *, explain: bool
+    def _rerank(
+        self, scope: Scope, query: ParsedQuery, best: list[Hit], moment: int | None, *, explain: bool
     ) -> tuple[list[Hit], str | None]:
-        """The hits with the first in the reranker's order, or all in their own and why.
+        """The hits with the first ones in the reranker's order, or unchanged and why.
 
-        It is sent the texts that the caller's own scope shows, and no others.
+        It is sent only texts that the caller's own scope shows.
         """
         assert self._reranker
-        first = {hit.id: hit for hit in best[:FIRST]}
-        shown = self._index.load_rows(
-            scope, [id for id in first if isinstance(id, int)], now=self._clock(), at=at
-        )
-        texts = {row.seq: "\n".join(row.index_texts.values()) for row in shown}
+        first = {hit.id: hit for hit in best[:RERANKED_HITS]}
+        seqs = [id for id in first if isinstance(id, int)]
+        rows = self._index.load_rows(scope, seqs, now=self._clock(), moment=moment)
+        texts = {row.seq: "\n".join(row.index_texts.values()) for row in rows}
         try:
-            scores = dict(zip(texts, scored(self._reranker, question.text, [*texts.values()]), strict=True))
+            scores = rerank_scores(self._reranker, query.text, [*texts.values()])
         except RerankerUnavailable as error:
             log.warning("the reranker failed: %s", error.message)
             return best, f"this is in the search's own order: {error.message}"
-        # What is gone by now comes last of them, where it is looked up once more, and missed.
-        order = sorted(first, key=lambda id: -scores.get(id, -math.inf))  # type: ignore[call-overload]
+        score_of = dict(zip(texts, scores, strict=True))
+        # A hit that is gone by now comes last; it is missed when it is read once more.
+        order = sorted(first, key=lambda id: -score_of.get(id, -math.inf))  # type: ignore[call-overload]
         hits = [first[id] for id in order]
         if explain:
             hits = [
-                hit._replace(signals={**hit.signals, "reranker": RankingSignal(n, scores.get(hit.id, 0.0))})  # type: ignore[call-overload]
+                hit._replace(signals={**hit.signals, "reranker": RankingSignal(n, score_of.get(hit.id, 0.0))})  # type: ignore[call-overload]
                 for n, hit in enumerate(hits, 1)
             ]
-        return [*hits, *best[FIRST:]], None
+        return [*hits, *best[RERANKED_HITS:]], None
 
-    def without_vectors(self, scope: Scope, *, row_matches: RowPredicate) -> list[int]:
-        """The versions of a scope with a text and no vectors: they wait for some, or cannot have any."""
-        parts = self._subtrees.of(scope, self._name, row_matches, now=self._clock(), wanted=Wanted())
-        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask, _ in parts)
-        return [int(seq) for seqs in bare for seq in seqs]
-
-    def _calibration(self, question: ParsedQuery) -> Calibration | None:
-        """What a cosine of this embedder means; None where there is none to be read."""
-        if self._embedder is None or question.vector is None:
+    def _calibration(self, query: ParsedQuery) -> Calibration | None:
+        """What cosines of this embedder mean; None if there are none."""
+        if self._embedder is None or query.vector is None:
             return None
         try:
-            with _failures_told():
+            with _embedder_failures():
                 return Calibration.of(self._embedder)
-        except EmbedderUnavailable:  # it could embed the question, so it is tried again with the next
+        except EmbedderUnavailable:  # it embedded the query, so the next search tries again
             return None
 
-    def _behind(self, unembedded: Sequence[int], mode: SearchMode) -> str | None:
-        """What is said of memories that have no vectors yet, or cannot get any; None where there are none."""
-        if not unembedded:
+    def _describe_unembedded(self, seqs: Sequence[int], mode: SearchMode) -> str | None:
+        """A message about memories that have no vectors yet, or cannot get any; None without such
+        memories."""
+        if not seqs:
             return None
-        waiting, parked = self._index.count_pending(unembedded)  # those with blank texts are neither
-        told, then = [], _UNEMBEDDED[mode]
-        if waiting:
-            who = "1 memory waits for its" if waiting == 1 else f"{waiting} memories wait for their"
-            told.append(f"{who} vectors and {'is' if waiting == 1 else 'are'} {then}")
+        pending, parked = self._index.count_pending(seqs)  # blank texts are neither
+        messages, outcome = [], _UNEMBEDDED[mode]
+        if pending:
+            subject = "1 memory waits for its" if pending == 1 else f"{pending} memories wait for their"
+            messages.append(f"{subject} vectors and {'is' if pending == 1 else 'are'} {outcome}")
         if parked:
-            who = "1 memory" if parked == 1 else f"{parked} memories"
-            told.append(f"{who} could not be embedded and {'is' if parked == 1 else 'are'} {then}")
-        return "; ".join(told) or None
+            subject = "1 memory" if parked == 1 else f"{parked} memories"
+            messages.append(f"{subject} could not be embedded and {'is' if parked == 1 else 'are'} {outcome}")
+        return "; ".join(messages) or None
 
     @property
-    def _name(self) -> str:
+    def _embedder_name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def parse_query(self, query: str, mode: SearchMode) -> ParsedQuery:
-        """The question with its vector, or why it has none; by meaning alone that is an error."""
-        now = self._clock() / SECOND
-        try:
-            vector, tokens = self._embedded(query)
-        except EmbedderUnavailable as error:
-            if mode == "semantic" and self._embedder is None:
-                raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
-            if mode == "semantic":
-                raise
-            # By words alone is what was asked for where there is no embedder; else the scores are missing.
-            told = error.message if mode == "hybrid" or self._embedder else None
-            return replace(ParsedQuery.of(query, now=now), degraded=told)
-        if self._lexicon is None and (make := getattr(self._embedder, "lexicon", None)):
-            self._lexicon = make()
-        return ParsedQuery.of(query, vector, tokens=opened(tokens), lexicon=self._lexicon, now=now)
-
-    def _embedded(self, query: str) -> tuple[Matrix, bytes]:
+    def _embed_query(self, text: str) -> tuple[Matrix, bytes]:
         if self._embedder is None:
             raise EmbedderUnavailable(NO_EMBEDDER)
         serving = self._index.serving()
         if serving not in (None, self._embedder.name):
             raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
-        with _failures_told():
-            return embed_query_with_tokens(self._embedder, query)
+        with _embedder_failures():
+            return embed_query_with_tokens(self._embedder, text)
+
+
+def _comparable(query: ParsedQuery, corpus: AnyCorpus, mode: SearchMode) -> ParsedQuery:
+    """The query, without its vector if the corpus has vectors of other dimensions."""
+    dimensions = corpus.vectors.dimensions
+    if query.vector is None or len(query.vector) == dimensions:
+        return query
+    message = None
+    if len(corpus.vectors):
+        message = OTHER_DIMENSIONS.format(len(query.vector), dimensions)
+        if mode == "semantic":
+            raise EmbedderUnavailable(message)
+    return replace(query, vector=None, degraded=query.degraded or message)
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
-    """Whatever an embedder raises becomes `EmbedderUnavailable`, and is logged."""
+def _embedder_failures() -> Iterator[None]:
+    """Turns whatever an embedder raises into `EmbedderUnavailable`, and logs it."""
     try:
         yield
     except EmbedderUnavailable:
@@ -346,26 +362,32 @@ def _failures_told() -> Iterator[None]:
         raise EmbedderUnavailable(f"the embedder failed: {type(error).__name__}") from error
 
 
-def _likeliest(items: list[Item], question: ParsedQuery) -> list[Item]:
-    """Items of which not all can be embedded in one search, the best by words first."""
-    if len(items) <= MOST_WINDOWS:
+def _text_of(row: Row) -> Text:
+    """A version's text, without vectors."""
+    return Text(row.seq, row.ns, row.written_at, row.expires_at, row.index_text or "{}", None)
+
+
+def _likeliest(items: list[Item], query: ParsedQuery) -> list[Item]:
+    """Items, the best by words first, if there are too many to embed all."""
+    if len(items) <= MAX_PAST_WINDOWS:
         return items
-    words = replace(question, vector=None)
-    hits = rank(Corpus.of(items), words, limit=MOST_WINDOWS, mode="keyword")
+    by_words = replace(query, vector=None)
+    hits = rank(Corpus.of(items), by_words, limit=MAX_PAST_WINDOWS, mode="keyword")
     order = {hit.id: n for n, hit in enumerate(hits)}
-    return sorted(items, key=lambda item: order.get(item.id, MOST_WINDOWS))
+    return sorted(items, key=lambda item: order.get(item.id, MAX_PAST_WINDOWS))
 
 
-def _embedded(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, KeptVectors]:
-    """The vectors of as many of the texts, from the first on, as one search may embed."""
-    windows, size, chosen = MOST_WINDOWS, MOST_CHARACTERS, []
-    with _failures_told():
+def _embed_some(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, FieldVectors]:
+    """The vectors of the first texts, as many as one search may embed, by version."""
+    windows, characters, chosen_texts = MAX_PAST_WINDOWS, MAX_PAST_CHARACTERS, []
+    with _embedder_failures():
         for text in texts:
-            if len(text.index_text) <= size:
-                size -= len(text.index_text)
-                whole = TextToIndex(text.seq, text.index_text)
-                count = len(cut(embedder, whole)[0])
+            if len(text.index_text) <= characters:
+                characters -= len(text.index_text)
+                to_embed = TextToIndex(text.seq, text.index_text)
+                count = len(next_windows(embedder, to_embed)[0])
                 if count <= windows:
                     windows -= count
-                    chosen.append(whole)
-        return {each.text.seq: kept(each.body)[0] for each in embedded(embedder, chosen, dimensions)}
+                    chosen_texts.append(to_embed)
+        pieces = embed_texts(embedder, chosen_texts, dimensions)
+        return {piece.text.seq: decode_vectors(piece.body)[0] for piece in pieces}

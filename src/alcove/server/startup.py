@@ -43,8 +43,8 @@ from alcove.core.version import __version__
 from alcove.engine.commit import Observer
 from alcove.llm import make_provider
 from alcove.search.embedders import embedder_for
-from alcove.search.indexer import vector_index_for
 from alcove.search.rerankers import reranker_for
+from alcove.search.sources import vector_index_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
 from alcove.server.authentication import LOOPBACK, Headers, make_authenticator

@@ -290,18 +290,18 @@ class Finding(Timeline):
                     scope, question, row_matches=partial(self._fits, scope.filter), **how
                 )
             else:
-                best = self._searcher.search_past(scope, self._scanned(scope, at), question, at=at, **how)
+                best = self._searcher.search_past(scope, self._scanned(scope, at), question, moment=at, **how)
             found = SearchResults(self._opener.hit(row, hit, similarity=similarity) for row, hit in best.hits)
             found.degraded, found.next_offset = best.degraded, best.next_offset
             if how.get("unranked") and best.next_offset is None and len(found) < how["limit"]:
                 rest = self._scanned(replace(scope, unindexed=True), at)
-                first = max(0, how["offset"] - best.ranked)
+                first = max(0, how["offset"] - best.ranked_count)
                 more, left = take_page(islice(rest, first, None), how["limit"] - len(found))
                 found += map(self._opener.memory, more)
                 if left and len(found) < how["limit"]:
                     found.next_offset = how["offset"] + len(found)
             elif best.next_offset is None and len(found) < how["limit"]:
-                without_text = self._unindexed(scope, best.texts, at)
+                without_text = self._unindexed(scope, best.text_count, at)
                 found.unindexed = len(without_text) or None
             self._refuse_forgotten(at)
             # How many have no text or no vectors tells nothing of what they hold, unless a filter chose them.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from alcove.engine.qdrant.index import AWAY, NAME
+from alcove.engine.qdrant.index import AWAY, CHECK_NAME
 from tests.support.embeddings import embeddings
 from tests.support.postgres import new_database
 from tests.support.postgres_nodes import HOME, two_nodes
@@ -47,4 +47,4 @@ def test_while_the_local_mode_of_qdrant_is_away_nodes_write_and_search_and_say_s
                 until(lambda node=node: not found(node, "zeppelin").get("degraded"))  # type: ignore[misc]
             environment |= {"ALCOVE_STATE": str(tmp_path), "ALCOVE_EMBEDDER": "none"}
             said = alcove("doctor", "--at", address, env=environment).output
-            assert re.search(rf"ok +9  {NAME}", said), said
+            assert re.search(rf"ok +9  {CHECK_NAME}", said), said

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from alcove import Alcove, Namespace, StoreError
-from alcove.engine import vector_index
+from alcove.engine.postgres import pgvector
 from alcove.engine.postgres.database import channel_of, migration_lock
-from alcove.engine.qdrant.index import _STEP
+from alcove.engine.qdrant.index import _STEP_LOCK
 from tests.support.hashed_embedder import Bag
 from tests.support.postgres import new_database
 from tests.support.postgres_nodes import HOME, opened
@@ -68,7 +68,7 @@ def test_a_turn_of_a_session_in_one_store_is_not_taken_in_another(stores: list[A
 
 
 def test_a_step_of_the_vector_store_in_one_store_holds_up_no_other(stores: list[Alcove]) -> None:
-    assert [store.memories._engine.locks.take(_STEP) for store in stores] == [True, True, True]
+    assert [store.memories._engine.locks.take(_STEP_LOCK) for store in stores] == [True, True, True]
 
 
 def test_a_commit_in_one_store_wakes_nobody_who_listens_in_another(
@@ -106,15 +106,15 @@ def test_a_store_is_opened_while_the_schema_of_another_is_being_changed(schemas:
 def test_a_store_makes_and_drops_only_its_own_index_by_meaning(
     schemas: Schemas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_index, "WORTH_ORDERING", 3)
+    monkeypatch.setattr(pgvector, "MIN_INDEXED", 3)
 
     def fill(store: Alcove) -> None:
         for n in range(8):
             store.put(HOME, f"k{n}", {}, index={"text": f"tea {n}"}, wait_for_index=True)
         if not (candidates := store.memories._engine.index.candidates):
             pytest.skip("the server has no pgvector")
-        until(lambda: not candidates.behind())
-        candidates.tidy()
+        until(lambda: not candidates.has_backlog())
+        candidates.optimize()
 
     def tables() -> dict[object, object]:
         found = schemas.rows(

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from alcove import Alcove, Receipt, Settings
-from alcove.engine import administration, vector_index
+from alcove.engine import administration
+from alcove.engine.postgres import pgvector
 from alcove.engine.postgres import scrub as postgres_scrub
 from alcove.engine.postgres.connection import STATEMENTS
 from alcove.engine.postgres.scrub import STATISTICS, WAL
@@ -270,7 +271,7 @@ def test_a_scrub_that_took_long_is_followed_by_a_rest_in_which_wipes_gather(
 def test_the_index_by_meaning_is_made_again_after_a_scrub_beside_who_searches(
     place: Place, al: Markers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_index, "WORTH_ORDERING", 3)
+    monkeypatch.setattr(pgvector, "MIN_INDEXED", 3)
     whole = "SELECT 1 FROM pg_index WHERE indisvalid AND indexrelid = to_regclass('windows_by_meaning')"
     with place.open(embedder=Bag(), settings=Settings(sweep_interval=0, indexing_interval=0.2)) as memory:
         bob = memory.as_user("bob")

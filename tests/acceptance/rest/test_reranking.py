@@ -15,7 +15,7 @@ import pytest
 from alcove import Alcove, Namespace
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import Grant, Principal
-from alcove.search.rerankers import FIRST, RemoteReranker
+from alcove.search.rerankers import RERANKED_HITS, RemoteReranker
 from tests.support.hashed_embedder import Bag
 from tests.support.json_service import answering
 
@@ -64,19 +64,19 @@ def test_the_first_hits_are_in_the_rerankers_order_on_every_page(tmp_path: Path,
         plain = [hit.key for hit in memory.search(HOME, query="tea", mode="keyword", limit=100)]
         whole = memory.search(HOME, query="tea", limit=100, explain=True)
         keys = [hit.key for hit in whole]
-        first = [int(key[1:]) for key in keys[:FIRST]]
+        first = [int(key[1:]) for key in keys[:RERANKED_HITS]]
         assert first == sorted(first, reverse=True)
         assert sorted(keys) == sorted(plain)
         pages = [memory.search(HOME, query="tea", limit=7, offset=n) for n in range(0, 80, 7)]
         assert [hit.key for page in pages for hit in page] == keys
         assert whole[0].explain
         assert whole[0].explain["reranker"].rank == 1
-        assert "reranker" not in (whole[FIRST].explain or {})
+        assert "reranker" not in (whole[RERANKED_HITS].explain or {})
         asked = service.asked[-1]
-        assert (asked["model"], asked["query"], asked["top_n"]) == ("judge", "tea", FIRST)
+        assert (asked["model"], asked["query"], asked["top_n"]) == ("judge", "tea", RERANKED_HITS)
         assert set(service.keys) == {"Bearer secret"}
         before = len(service.asked)
-        memory.search(HOME, query="tea", offset=FIRST)
+        memory.search(HOME, query="tea", offset=RERANKED_HITS)
         memory.search(HOME, query="tea", mode="semantic")
         memory.search(HOME, query="tea", mode="keyword")
         assert len(service.asked) == before, "nothing that it orders was asked for"

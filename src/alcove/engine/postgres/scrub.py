@@ -19,8 +19,8 @@ from psycopg import errors
 from alcove.core.errors import StoreError
 from alcove.core.records import Residue
 from alcove.engine.postgres.connection import Connection
+from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.schema_check import created
-from alcove.engine.vector_index import drop_windows
 
 LOCK_MS = 200
 """How long a rewrite waits for a table. All who use the table meanwhile wait behind it, so it does not wait

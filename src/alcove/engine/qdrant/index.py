@@ -1,9 +1,9 @@
-"""A vector store beside the database: finds texts by meaning, and is kept in step with the database.
+"""The vector index in Qdrant, beside the database.
 
-The database is the truth. It counts which vectors were handed over (`vector_store`), and notes in the
-transaction that ends a version that its points are to be removed (`to_remove`). One process at a time hands
-over and removes, so that no point of a version comes after its removal; whatever goes wrong all the same is
-found by comparing, and repaired.
+The database is the truth: `vector_store` says which vectors were sent, and `to_remove` which ended versions
+are still to be removed, noted in the transaction that ends them. One process at a time sends and removes, so
+that no point is added after its removal. A comparison in the background finds and repairs all other
+differences.
 """
 
 from __future__ import annotations
@@ -18,52 +18,54 @@ from typing import NamedTuple, TypeVar
 
 from alcove.core.background import Worker
 from alcove.core.namespace import Namespace
-from alcove.engine.candidate_index import MOST_MISSING
+from alcove.engine.candidate_index import MAX_MISSING
 from alcove.engine.database import Connection, Database, Findings
 from alcove.engine.locks import Locks
+from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.qdrant.client import QdrantPoints, QdrantUnavailable, VersionVectors
 from alcove.engine.rows.versions import MAX_INT64
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
-from alcove.engine.vector_index import ELSEWHERE, Asked, Call, Nearest, Vector, VectorIndex, drop_windows
+from alcove.engine.vector_index import EXTERNAL, CandidateQuery, NearestTexts, Vector, VectorIndex
 
 log = logging.getLogger("alcove")
 T = TypeVar("T")
 
 PAGE = 100
-"""Texts handed over, or removed, in one step."""
-COMPARED = 10_000
-"""Points compared in one step: one step at each interval, and all there are after an outage."""
-MOST_ASKED = 10_000
-"""Points asked for where a policy or a filter lets only some of them pass."""
-REST_SECONDS = 5.0
-"""How long nobody asks a store that did not answer."""
+"""Versions sent or removed in one step."""
+COMPARED_POINTS = 10_000
+"""Points compared in one step: one step per interval, and all steps at once after an outage."""
+MAX_POINTS = 10_000
+"""The most points a search asks for where a policy or a filter hides some of them."""
+RETRY_SECONDS = 5.0
+"""How long Qdrant is left alone after it did not answer."""
 BUSY_SECONDS = 0.5
-"""After which to look again whether another process has finished a step."""
+"""Pause while another process takes its step."""
 REMOVAL_SECONDS = 10.0
-"""How long a wipe waits for its turn."""
+"""How long a wipe waits for the vectors to be removed."""
 AWAY = "the vector store does not answer, so only what words find is ranked"
-BEHIND = "the vector store lacks some of the newest memories, which only words find"
-NAME = "the vector store has what it should, and nothing else"
-_STEP = b"vector store"
+LAGGING = "the vector store lacks some of the newest memories, which only words find"
+CHECK_NAME = "the vector store has what it should, and nothing else"
+_STEP_LOCK = b"vector store"
 
 
-class State(NamedTuple):
-    """How far a vector store has come, and which embedder's vectors it should have."""
+class SyncState(NamedTuple):
+    """Which vectors Qdrant has, and which embedder's it should have."""
 
     store: str
     collection: str
-    upto: int
+    last_vector: int
+    """The last vector that was sent."""
     serving: str | None
 
     @classmethod
-    def of(cls, db: Connection) -> State:
-        # Who takes Qdrant out of use elsewhere leaves no row; then nothing is handed over from here any more.
-        store, collection, upto = db.run("vector_store").get or ("", "", 0)
-        return cls(store, collection, upto, db.run("serving").get)
+    def read(cls, db: Connection) -> SyncState:
+        # Another process that stopped using Qdrant deleted the row; then nothing is sent any more.
+        store, collection, last_vector = db.run("vector_store").get or ("", "", 0)
+        return cls(store, collection, last_vector, db.run("serving").get)
 
-    def name(self, dimensions: int) -> str:
-        """The collection that should be searched: another one for every embedder."""
+    def collection_for(self, dimensions: int) -> str:
+        """The collection of the serving embedder; each embedder has its own."""
         digest = hashlib.blake2b((self.serving or "").encode(), digest_size=6).hexdigest()
         return f"alcove_{self.store}_{digest}_{dimensions}"
 
@@ -73,40 +75,44 @@ class State(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How a part of a vector store differs from what it should be."""
+    """How some points differ from the database."""
 
     compared: int
     missing: list[int]
-    over: set[int]
-    """Versions that are not live any more."""
-    then: int | None
-    """Where to go on, if there is more."""
+    obsolete: set[int]
+    """Versions in Qdrant that are no longer live."""
+    next_start: int | None
+    """Where the next comparison starts, if there are more points."""
 
 
 class QdrantIndex(VectorIndex):
-    """The texts of a store, found by a Qdrant beside its database."""
+    """Finds texts by vector with Qdrant."""
 
-    beside = True
+    is_external = True
 
     def __init__(
-        self, db: Database, locks: Locks, points: QdrantPoints, windows: Callable[[bytes], Sequence[bytes]]
+        self,
+        db: Database,
+        locks: Locks,
+        points: QdrantPoints,
+        window_vectors: Callable[[bytes], Sequence[bytes]],
     ) -> None:
-        """`windows`: the vectors in what is kept of a text."""
+        """`window_vectors` reads the vectors out of a stored body."""
         self._db = db
         self._locks = locks
         self._points = points
-        self._windows = windows
+        self._window_vectors = window_vectors
         self._worker: Worker | None = None
         self._away_until = 0.0
         self._prepared = ""
-        self._compared = 0
-        self._comparing_all = False
+        self._compared_to = 0
+        self._compares_all = False
         if not db.fetch("vector_store"):
             db.change("use_vector_store", secrets.token_hex(6))
 
     def start(self, interval: float) -> None:
-        """Keeps it in step from now on, and looks for that now and then."""
-        self._worker = Worker("vector store", self._keep_up, interval)
+        """Keeps Qdrant in step from now until `close`."""
+        self._worker = Worker("vector store", self._step_when_due, interval)
 
     @property
     def problem(self) -> str | None:
@@ -117,201 +123,209 @@ class QdrantIndex(VectorIndex):
             self._worker.stop()
         self._points.close()
 
-    # Finding
+    # Searching
 
-    def nearest(self, scope: Scope, asked: Asked, vector: Vector, meanwhile: Call, *, now: int) -> Nearest:
-        """Those and what it lacks yet, as far as that is not too much; it is waited for a second at most."""
+    def nearest(self, scope: Scope, query: CandidateQuery, *, now: int) -> NearestTexts:
+        """The nearest texts of a scope, and those that Qdrant lacks if they are few; waits a second at
+        most."""
+        assert query.vector is not None
         with self._db.snapshot() as db:
-            state = State.of(db)
-            there = state.collection == state.name(len(vector))
-            params: Params = [scope.low, scope.high, state.upto if there else 0, state.serving]
-            where = self._db.where(scope, params)
-            later = {seq for (seq,) in db.run("unsearchable", [*params, MOST_MISSING + 1], where=where)}
-        told = BEHIND if len(later) > MOST_MISSING else None
-        if not there:
-            return Nearest(later, told)
+            state = SyncState.read(db)
+            is_ready = state.collection == state.collection_for(len(query.vector))
+            params: Params = [scope.low, scope.high, state.last_vector if is_ready else 0, state.serving]
+            predicate = self._db.where(scope, params)
+            rows = db.run("unsearchable", [*params, MAX_MISSING + 1], where=predicate)
+            unsent = {seq for (seq,) in rows}
+        lag = LAGGING if len(unsent) > MAX_MISSING else None
+        if not is_ready:
+            return NearestTexts(unsent, lag)
         if self.problem:
-            return Nearest(later, self.problem)
+            return NearestTexts(unsent, self.problem)
         try:
-            found = self._found(state.collection, scope, vector, asked.most, now)
+            nearest = self._visible_nearest(state.collection, scope, query, now)
         except QdrantUnavailable as error:
-            self._fails(error)
-            return Nearest(later, AWAY)
-        self._answers()
-        return Nearest(later | found, told)
+            self._note_failure(error)
+            return NearestTexts(unsent, AWAY)
+        self._note_success()
+        return NearestTexts(unsent | nearest, lag)
 
-    def _found(self, collection: str, scope: Scope, vector: Vector, most: int, now: int) -> set[int]:
-        """Asks for more and more, until enough of them may be seen; where few may, those are all taken."""
-        prefix, asked = Namespace.decode(scope.low), most
+    def _visible_nearest(self, collection: str, scope: Scope, query: CandidateQuery, now: int) -> set[int]:
+        """Asks for more points until enough are visible; of a scope with few visible texts, takes all."""
+        assert query.vector is not None
+        prefix, limit = Namespace.decode(scope.low), query.limit
         while True:
-            found = self._points.nearest(collection, vector, prefix, asked, unowned=scope.unowned)
-            shown = self._shown("shown_of", scope, now, json.dumps([*{*found}]))
-            if len(found) < asked or sum(seq in shown for seq in found) >= most:
-                return shown
-            if asked >= MOST_ASKED:
-                few = self._shown("shown", scope, now, MOST_MISSING + 1)
-                return shown | few if len(few) <= MOST_MISSING else shown
-            asked = min(8 * asked, MOST_ASKED)
+            seqs = self._points.nearest(collection, query.vector, prefix, limit, unowned=scope.unowned)
+            params: Params = [scope.low, scope.high, now, json.dumps([*{*seqs}])]
+            visible = self._select("shown_of", params, scope)
+            if len(seqs) < limit or sum(seq in visible for seq in seqs) >= query.limit:
+                return visible
+            if limit >= MAX_POINTS:
+                every = self._select("shown", [scope.low, scope.high, now], scope, MAX_MISSING + 1)
+                return visible | every if len(every) <= MAX_MISSING else visible
+            limit = min(8 * limit, MAX_POINTS)
 
-    def _shown(self, which: str, scope: Scope, now: int, last: str | int) -> set[int]:
-        params: Params = [scope.low, scope.high, now]
-        params += [last] if which == "shown_of" else []
-        where = self._db.where(scope, params)
-        params += [last] if which == "shown" else []
+    def _select(self, statement: str, params: Params, scope: Scope, *last_params: int) -> set[int]:
+        """The versions that a statement selects; `last_params` come after those of the scope's predicate."""
+        predicate = self._db.where(scope, params)
         with self._db.read() as db:
-            return {seq for (seq,) in db.run(which, params, where=where)}
+            return {seq for (seq,) in db.run(statement, [*params, *last_params], where=predicate)}
 
-    def _fails(self, error: QdrantUnavailable) -> None:
+    def _note_failure(self, error: QdrantUnavailable) -> None:
         if not self._away_until:
             log.warning("vector store: %s; searching by words, and trying again", error.message)
-        self._away_until = time.monotonic() + REST_SECONDS
+        self._away_until = time.monotonic() + RETRY_SECONDS
 
-    def _answers(self) -> None:
+    def _note_success(self) -> None:
         if self._away_until:
             log.info("vector store: answers again")
         self._away_until = 0.0
 
     # Keeping in step
 
-    def keep(self, db: Connection, dimensions: int, windows: Mapping[int, Sequence[Vector]]) -> int:
-        if dimensions != ELSEWHERE:
+    def add(self, db: Connection, dimensions: int, vectors: Mapping[int, Sequence[Vector]]) -> int:
+        if dimensions != EXTERNAL:
             drop_windows(db)
-        return ELSEWHERE
+        return EXTERNAL
 
-    def tidy(self) -> None:
+    def optimize(self) -> None:
         if self._worker:
             self._worker.wake()
 
-    def _keep_up(self) -> float | None:
+    def _step_when_due(self) -> float | None:
         try:
-            more = self._in_turn(self.step)
+            has_more = self._exclusively(self.step)
         except QdrantUnavailable as error:
-            self._fails(error)
-            self._prepared, self._comparing_all = "", True
-            return REST_SECONDS
-        if more is None:
+            self._note_failure(error)
+            self._prepared, self._compares_all = "", True
+            return RETRY_SECONDS
+        if has_more is None:
             return BUSY_SECONDS
-        self._answers()
-        return 0.0 if more else None
+        self._note_success()
+        return 0.0 if has_more else None
 
     def step(self) -> bool:
-        """Hands over some texts and removes some, or else compares some; whether there is more to do."""
-        state = self._state()
+        """Sends and removes some versions, or else compares some; returns whether there is more to do."""
+        state = self._prepared_state()
         if not state.collection:
-            return bool(self._remove_some(state))
-        later = self._db.fetch("next_vectors", state.upto, state.serving, PAGE)
-        if later:
-            self._points.put(state.collection, self._texts(state, later))
-            state = self._reach(state, state.collection, later[-1][0])
-        removed = self._remove_some(state)
-        return bool(later or removed) or self._repair_some(state)
+            return bool(self._remove_page(state))
+        unsent = self._db.fetch("next_vectors", state.last_vector, state.serving, PAGE)
+        if unsent:
+            self._points.put(state.collection, self._versions(state, unsent))
+            state = self._advance(state, state.collection, unsent[-1][0])
+        removed_count = self._remove_page(state)
+        return bool(unsent or removed_count) or self._repair_page(state)
 
-    def removed(self) -> bool:
-        """Removes at once what is over by now; whether all of that is gone."""
-        until, left = time.monotonic() + REMOVAL_SECONDS, self._to_remove(MAX_INT64)
+    def remove_ended(self) -> bool:
+        """Removes ended versions now; returns whether all of them are removed."""
+        deadline, pending = time.monotonic() + REMOVAL_SECONDS, self._to_remove(MAX_INT64)
         try:
-            while left and not self.problem and time.monotonic() < until:
-                if self._in_turn(lambda: self._remove_some(self._state())) is None:
+            while pending and not self.problem and time.monotonic() < deadline:
+                if self._exclusively(lambda: self._remove_page(self._prepared_state())) is None:
                     time.sleep(BUSY_SECONDS / 10)
-                left &= self._to_remove(MAX_INT64)
+                pending &= self._to_remove(MAX_INT64)
         except QdrantUnavailable as error:
-            self._fails(error)
-        return not left
+            self._note_failure(error)
+        return not pending
 
-    def _in_turn(self, work: Callable[[], T]) -> T | None:
-        """Does something unless another process, or thread, is doing it."""
-        if not self._locks.take(_STEP):
+    def _exclusively(self, work: Callable[[], T]) -> T | None:
+        """Does some work; returns None if another process or thread is at it."""
+        if not self._locks.take(_STEP_LOCK):
             return None
         try:
             return work()
         finally:
-            self._locks.give(_STEP)
+            self._locks.give(_STEP_LOCK)
 
-    def _state(self) -> State:
-        """How far it has come; where it should have other vectors than it has, with none of them."""
+    def _prepared_state(self) -> SyncState:
+        """The state, with an empty collection where the vectors have other dimensions or another embedder."""
         with self._db.read() as db:
-            state = State.of(db)
+            state = SyncState.read(db)
             newest = db.run("some_vectors", (state.serving or "",)).get
-        rows = self._windows(newest) if newest and state.store else ()
-        wanted = state.name(len(rows[0]) // 4) if rows else state.collection
-        if wanted and wanted != self._prepared:
-            dimensions = state._replace(collection=wanted).dimensions
-            made = self._points.prepare(wanted, dimensions, f"alcove_{state.store}_")
-            if made or wanted != state.collection:
-                state = self._reach(state, wanted, 0)
-            self._prepared = wanted
+        vectors = self._window_vectors(newest) if newest and state.store else ()
+        collection = state.collection_for(len(vectors[0]) // 4) if vectors else state.collection
+        if collection and collection != self._prepared:
+            dimensions = state._replace(collection=collection).dimensions
+            is_new = self._points.prepare(collection, dimensions, f"alcove_{state.store}_")
+            if is_new or collection != state.collection:
+                state = self._advance(state, collection, 0)
+            self._prepared = collection
         return state
 
-    def _reach(self, state: State, collection: str, upto: int) -> State:
+    def _advance(self, state: SyncState, collection: str, last_vector: int) -> SyncState:
         with self._db.write(durable=False) as db:
-            db.run("reach_vector_store", (collection, upto))
-        return state._replace(collection=collection, upto=upto)
+            db.run("reach_vector_store", (collection, last_vector))
+        return state._replace(collection=collection, last_vector=last_vector)
 
-    def _to_remove(self, most: int) -> set[int]:
-        return {seq for (seq,) in self._db.fetch("to_remove", most)}
+    def _to_remove(self, limit: int) -> set[int]:
+        return {seq for (seq,) in self._db.fetch("to_remove", limit)}
 
-    def _remove_some(self, state: State) -> int:
-        if some := sorted(self._to_remove(PAGE)):
+    def _remove_page(self, state: SyncState) -> int:
+        if seqs := sorted(self._to_remove(PAGE)):
             if state.collection:
-                self._points.remove(state.collection, some)
+                self._points.remove(state.collection, seqs)
             with self._db.write(durable=False) as db:
-                db.run("removed", (json.dumps(some),))
-        return len(some)
+                db.run("removed", (json.dumps(seqs),))
+        return len(seqs)
 
     # Comparing
 
     def check(self) -> Findings:
         with self._db.read() as db:
-            state = State.of(db)
+            state = SyncState.read(db)
         start: int | None = 0
-        compared, noticed = 0, list[str]()
-        owed = self._to_remove(MAX_INT64)
+        compared, messages = 0, list[str]()
+        pending = self._to_remove(MAX_INT64)
         try:
-            while state.collection == state.name(state.dimensions) and start is not None:
-                found = self._compare(state, start)
-                compared, start = compared + found.compared, found.then
-                noticed += [f"{seq}: is missing there" for seq in found.missing]
-                noticed += [f"{seq}: is over, and still there" for seq in sorted(found.over - owed)]
+            while state.collection == state.collection_for(state.dimensions) and start is not None:
+                difference = self._compare(state, start)
+                compared, start = compared + difference.compared, difference.next_start
+                messages += [f"{seq}: is missing there" for seq in difference.missing]
+                messages += [
+                    f"{seq}: is over, and still there" for seq in sorted(difference.obsolete - pending)
+                ]
         except QdrantUnavailable as error:
-            noticed.append(error.message)
-        if owed:
-            noticed.append(f"versions that are over and still to be removed there: {len(owed)}")
-        yield NAME, compared, noticed
+            messages.append(error.message)
+        if pending:
+            messages.append(f"versions that are over and still to be removed there: {len(pending)}")
+        yield CHECK_NAME, compared, messages
 
-    def _repair_some(self, state: State) -> bool:
-        """Compares the next points and makes them right; whether to go on at once."""
-        found = self._compare(state, self._compared)
-        if found.missing or found.over:
-            told = "vector store: %d texts were missing and are added, %d were over and are removed"
-            log.warning(told, len(found.missing), len(found.over))
-            self._points.put(state.collection, self._some(state, found.missing))
-            self._points.remove(state.collection, sorted(found.over))
-        self._compared = found.then or 0
-        self._comparing_all &= found.then is not None
-        return self._comparing_all
+    def _repair_page(self, state: SyncState) -> bool:
+        """Compares the next points and repairs them; returns whether to continue at once."""
+        difference = self._compare(state, self._compared_to)
+        if difference.missing or difference.obsolete:
+            message = "vector store: %d texts were missing and are added, %d were over and are removed"
+            log.warning(message, len(difference.missing), len(difference.obsolete))
+            self._points.put(state.collection, self._versions_of(state, difference.missing))
+            self._points.remove(state.collection, sorted(difference.obsolete))
+        self._compared_to = difference.next_start or 0
+        self._compares_all &= difference.next_start is not None
+        return self._compares_all
 
-    def _compare(self, state: State, start: int) -> Difference:
-        """Some of what is there with what should be, from a version's number on.
+    def _compare(self, state: SyncState, start: int) -> Difference:
+        """Compares points with live versions, from a version's number on.
 
-        What was handed over after the state is not expected, and none of what is live is over.
+        Vectors sent after the state was read are not expected in Qdrant, but may be there.
         """
-        there, then = self._points.versions(state.collection, start, COMPARED)
-        until = MAX_INT64 if then is None else then
-        live = dict(self._db.fetch("embedded_from", start, until, state.serving, COMPARED))
-        if len(live) == COMPARED:
-            then = max(live) + 1
-            there = {seq for seq in there if seq < then}
-        lacking = [seq for seq, came in live.items() if came <= state.upto and seq not in there]
-        missing = [text.seq for text in self._some(state, lacking) if text.windows]  # a blank one has none
-        return Difference(len(live), missing, there - live.keys(), then)
+        stored, next_start = self._points.versions(state.collection, start, COMPARED_POINTS)
+        end = MAX_INT64 if next_start is None else next_start
+        live = dict(self._db.fetch("embedded_from", start, end, state.serving, COMPARED_POINTS))
+        if len(live) == COMPARED_POINTS:
+            next_start = max(live) + 1
+            stored = {seq for seq in stored if seq < next_start}
+        absent = [seq for seq, vector in live.items() if vector <= state.last_vector and seq not in stored]
+        # A blank text has no vectors to send.
+        missing = [version.seq for version in self._versions_of(state, absent) if version.windows]
+        return Difference(len(live), missing, stored - live.keys(), next_start)
 
-    def _some(self, state: State, seqs: Sequence[int]) -> Iterator[VersionVectors]:
-        """Versions with their vectors, a few at a time."""
+    def _versions_of(self, state: SyncState, seqs: Sequence[int]) -> Iterator[VersionVectors]:
+        """Versions with their vectors, read page by page."""
         for start in range(0, len(seqs), PAGE):
-            some = json.dumps(seqs[start : start + PAGE])
-            yield from self._texts(state, self._db.fetch("vectors_of_some", some, state.serving))
+            page = json.dumps(seqs[start : start + PAGE])
+            yield from self._versions(state, self._db.fetch("vectors_of_some", page, state.serving))
 
-    def _texts(self, state: State, rows: Iterable[tuple[int, int, bytes, bytes]]) -> Iterator[VersionVectors]:
+    def _versions(
+        self, state: SyncState, rows: Iterable[tuple[int, int, bytes, bytes]]
+    ) -> Iterator[VersionVectors]:
         size = 4 * state.dimensions
         for _, seq, ns, body in rows:
-            yield VersionVectors(seq, ns, [row for row in self._windows(body) if len(row) == size])
+            yield VersionVectors(seq, ns, [row for row in self._window_vectors(body) if len(row) == size])

@@ -15,7 +15,7 @@ class TextToIndex(NamedTuple):
     window: int = 0
 
 
-class Embedded(NamedTuple):
+class EmbeddedPiece(NamedTuple):
     """Vectors of a text, or of the next piece of it."""
 
     text: TextToIndex
@@ -47,15 +47,15 @@ class IndexState(NamedTuple):
     serving: str | None
 
 
-class SubtreeTooLarge(Exception):
-    """The texts and vectors of a subtree are more than the caller can hold."""
+class CorpusTooLarge(Exception):
+    """The texts and vectors of a scope take more memory than the caller has."""
 
 
 class Change(NamedTuple):
     """What happened to a subtree's texts since a state."""
 
     state: IndexState
-    came: list[Text]
+    added: list[Text]
     """Texts that were added or got their vectors."""
     superseded: list[int]
     """Versions that ended because newer ones replaced them."""

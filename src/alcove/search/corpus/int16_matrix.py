@@ -30,7 +30,7 @@ class WholeNumbers:
         sizes = np.maximum(vectors.max(axis=1, initial=0), -vectors.min(axis=1, initial=0))
         steps = np.maximum(sizes / np.float32(LARGEST), np.finfo(np.float32).tiny)
         numbers = np.empty(vectors.shape, dtype=np.int16)
-        for some in _slices(len(vectors)):
+        for some in row_slices(len(vectors)):
             rounded = np.rint(vectors[some] / steps[some, np.newaxis])
             numbers[some] = rounded
             lengths = np.linalg.norm(rounded, axis=1)
@@ -58,7 +58,7 @@ class WholeNumbers:
 
     def __matmul__(self, other: Matrix) -> Matrix:
         found = np.empty((len(self), *other.shape[1:]), dtype=np.float32)
-        for some in _slices(len(self)):
+        for some in row_slices(len(self)):
             np.matmul(self._numbers[some].astype(np.float32), other, out=found[some])
         found.T[...] *= self._steps
         return found
@@ -66,11 +66,11 @@ class WholeNumbers:
     def total(self, counted: NDArray[np.bool_]) -> Matrix:
         """The sum of those vectors that are counted."""
         weights, total = self._steps * counted, np.zeros(self.dimensions, dtype=np.float32)
-        for some in _slices(len(self)):
+        for some in row_slices(len(self)):
             total += weights[some] @ self._numbers[some].astype(np.float32)
         return total
 
 
-def _slices(count: int) -> Iterator[slice]:
-    """So many rows, some at a time."""
+def row_slices(count: int) -> Iterator[slice]:
+    """All rows, a few at a time."""
     return (slice(start, start + AT_ONCE) for start in range(0, count, AT_ONCE))

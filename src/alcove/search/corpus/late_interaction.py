@@ -64,7 +64,7 @@ class Reduction:
         return kept
 
 
-def opened(tokens: bytes) -> Matrix | None:
+def token_matrix(tokens: bytes) -> Matrix | None:
     """A question's tokens as rows of length 1; None where it has none."""
     rows = np.frombuffer(tokens, dtype=np.int8).reshape(-1, NUMBERS)
     return rows.astype(np.float32) / np.float32(SCALE) if tokens else None

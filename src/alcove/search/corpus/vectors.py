@@ -128,7 +128,7 @@ class Vectors:
             found[block.rows] = True
         return found
 
-    def at(self, row: int) -> Matrix:
+    def of_row(self, row: int) -> Matrix:
         """Every vector of a row."""
         for matrix, owners, starts, _ in self._blocks:
             place = int(owners.searchsorted(row))

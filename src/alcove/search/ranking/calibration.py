@@ -125,7 +125,7 @@ class Relevance(NamedTuple):
     question: ParsedQuery
     calibration: Calibration | None
 
-    def of(self, cosines: Matrix, rows: Rows | None, known: list[Match] | None) -> Numbers:
+    def scores(self, cosines: Matrix, rows: Rows | None, known: list[Match] | None) -> Numbers:
         """That of some rows, or of all; `cosines` has one for every row, and `known` where the words are."""
         covered = coverage(self.question, self.corpus.postings, known)
         if rows is not None:

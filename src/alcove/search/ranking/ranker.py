@@ -100,7 +100,7 @@ def rank(
     explain: bool = False,
     unranked: bool = False,
     relevance: Relevance | None = None,
-    least: float = 0.0,
+    min_relevance: float = 0.0,
 ) -> list[Hit]:
     """The best items of those the mask lets pass, best first.
 
@@ -109,7 +109,7 @@ def rank(
     words alone. `relevance` tells how likely rows are to answer the question; those that are less so than
     `least` are left out, which changes nothing else.
     """
-    scorer = _Scorer(corpus, question, mask, ranking, relevance, least)
+    scorer = _Scorer(corpus, question, mask, ranking, relevance, min_relevance)
     return scorer.best(limit, mode, explain=explain, unranked=unranked)
 
 
@@ -123,10 +123,10 @@ class _Scorer:
         mask: Mask | None,
         ranking: Ranking,
         relevance: Relevance | None = None,
-        least: float = 0.0,
+        min_relevance: float = 0.0,
     ) -> None:
         self._corpus, self._question, self._ranking = corpus, question, ranking
-        self._relevance, self._least = relevance, least
+        self._relevance, self._min_relevance = relevance, min_relevance
         self._matches: list[Match] | None = None
         self._passing = corpus.columns.live if mask is None else corpus.columns.live & mask
         self._brevity = min(1.0, TURN / corpus.postings.average) ** 3
@@ -135,8 +135,8 @@ class _Scorer:
     def best(self, limit: int, mode: SearchMode, *, explain: bool, unranked: bool = False) -> list[Hit]:
         cosines, centred = self._corpus.vectors.compared(self._question.vector, centred=mode == "hybrid")
         fitting = self._passing
-        if self._relevance and self._least > 0:
-            fitting = fitting & (self._relevance(cosines, None, None) >= self._least)
+        if self._relevance and self._min_relevance > 0:
+            fitting = fitting & (self._relevance(cosines, None, None) >= self._min_relevance)
         if mode == "semantic":
             last = np.float32(-2 if unranked else -np.inf)  # no cosine is below -1
             known = np.where(np.isnan(cosines), last, cosines)

@@ -1,252 +1,312 @@
-"""Subtrees too large to hold in memory: the database finds candidates, and the same ranking orders them.
+"""Candidates from an index in the database, for scopes with too many texts for memory.
 
-Words are weighed, and vectors centred, by a sample of the subtree that is held. Where the order of writing
-means something, the neighbours of the best candidates are candidates, too.
+A sample of the scope stays in memory: by it words are weighed and vectors are centred, so that candidates
+are ranked as in a corpus of all texts. Where the order of writing matters, neighbours of the best candidates
+are candidates too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
+from alcove.core.cache import Cache
 from alcove.core.records import SearchMode
-from alcove.engine.candidate_index import CandidateIndex, Made, Take
+from alcove.engine.candidate_index import CandidateIndex, IndexEntry
+from alcove.engine.index import SearchIndex
 from alcove.engine.rows.indexing import IndexState, Text
 from alcove.engine.scope import Scope
-from alcove.engine.vector_index import Asked, Nearest
+from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
 from alcove.search.corpus.late_interaction import TokenTable
 from alcove.search.corpus.postings import rarity
-from alcove.search.indexer import windows
 from alcove.search.ranking.matching import RELATED
 from alcove.search.ranking.ranker import DEFAULT, TURN, rank
+from alcove.search.sources.base import CandidateRequest, Candidates, ScopeCandidates, item_of
+from alcove.search.stored_vectors import window_vectors
 from alcove.search.text.terms import Item, ParsedQuery, documents
 from alcove.search.text.words import STOP_WORDS, term_counts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-SAMPLE = 3000
+SAMPLE_TEXTS = 3000
 """Texts by which words are weighed."""
-FEWEST, MOST = 40, 2000
-"""Candidates that meaning, and that words, bring."""
-MOST_KEYED = 1500
-"""Texts, by the sample, that the words by which candidates are looked for are in, all together."""
-BY_WORDS = 2
-"""How many times as many those are where words alone decide."""
+MIN_CANDIDATES, MAX_CANDIDATES = 40, 2000
+"""Bounds of the candidates found by vector, and of those found by terms."""
+MAX_TERM_TEXTS = 1500
+"""Texts, by the sample, that contain the terms by which candidates are looked up."""
+KEYWORD_FACTOR = 2
+"""Multiplies these bounds where words alone decide."""
 CENTRES = 40
-"""The best candidates, whose neighbours are candidates too."""
-LONG = 3 * TURN
-"""Terms of a text that hardly needs its neighbours to be understood."""
-MOST_NUMBERED, NUMBERED_BYTES = 5000, 500
-"""CandidateIndex whose terms are kept for the next search, and about what those of one take."""
-REMEMBERED = 20_000
-"""Terms whose numbers are kept."""
-_fields = msgspec.json.Decoder(dict[str, str]).decode
+"""The best candidates, whose neighbours become candidates."""
+LONG_TEXT_TERMS = 3 * TURN
+"""Terms of a text that can be understood without its neighbours."""
+TERM_BYTES, MAX_TERM_BYTES = 200, 2_500_000
+"""What the terms of a candidate take besides their numbers, and all recent candidates together."""
+TERM_NUMBERS = 20_000
+"""Terms whose numbers are cached."""
+NEVER_REBUILT = 2**62
+TakeTexts = Callable[[Iterable[Text]], None]
+_decode_fields = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class Wanted(NamedTuple):
-    """What a subtree is asked for: what answers a question best, or some versions."""
-
-    question: ParsedQuery | None = None
-    mode: SearchMode = "hybrid"
-    most: int = 0
-    """How many of the best."""
-    seqs: Sequence[int] | None = None
-
-
-class Part(NamedTuple):
-    """Some of what is searched, and its rows that may be found; `degraded` says why some may be missing."""
+@dataclass(frozen=True)
+class Sample:
+    """Some texts of a scope, as of one moment."""
 
     corpus: Corpus
-    mask: Mask
-    degraded: str | None = None
+    text_count: int
+    """How many texts the scope has."""
+    state: IndexState
+    terms: Cache[int, Sequence[int]]
+    """The terms of recent candidates, by version. They depend on the sample's labels."""
+
+    @property
+    def uses_neighbours(self) -> bool:
+        """Whether the neighbours of a text count."""
+        return self.corpus.order_matters and self.corpus.postings.average < LONG_TEXT_TERMS
+
+    def is_current(self, state: IndexState) -> bool:
+        """Whether nothing was erased since, no other embedder serves, and less than a quarter was written."""
+        written = state.seq - self.state.seq
+        return self.state[3:] == state[3:] and written < max(self.text_count // 4, 1)
 
 
-class LargeSubtree:
-    """A part of the store of which only a sample is held, for all who see the same of it.
+class ScopeSample(ABC):
+    """The sample of a scope in memory, and how the database finds candidates for it."""
 
-    The sample is taken anew when a quarter more was written, and when something was erased or another
-    embedder serves: nobody who was erased stays in it.
-    """
-
-    def __init__(self, scope: Scope, candidates: CandidateIndex, embedder: str) -> None:
+    def __init__(self, scope: Scope, index: SearchIndex, candidates: CandidateIndex, max_texts: int) -> None:
         self.scope = scope
+        self._index = index
         self._candidates = candidates
-        self._embedder = embedder
-        self._taken: tuple[Corpus, dict[int, array[int]]] = (Corpus.of(()), {})
-        """The sample, and the terms of candidates of late, by version: they go with it."""
-        self._texts = 0
-        self._state: IndexState | None = None
-        self._sampling = threading.Lock()
+        self._max_texts = max_texts
+        self._lock = threading.Lock()
+        self._sample: Sample | None = None
+        self._counted: tuple[IndexState, bool] | None = None
+        """When the texts of the scope were last counted, and whether there are too many for memory."""
 
     @property
     def bytes(self) -> int:
-        return self._sample.bytes + NUMBERED_BYTES * len(self._taken[1])
+        sample = self._sample
+        return sample.corpus.bytes + sample.terms.size_bytes if sample else 0
 
-    @property
-    def _sample(self) -> Corpus:
-        return self._taken[0]
+    def clear(self) -> None:
+        self._sample = None
 
-    def visible(
-        self, wanted: Wanted, state: IndexState, item: Callable[[Text], Item], asked: Scope, *, now: int
-    ) -> Part | None:
-        """Candidates of a scope, `asked`, that lies in this one, and their rows; others are of the sample.
+    def find(self, request: CandidateRequest) -> Candidates | None:
+        """Candidates, in one corpus with the sample, whose rows the mask leaves out.
 
-        None where the database cannot find them yet, or not as many as are wanted.
+        None if the scope is small, if the index lacks too many texts, or if too few candidates match a
+        filter on fields that only opened values have.
         """
-        missing = self._candidates.missing(asked, self._embedder)
-        if missing is None or wanted.most > MOST:
+        if not request.embedder:
             return None
-        with self._sampling:  # who comes meanwhile waits, and has it then
-            self._sampled(state, item)
-        seqs = {*missing} if wanted.seqs is None else {*wanted.seqs}
-        known: dict[int, Item] = {}
-        degraded = None
+        state = self._index.state()
+        if not self._is_large(state):
+            self.clear()
+            return None
+        scope = replace(self.scope, filter=request.filter)
+        missing = self._candidates.missing(scope, request.embedder)
+        if missing is None or request.limit > MAX_CANDIDATES:
+            return None
+        with self._lock:  # concurrent searches wait for the same sample
+            sample = self._sample
+            if sample is None or not sample.is_current(state):
+                self._sample = sample = self._draw(state, request.embedder)
+        candidates = self._collect(scope, request, sample, missing)
+        if not request.filter.conditions:
+            return candidates
+        corpus, mask, _ = candidates
+        seqs = corpus.columns.sequence[mask].tolist()
+        rows = self._index.load_rows(scope, seqs, now=request.now)
+        matching = [row.seq for row in rows if request.row_matches(row)]
+        if len(matching) < min(len(seqs), request.limit):
+            return None
+        return candidates._replace(mask=mask & np.isin(corpus.columns.sequence, matching))
 
-        def take(texts: Iterable[Text]) -> None:
-            new = {text.seq: item(text) for text in texts if text.seq not in known}
-            known.update(new)
-            self._numbered(new.values())
+    @abstractmethod
+    def _draw_seqs(self) -> tuple[dict[int, int], int]:
+        """The versions of a new sample, each with the run of neighbours it is in; and how many texts there
+        are."""
 
-        def read(these: Set[int]) -> None:
-            if rest := these - known.keys():
-                take(self._candidates.texts(asked, self._embedder, [*rest], now=now))
+    @abstractmethod
+    def _search(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> NearestTexts:
+        """The likeliest texts of a scope. Texts that are read on the way go to `take`."""
 
-        if question := wanted.question:
-            how = self._asked(question, wanted.mode, wanted.most)
-            found, degraded, _ = self._find(asked, how, take, now=now)
-            if degraded and wanted.mode == "semantic":  # what words find is ranked by meaning all the same
-                how = self._asked(question, "keyword", wanted.most)
-                found |= self._find(asked, how, take, now=now).seqs
-            seqs |= found
-        read(seqs)
-        corpus, mask = self._with(known.values(), {})
-        if question and wanted.mode != "semantic" and self._in_order:
-            cheap = replace(question, tokens=None)
-            best = rank(corpus, cheap, limit=CENTRES, mask=mask, mode=wanted.mode)
-            around = self._candidates.around([hit.id for hit in best if isinstance(hit.id, int)], FARTHEST)
-            read({*chain.from_iterable(around.values())})
-            corpus, mask = self._with(known.values(), _runs(around, known.values()))
-        return Part(corpus, mask, degraded)
+    def _is_large(self, state: IndexState) -> bool:
+        """Whether the scope has too many texts for memory; counted anew after a quarter more was written."""
+        if self._counted:
+            before, is_large = self._counted
+            if state[3:] == before[3:] and state.seq - before.seq <= self._max_texts // 4:
+                return is_large
+        is_large = self._candidates.count(self.scope, self._max_texts + 1) > self._max_texts
+        self._counted = state, is_large
+        return is_large
+
+    def _draw(self, state: IndexState, embedder: str) -> Sample:
+        """A new sample: its words and the middle of its vectors, but neither its vectors nor its tokens."""
+        runs, indexed_count = self._draw_seqs()
+        texts = self._candidates.texts(self.scope, embedder, [*runs], now=0)
+        text_count = round(indexed_count * len(texts) / max(len(runs), 1))
+        corpus = Corpus.of(item_of(text)._replace(run=runs[text.seq]) for text in texts)
+        corpus = replace(
+            corpus,
+            built=NEVER_REBUILT,
+            postings=corpus.postings.as_sample(text_count),
+            vectors=corpus.vectors.emptied(),
+            tokens=TokenTable.of([b""] * len(corpus)),
+        )
+        return Sample(corpus, text_count, state, Cache(max_bytes=MAX_TERM_BYTES))
+
+    def _collect(
+        self, scope: Scope, request: CandidateRequest, sample: Sample, missing: Sequence[int]
+    ) -> Candidates:
+        """The candidates for a query, or the requested versions."""
+        collected = _CollectedTexts(self._candidates, scope, request, sample)
+        seqs = {*missing} if request.seqs is None else {*request.seqs}
+        query, degraded = request.query, None
+        if query:
+            by_mode = _candidate_query(query, request.mode, request, sample)
+            nearest = self._search(scope, by_mode, collected.take, now=request.now)
+            seqs |= nearest.seqs
+            degraded = nearest.degraded
+            if degraded and request.mode == "semantic":  # finds by words, and still ranks by vectors
+                by_words = _candidate_query(query, "keyword", request, sample)
+                seqs |= self._search(scope, by_words, collected.take, now=request.now).seqs
+        collected.read(seqs)
+        corpus, mask = collected.with_sample({})
+        if query and request.mode != "semantic" and sample.uses_neighbours:
+            hits = rank(corpus, replace(query, tokens=None), limit=CENTRES, mask=mask, mode=request.mode)
+            centres = [hit.id for hit in hits if isinstance(hit.id, int)]
+            neighbours = self._candidates.neighbours(centres, FARTHEST)
+            collected.read({*chain.from_iterable(neighbours.values())})
+            corpus, mask = collected.with_sample(collected.runs(neighbours))
+        return Candidates(corpus, mask, degraded)
+
+
+class _CollectedTexts:
+    """The candidates of one search, as they are read."""
+
+    def __init__(
+        self, candidates: CandidateIndex, scope: Scope, request: CandidateRequest, sample: Sample
+    ) -> None:
+        self._candidates, self._scope, self._request, self._sample = candidates, scope, request, sample
+        self._items: dict[int, Item] = {}
+
+    def take(self, texts: Iterable[Text]) -> None:
+        """Adds texts."""
+        for text in texts:
+            if text.seq not in self._items:
+                self._items[text.seq] = self._with_terms(item_of(text))
+
+    def read(self, seqs: Set[int]) -> None:
+        """Reads and adds those that are not here yet."""
+        if absent := seqs - self._items.keys():
+            request = self._request
+            self.take(self._candidates.texts(self._scope, request.embedder, [*absent], now=request.now))
+
+    def _with_terms(self, item: Item) -> Item:
+        terms = self._sample.terms.get(item.sequence)
+        if terms is None:
+            (document,) = documents([item], self._sample.corpus.groups)
+            terms = array("q", document)
+            self._sample.terms.put(item.sequence, terms, TERM_BYTES + terms.itemsize * len(terms))
+        return item._replace(numbers=terms)
+
+    def with_sample(self, runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
+        """One corpus of the sample and these texts, and a mask of these; texts in one run are neighbours."""
+        seqs = sorted(self._items)  # in order of writing, as in a corpus of all texts, for equal ranks
+        items = [self._items[seq]._replace(run=runs.get(seq, -seq)) for seq in seqs]
+        corpus = self._sample.corpus.changed(add=items) or Corpus.of(items)
+        return corpus, np.isin(corpus.columns.sequence, seqs) & corpus.columns.live
+
+    def runs(self, neighbours: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """The run of each text that has neighbours here; overlapping stretches make one run."""
+        stretches = sorted(
+            (str(self._items[seq].namespace), sorted([seq, *near])) for seq, near in neighbours.items()
+        )
+        runs: dict[int, int] = {}
+        last_namespace, end = "", 0
+        for namespace, stretch in stretches:
+            overlaps = namespace == last_namespace and stretch[0] <= end
+            run = runs[end] if overlaps else -stretch[0]
+            runs.update(dict.fromkeys(stretch, run))
+            last_namespace, end = namespace, max(stretch[-1], end if namespace == last_namespace else 0)
+        return runs
+
+
+class SampledSource(ABC):
+    """A source that reads candidates from the database's candidate index."""
+
+    def __init__(self, index: SearchIndex, max_texts: int) -> None:
+        """`max_texts`: how many texts of a scope fit in memory."""
+        assert index.candidates
+        self._index = index
+        self._candidates = index.candidates
+        self._max_texts = max_texts
+
+    @abstractmethod
+    def open(self, scope: Scope) -> ScopeCandidates:
+        """The candidates of a scope."""
+
+    def catch_up(self) -> int:
+        return self._candidates.catch_up(index_entry)
 
     @property
-    def _in_order(self) -> bool:
-        """Whether neighbours count, by the sample."""
-        return self._sample.order_matters and self._sample.postings.average < LONG
-
-    def _numbered(self, items: Collection[Item]) -> dict[int, array[int]]:
-        """The terms of candidates as numbers, by version; they are kept for a while."""
-        sample, numbers = self._taken
-        known = {each.sequence: its for each in items if (its := numbers.get(each.sequence)) is not None}
-        new = [each for each in items if each.sequence not in known]
-        for each, found in zip(new, documents(new, sample.groups), strict=True):
-            known[each.sequence] = array("q", found)
-        if len(numbers) + len(new) > MOST_NUMBERED:
-            numbers.clear()
-        numbers.update(known)
-        return known
-
-    def _with(self, items: Collection[Item], runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
-        """The sample with candidates, of which some lie beside each other, and which rows those are."""
-        numbers = self._numbered(items)
-        apart = [
-            each._replace(run=runs.get(each.sequence, -each.sequence), numbers=numbers[each.sequence])
-            for each in sorted(items, key=attrgetter("sequence"))  # as the whole would be, for equals
-        ]
-        corpus = self._sample.changed(add=apart) or Corpus.of(items)
-        mask = np.isin(corpus.columns.sequence, [each.sequence for each in items]) & corpus.columns.live
-        return corpus, mask
-
-    def _sampled(self, state: IndexState, item: Callable[[Text], Item]) -> None:
-        """Takes the sample anew, if it is of another time."""
-        known = self._state
-        if known and known[3:] == state[3:] and state.seq - known.seq < max(self._texts // 4, 1):
-            return
-        runs, every = self._some()
-        texts = self._candidates.texts(self.scope, self._embedder, [*runs], now=0)
-        self._texts = round(every * len(texts) / max(len(runs), 1))
-        found = Corpus.of(item(text)._replace(run=runs[text.seq]) for text in texts)
-        # CandidateIndex are added to it without it ever being built anew.
-        sample = replace(
-            found,
-            built=2**62,
-            postings=found.postings.as_sample(self._texts),
-            vectors=found.vectors.emptied(),
-            tokens=TokenTable.of([b""] * len(found)),
-        )
-        self._taken = sample, {}
-        self._state = state
-
-    def _some(self) -> tuple[dict[int, int], int]:
-        """A sample, each text with its run, and how many texts there are."""
-        return self._candidates.sample(self.scope, SAMPLE)
-
-    def _find(self, scope: Scope, asked: Asked, take: Take, *, now: int) -> Nearest:
-        """The likeliest texts of a scope; `take` is given those that are read as they are found."""
-        return self._candidates.find(scope, asked, take, now=now)
-
-    def _asked(self, question: ParsedQuery, mode: SearchMode, most: int) -> Asked:
-        """A question as the database is asked it."""
-        vector = question.vector.tolist() if question.vector is not None and mode != "keyword" else None
-        most = min(max(4 * most, FEWEST) * (2 if vector is None else 1), MOST)  # where words alone decide
-        if mode == "semantic":
-            return Asked(most, vector, (), {}, self._texts, self._embedder)
-        postings, weights, counts = self._sample.postings, dict[int, float](), dict[int, int]()
-        share = max(self._texts, 1) / max(len(self._sample), 1)
-        for term, like in _terms(question):
-            number, count = term_number(term), len(postings.held(term).rows)
-            weight = like * rarity(count, len(self._sample))  # of the sample: what it lacks may be in many
-            weights[number] = max(weights.get(number, 0.0), weight)
-            counts.setdefault(number, count)
-        # The rarest first, until they are in as many texts as can be looked at.
-        keys, room = list[int](), float(MOST_KEYED * (BY_WORDS if vector is None else 1))
-        for number in sorted(counts, key=counts.__getitem__):
-            if keys and room < counts[number] * share:
-                break
-            keys.append(number)
-            room -= counts[number] * share
-        return Asked(most, vector, keys, weights, self._texts, self._embedder)
+    def problem(self) -> str | None:
+        return self._index.problem
 
 
-def _runs(around: Mapping[int, Sequence[int]], items: Iterable[Item]) -> dict[int, int]:
-    """The run of each text that lies beside others: stretches around several are one where they meet."""
-    places = {each.sequence: each.namespace for each in items}
-    stretches = sorted((str(places[seq]), sorted([seq, *near])) for seq, near in around.items())
-    found: dict[int, int] = {}
-    last, end = "", 0
-    for place, stretch in stretches:
-        run = found[end] if place == last and stretch[0] <= end else -stretch[0]
-        found.update(dict.fromkeys(stretch, run))
-        last, end = place, max(stretch[-1], end if place == last else 0)
-    return found
+def _candidate_query(
+    query: ParsedQuery, mode: SearchMode, request: CandidateRequest, sample: Sample
+) -> CandidateQuery:
+    """A query as the candidate index understands it."""
+    vector = query.vector.tolist() if query.vector is not None and mode != "keyword" else None
+    factor = KEYWORD_FACTOR if vector is None else 1
+    limit = min(max(4 * request.limit, MIN_CANDIDATES) * factor, MAX_CANDIDATES)
+    if mode == "semantic":
+        return CandidateQuery(limit, vector, (), {}, sample.text_count, request.embedder)
+    postings, size = sample.corpus.postings, len(sample.corpus)
+    weights, counts = dict[int, float](), dict[int, int]()
+    for term, likeness in _weighted_terms(query):
+        number, count = term_number(term), len(postings.held(term).rows)
+        weight = likeness * rarity(count, size)  # of the sample: what it lacks may be frequent
+        weights[number] = max(weights.get(number, 0.0), weight)
+        counts.setdefault(number, count)
+    # The rarest terms, until as many texts contain them as can be looked at.
+    texts_per_sample_text = max(sample.text_count, 1) / max(size, 1)
+    terms, room = list[int](), float(MAX_TERM_TEXTS * factor)
+    for number in sorted(counts, key=counts.__getitem__):
+        text_count = counts[number] * texts_per_sample_text
+        if terms and room < text_count:
+            break
+        terms.append(number)
+        room -= text_count
+    return CandidateQuery(limit, vector, terms, weights, sample.text_count, request.embedder)
 
 
-def _terms(question: ParsedQuery) -> Iterator[tuple[str, float]]:
-    """A question's terms in every language, and those of words like its own, with what each counts."""
-    forms = question.forms(STOP_WORDS)
-    for word, related in question.words.items():
+def _weighted_terms(query: ParsedQuery) -> Iterator[tuple[str, float]]:
+    """A query's terms in every language, and those of related words, each with its weight."""
+    forms = query.forms(STOP_WORDS)
+    for word, related in query.words.items():
         yield from ((form, 1.0) for form in forms[word])
-        yield from ((other, DEFAULT.related * like) for other, like in islice(related, RELATED))
+        yield from ((term, DEFAULT.related * likeness) for term, likeness in islice(related, RELATED))
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(TERM_NUMBERS)
 def term_number(term: str) -> int:
-    """The number that stands for a term in a database, the same in every process."""
+    """The number of a term in the database, the same in every process."""
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), signed=True)
 
 
-def made(index_text: str, body: bytes) -> Made:
-    """What a database finds a text by."""
-    terms = {term_number(term) for text in _fields(index_text).values() for term in term_counts(text)}
-    return [*terms], [np.frombuffer(row, dtype=np.float32).tolist() for row in windows(body)]
+def index_entry(index_text: str, body: bytes) -> IndexEntry:
+    """The terms and vectors by which the database finds a text."""
+    terms = {term_number(term) for text in _decode_fields(index_text).values() for term in term_counts(text)}
+    return [*terms], [np.frombuffer(row, dtype=np.float32).tolist() for row in window_vectors(body)]

@@ -67,7 +67,7 @@ class Item(NamedTuple):
     """The `index` texts by name."""
     vectors: Mapping[str, WindowVectors] = NO_VECTORS
     """By field, a row for each window of its text; none while the item is not embedded."""
-    at: float | None = None
+    written_at: float | None = None
     """When it was written, in seconds since 1970."""
     tokens: Mapping[str, bytes] = NO_TOKENS
     """By field, what is kept of a short text's tokens."""
@@ -157,7 +157,7 @@ def moments(items: Iterable[Item]) -> Iterator[float | None]:
 
     for item in items:
         days = (day(text) for text in item.fields.values() if len(text) <= SHORT)
-        yield next((each for each in days if each is not None), item.at)
+        yield next((each for each in days if each is not None), item.written_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
