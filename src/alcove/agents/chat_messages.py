@@ -33,12 +33,12 @@ class StoredMessage(NamedTuple):
 def user_message(text: str, field: str = "message") -> Message:
     """Makes a user's message; an error names the field that the text came in."""
     if not validation.encode_text(text, field).strip():
-        raise InvalidRequest(field, "something that was said")
+        raise InvalidRequest(field, "a text that is not blank")
     return Message(role="user", content=text)
 
 
 def parse_messages(messages: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Checks messages that are to be stored, at most `MAX_MESSAGES`; an error names the first invalid one."""
+    """Checks messages before they are stored; an error names the first invalid one."""
     is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
     if not is_list or not 1 <= len(messages) <= MAX_MESSAGES:
         raise InvalidRequest("messages", f"a list of 1 to {MAX_MESSAGES} messages")
@@ -46,7 +46,7 @@ def parse_messages(messages: Sequence[Message | Mapping[str, Any]]) -> list[Mess
 
 
 def parse_message(data: Message | Mapping[str, Any], argument: str) -> Message:
-    """Checks a message that is to be stored; an error names the argument and its invalid field."""
+    """Checks a message before it is stored; an error names the argument and its invalid field."""
     try:
         message = convert(msgspec.to_builtins(data), Message)
         problem = find_problem(message)
@@ -64,15 +64,15 @@ def find_problem(message: Message) -> tuple[str, str] | None:
     """Why a message cannot be stored: the invalid field, and what was expected there; None if it can."""
     calls = message.tool_calls
     if message.role not in _ROLES:
-        return "role", f"one of {', '.join(_ROLES)}: instructions are the spec's"
+        return "role", f"one of {', '.join(_ROLES)}; instructions belong into the spec"
     if message.content is None and not calls:
         return "content", "a text, unless there are tool calls"
     if calls and message.role != "assistant":
-        return "tool_calls", "none but of the assistant"
+        return "tool_calls", "none, unless the role is assistant"
     if not all(map(_is_tool_call, calls)) or len({call["id"] for call in calls}) < len(calls):
-        return "tool_calls", "{id, type: function, function: {name, arguments}}, each with an id of its own"
+        return "tool_calls", "{id, type: function, function: {name, arguments}}, each with a unique id"
     if (message.tool_call_id is None) is (message.role == "tool"):
-        return "tool_call_id", "the call that a message of the role tool answers"
+        return "tool_call_id", "the id of the call that it answers if the role is tool, otherwise nothing"
     return None
 
 

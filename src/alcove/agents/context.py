@@ -49,7 +49,7 @@ class LeftOut(Struct, frozen=True, kw_only=True):
 
 
 class ContextReceipt(Struct, frozen=True, kw_only=True):
-    """What went into a context and what did not; all tokens are counted by `tokenizer`."""
+    """What is in a context and what was left out; `tokenizer` says how tokens were counted."""
 
     tiers: dict[str, ContextTier]
     left_out: list[LeftOut]

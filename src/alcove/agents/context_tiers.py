@@ -107,7 +107,7 @@ class ContextDraft:
         if fixed > budget:
             raise InvalidRequest(
                 "budget_tokens",
-                f"at least {fixed}, not {budget}: so many are the instructions and this message",
+                f"at least {fixed}, not {budget}: the instructions and this message need that many",
             )
         self._available = budget - fixed
 
@@ -178,7 +178,7 @@ class ContextDraft:
     def _select(self) -> dict[str, list[Piece]]:
         """The pieces that go in, by tier: each tier's own share first, then more in order of `PRIORITY`."""
         pieces = {tier: [*map(self._with_tokens, self._offered.get(tier, ()))] for tier in TIERS}
-        waiting = {
+        remaining = {
             tier: sorted(range(len(offered)), key=lambda n: -offered[n].priority)
             for tier, offered in pieces.items()
         }
@@ -188,7 +188,7 @@ class ContextDraft:
             for tier in PRIORITY:
                 room = min(available, int(TIERS[tier].share * self._available)) if is_share else available
                 too_large: list[int] = []
-                for n in waiting[tier]:
+                for n in remaining[tier]:
                     piece = pieces[tier][n]
                     tokens = piece.tokens + (0 if selected[tier] else self._frame(tier))
                     if tokens <= room and not (too_large and piece.messages):  # a conversation has no gaps
@@ -196,8 +196,8 @@ class ContextDraft:
                         room, available = room - tokens, available - tokens
                     else:
                         too_large.append(n)
-                waiting[tier] = too_large
-        for tier, numbers in waiting.items():
+                remaining[tier] = too_large
+        for tier, numbers in remaining.items():
             for piece in (pieces[tier][n] for n in numbers):
                 text = _preview(piece)
                 self._left_out.append(

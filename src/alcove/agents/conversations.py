@@ -231,7 +231,7 @@ class Transcript:
         newest = next(self.newest_first(originals=True), None)
         memory = newest and self._memories.get(self.principal, self.turns, _key(newest.number))
         if newest is None or memory is None or memory.id != newest.id or newest.message != last:
-            raise Conflict("the last message of this conversation is another one by now")
+            raise Conflict("the last message of this conversation has changed: read it again")
         key, following = _key(newest.number), max(newest.number, state.last_number) + 1
         change: BatchOperation = Delete(self.turns, key, expected_revision=memory.revision)
         if message is not None:
@@ -244,7 +244,7 @@ class Transcript:
         try:
             self._memories.batch(self.principal, [change, none_added, same_state])
         except KeyDestroyed:
-            raise Conflict("the user was wiped meanwhile") from None
+            raise Conflict("the user was wiped in the meantime") from None
 
     def end(self, also: Sequence[BatchOperation]) -> None:
         """Notes that the conversation is over, with other operations in the same transaction."""

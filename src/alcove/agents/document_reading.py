@@ -1,8 +1,8 @@
-"""HTML and PDF into text under headings, read in a process of their own, which may hang, swell or crash.
+"""Reads HTML and PDF into sections, in a process of its own: it may hang, run out of memory or crash.
 
-Their parsers are native code whose time a hostile file chooses (300 kB of nested tags take half a minute) and
-that keeps every other thread waiting. `python -m alcove.agents.document_reading .pdf 20` reads a document
-from its standard input, for 20 seconds at most, and answers in JSON: its sections, or a text that says why.
+The parsers are native code that blocks all other threads, for as long as a hostile file makes them (300 kB of
+nested tags take half a minute). `python -m alcove.agents.document_reading .pdf 20` reads a document from its
+standard input, for 20 seconds at most, and answers in JSON: the sections, or a text that says what is wrong.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
 PARSERS = {".html": "selectolax.lexbor", ".htm": "selectolax.lexbor", ".pdf": "pypdfium2"}
-"""What reads the files of each suffix."""
+"""The parser of each suffix."""
 
 READ_SECONDS = 20
-"""Of processor time for one document: PDF is read at hundreds of pages a second, HTML at some MB."""
+"""Processor time for one document; PDF takes a second for hundreds of pages, HTML for some MB."""
 READ_BYTES = 2**30
-"""Of memory for reading one document."""
+"""Memory for one document."""
 MAX_PAGES = 5_000
 MAX_CHARACTERS = 20_000_000
 MAX_SECTIONS = 20_000
 MAX_HEADING = 200
-"""Characters of one heading; a longer one is also text."""
+"""Characters of one heading; a longer one is text as well."""
 MAX_TITLES, MAX_DEPTH = 10_000, 6
-"""What is taken of a PDF's outline."""
+"""Entries and levels that are read of a PDF's outline."""
 
 
 class BadDocument(AlcoveError):
-    """A document cannot be read; the message says why."""
+    """A document that cannot be read; the message says why."""
 
     code = "invalid_request"
 
 
 class Section(NamedTuple):
-    """Text without a heading in it: paragraphs with blank lines between, fenced code, rows of `| cells |`."""
+    """Text below a heading: paragraphs with blank lines between them, fenced code, rows of `| cells |`."""
 
     text: str
     heading: str
@@ -62,7 +62,7 @@ _SectionsOrError: Any = list[Section] | str
 
 
 class Outline:
-    """Gathers text under headings."""
+    """Collects text below headings into sections."""
 
     def __init__(self) -> None:
         self._path: list[tuple[int, str]] = []
@@ -70,17 +70,17 @@ class Outline:
         self._sections: list[Section] = []
 
     def heading(self, level: int, title: str) -> None:
-        """What follows stands under this heading, which ends all others of its level and below."""
+        """Starts the text below a heading, which ends all headings of its level and below."""
         title = " ".join(title.split())
         if not title:
             return
         if self._path and title == self._path[-1][1] and not "".join(self._text).strip():
             self._text = []
-            return  # a page's title, said again by its first heading
+            return  # the first heading repeats the page's title
         self._close(level)
-        cut = title if len(title) <= MAX_HEADING else f"{title[:MAX_HEADING]}…"
-        self._path = [*(each for each in self._path if each[0] < level), (level, cut)]
-        self._text = [] if cut == title else [title, "\n\n"]
+        short = title if len(title) <= MAX_HEADING else f"{title[:MAX_HEADING]}…"
+        self._path = [*(each for each in self._path if each[0] < level), (level, short)]
+        self._text = [] if short == title else [title, "\n\n"]
 
     def add(self, text: str) -> None:
         self._text.append(text)
@@ -92,7 +92,7 @@ class Outline:
     def _close(self, level: int) -> None:
         text = re.sub(r"\n\s*\n", "\n\n", "".join(self._text)).strip("\n")
         if not text.strip() and self._path and level <= self._path[-1][0]:
-            text = self._path[-1][1]  # with nothing under it, a heading is all that it says
+            text = self._path[-1][1]  # nothing stands below the heading, so the heading is the text
         if text.strip():
             self._sections.append(Section(text, " > ".join(title for _, title in self._path)))
         if len(self._sections) > MAX_SECTIONS:
@@ -101,26 +101,31 @@ class Outline:
 
 
 def read_apart(suffix: str, content: bytes, *, seconds: int = READ_SECONDS) -> list[Section]:
-    """The sections of a document, read by another process; `BadDocument` if it cannot.
+    """Reads a document in another process; raises `BadDocument`.
 
-    `suffix`: one of `PARSERS`. `content`: of HTML, as UTF-8. `seconds`: of processor time at most.
+    `suffix`: one of `PARSERS`. `content`: HTML in UTF-8, or PDF. `seconds`: of processor time.
     """
     with requires_extra(f"reading {suffix} files", extra="knowledge"):
         import_module(PARSERS[suffix])
     command = [sys.executable, "-P", "-m", "alcove.agents.document_reading", suffix, str(seconds)]
-    # Of the environment, only what it needs to start: the secrets of a service are not for a parser to find.
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    late = BadDocument(f"takes more than {seconds} seconds to read")
+    # No other variables: a service's secrets are in its environment, and a parser must not find them.
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    timed_out = BadDocument(f"takes more than {seconds} seconds to read")
     try:
-        done = subprocess.run(  # noqa: S603 - this module, by its name
-            command, input=content, capture_output=True, env=path, timeout=3 * seconds + 10, check=False
+        process = subprocess.run(  # noqa: S603 - this module, by its name
+            command,
+            input=content,
+            capture_output=True,
+            env=environment,
+            timeout=3 * seconds + 10,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        raise late from None
-    if done.returncode == -signal.SIGXCPU:
-        raise late
+        raise timed_out from None
+    if process.returncode == -signal.SIGXCPU:
+        raise timed_out
     try:
-        answer: list[Section] | str = decoder(_SectionsOrError).decode(done.stdout)
+        answer: list[Section] | str = decoder(_SectionsOrError).decode(process.stdout)
     except msgspec.DecodeError:
         raise BadDocument("breaks its reader, or needs too much memory") from None
     if isinstance(answer, str):
@@ -160,7 +165,7 @@ _AROUND = {
     "br": ("\n", ""),
     "hr": ("\n\n", ""),
 }
-"""What stands before and after the text of an element."""
+"""The text before and after that of an element."""
 _CELLS = {"td", "th"}
 
 
@@ -176,8 +181,8 @@ def _add_elements(outline: Outline, root: LexborNode) -> None:
             last = "\n"
         elif node.is_text_node and opens:
             text = node.text_content or ""
-        elif tag in _AROUND and not (opens and last == "\n- "):  # an item's first block is in its line
-            # Whatever is in a cell stays in the line of its row.
+        elif tag in _AROUND and not (opens and last == "\n- "):  # an item's first block stays in its line
+            # The text of a cell stays in the line of its row.
             text = " " if cells and tag not in _CELLS else _AROUND[tag][0 if opens else 1]
         if text == " " or (node.is_text_node and (cells or not preformatted)):
             text = re.sub(r"\s+", " ", text)
@@ -188,7 +193,7 @@ def _add_elements(outline: Outline, root: LexborNode) -> None:
 
 
 def _steps(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
-    """Every node as it opens, and again (False) as it closes, however deep they are nested."""
+    """Each node as it opens, and again with False as it closes; nesting may be of any depth."""
     node: LexborNode | None = root
     while node is not None:
         yield node, True
@@ -223,10 +228,10 @@ def _pdf(content: bytes) -> list[Section]:
         characters += len(text)
         if characters > MAX_CHARACTERS:
             raise BadDocument(f"has more than {MAX_CHARACTERS:,} characters")
-        # A word that is parted at the end of a line comes with a sign of its own.
+        # pdfium marks a word that is hyphenated at the end of a line.
         text = text.replace("\ufffe\r\n", "").replace("\ufffe", "").replace("\r\n", "\n")
         for level, title in [*titles.get(number, []), (0, "")]:
-            # A section begins with the line that has its title; a page's number above it is no section.
+            # A section begins with the line of its title; a page number above it is no section.
             here = text.rfind("\n", 0, text.find(title) + 1) + 1 if title else len(text)
             if any(map(str.isalnum if not title else str.isalpha, text[:here])):
                 heading = " > ".join(title for _, title in path)
@@ -239,18 +244,18 @@ def _pdf(content: bytes) -> list[Section]:
 
 
 def _titles(document: PdfDocument) -> dict[int, list[tuple[int, str]]]:
-    """Level and words of what a PDF's outline has, by the page where it begins."""
-    found: dict[int, list[tuple[int, str]]] = {}
+    """Levels and titles of a PDF's outline, by the page where each begins."""
+    titles: dict[int, list[tuple[int, str]]] = {}
     for entry in islice(document.get_toc(max_depth=MAX_DEPTH), MAX_TITLES):
         target = entry.get_dest()
         title = " ".join(entry.get_title().split())[:MAX_HEADING]
         if target is not None and title and (page := target.get_index()) is not None:
-            found.setdefault(page, []).append((entry.level, title))
-    return found
+            titles.setdefault(page, []).append((entry.level, title))
+    return titles
 
 
 def _main(suffix: str, seconds: str) -> None:
-    """Reads the document at standard input, and writes its sections or what is wrong with it."""
+    """Reads a document from standard input, and writes its sections or what is wrong with it."""
     for limit, soft, hard in (
         (resource.RLIMIT_CPU, int(seconds), int(seconds) + 1),
         (resource.RLIMIT_AS, READ_BYTES, READ_BYTES),

@@ -168,8 +168,8 @@ class Knowledge:
         """
         spec = self._source(principal, source, reads=True)
         validation.check_integer(limit, "limit", 1, MAX_HITS)
-        parsed = self._memories.parse_query(query)
-        hits = self._search(source_principal(spec.name), spec.name, parsed, limit)
+        parsed_query = self._memories.parse_query(query)
+        hits = self._search(source_principal(spec.name), spec.name, parsed_query, limit)
         return [hit for hit in hits if hit.score >= threshold]
 
     def _source(self, principal: Principal, name: str, *, reads: bool = False) -> Source:

@@ -43,4 +43,4 @@ def retry_conflicts(write: Callable[[], None]) -> None:
             return write()
         except (Conflict, NotFound, KeyDestroyed):
             time.sleep(random.random() * min(attempt, 10) * 0.002)  # noqa: S311
-    raise Conflict("too many change this conversation at once; try later")
+    raise Conflict("too many writers change this at once: try again later")

@@ -1,8 +1,8 @@
-"""A summary of a conversation in its own sentences, chosen by plain signs; no model is needed.
+"""Summarises a conversation in its own sentences, chosen by simple signals; it needs no model.
 
-A sentence is weighed once, when it is heard, by what is in it: names, numbers, times, words of decisions,
-plans, preferences and relations, whether it asks or answers. What tells most for its length stays, whatever
-its age, so that a summary can be extended without the messages it was made of.
+Each sentence gets a weight when it is said, by what is in it: names, numbers, times, words of decisions,
+plans, preferences and relations, and whether it asks or answers. The sentences with the most weight for their
+length stay, whatever their age, so a summary can be extended without the messages that it was made of.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from alcove.search.text.dates import MONTHS, WEEKDAYS
 from alcove.search.text.words import ENGLISH, STOP_WORDS, asks, stems, words
 
 LONGEST = 400
-"""Characters of a sentence; of a longer one, its beginning is kept."""
+"""Characters of a sentence; a longer one is cut."""
 LONGEST_NAME = 60
-"""Characters of who said it."""
-MOST_SENTENCES = 60
-"""Of one message; a longer one is read as far as that."""
-COMPARED = 8
+"""Characters of the speaker's name."""
+MAX_SENTENCES = 60
+"""Sentences that are read of one message."""
+MAX_COMPARED = 8
 """Earlier sentences that a sentence is compared with for each of its three rarest words."""
-MISFITS = 40
-"""Sentences in a row that no longer fit, after which a summary counts as full."""
-AT_ONCE = 500
-"""Messages that are weighed against each other at once; what is left of them goes on with the next."""
-LEAST = 0.6
-"""What a sentence must weigh to be kept at all: more than one plain word of an assistant, such as *Noted*."""
-LIKE = 0.6
-"""The share of their words that two sentences have in common if they say nearly the same."""
-CHANGED = 0.3
-"""The share that is enough where the later one says that something has changed."""
+MAX_MISFITS = 40
+"""A summary counts as full after so many sentences in a row do not fit."""
+BATCH = 500
+"""Messages that are weighed against each other; the sentences that remain are weighed with the next batch."""
+MIN_WEIGHT = 0.6
+"""A sentence below this weight is dropped; one plain word of an assistant, such as *Noted*, has less."""
+MIN_SIMILARITY = 0.6
+"""Two sentences say nearly the same if they share this part of their words."""
+MIN_CHANGED_SIMILARITY = 0.3
+"""The part that is enough if the later one says that something has changed."""
 
 
 class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_prose": "told"}):
@@ -57,15 +57,15 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_p
     at: datetime | None = None
     """When it was said."""
     weight: float
-    """How much it tells, to be compared with what is said later."""
+    """How much it says, to be compared with later sentences."""
     unanswered: bool = False
-    """A question that the next message did not answer; a later one that speaks of the same still may."""
+    """A question that the next message did not answer; a later one on the same subject still may."""
     in_prose: bool = False
-    """Whether a model was given it for its summary, which speaks for it since."""
+    """Whether a model's summary, which was made from it, stands for it."""
 
     @property
     def line(self) -> str:
-        """As it stands in a summary."""
+        """The sentence with its speaker, as a summary shows it."""
         return f"{self.speaker}: {self.text}"
 
 
@@ -75,19 +75,19 @@ class Prose(Struct, frozen=True, kw_only=True, rename={"covers_until": "upto"}):
     text: str
     """Its sentences, one a line."""
     model: str
-    """Who wrote it."""
+    """The model that wrote it."""
     covers_until: datetime
-    """When the last of what it sums up was said."""
+    """When the last message that it covers was said."""
 
 
 def points_without_prose(points: Iterable[Point]) -> list[Point]:
-    """The sentences that a model's summary does not speak for."""
+    """The sentences that a model's summary does not stand for."""
     return [point for point in points if not point.in_prose]
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How many times as much a sentence tells if it has something; the last two are powers."""
+    """The factor by which each signal changes a sentence's weight; the last two are exponents."""
 
     name: float = 1.5
     """A name in it, up to three times."""
@@ -96,117 +96,106 @@ class Weights:
     lasting: float = 2.0
     """A word of decisions, plans, preferences or relations."""
     people: float = 1.5
-    """It speaks of the speaker or of somebody else."""
+    """It is about the speaker or another person."""
     addressed: float = 0.7
-    """It speaks of whom it is said to."""
+    """It is about the person it is said to."""
     answer: float = 3.0
-    """A person says it in answer to a question."""
+    """A person's answer to a question."""
     question: float = 3.0
-    """It asks, and nobody has answered."""
+    """A question that nobody has answered."""
     assistant: float = 0.5
     """An assistant says it, not a person."""
     aside: float = 3.0
-    """How many times *less* it tells, at most, if it is a small part of its message."""
+    """The most that the weight is divided by if it is a small part of its message."""
     recent: float = 1.1
-    """It is the newest of all; the older it is, the nearer to 1."""
+    """It is the newest sentence; the factor nears 1 with age."""
     rarity: float = 0.3
-    """Of the number of sentences that have a word: so much less does that word tell."""
+    """Of the number of sentences that contain a word: common words count less."""
     length: float = 0.7
-    """Of a sentence's length, by which its weight is divided."""
+    """Of the sentence's length, by which the weight is divided."""
 
 
 WEIGHTS = Weights()
-
-
-def _stems(some: Iterable[str]) -> frozenset[str]:
-    return frozenset(stems([word for word in some if word not in STOP_WORDS[ENGLISH]]))
-
-
-class _Tables(NamedTuple):
-    """Words that say something of a sentence, as they are compared: as stems, or whole."""
-
-    filler: frozenset[str]
-    lasting: frozenset[str]
-    change: frozenset[str]
-    time: frozenset[str]
-    people: frozenset[str]
-    addressed: frozenset[str]
-    yes_no: frozenset[str]
-
-
-@cache
-def _tables() -> _Tables:
-    text = (files("alcove.agents") / "summariser.toml").read_text(encoding="utf-8")
-    found = {name: some.split() for name, some in tomllib.loads(text).items()}
-    found["time"] += [*MONTHS, *WEEKDAYS]
-    as_stems = {name: _stems(found[name]) for name in ("filler", "lasting", "change", "time")}
-    return _Tables(**as_stems, **{name: frozenset(found[name]) for name in ("people", "addressed", "yes_no")})
-
-
-_PUT_OFF = re.compile(
+_STEMMED = ("filler", "lasting", "change", "time")
+"""The word lists whose words are compared as stems; the others are compared whole."""
+_EVASION = re.compile(
     r"\b(?:not sure|don[’']?t know|no idea|get back to|(?:let me|i[’']?ll) (?:check|ask|look|see|find))\b"
 )
 _BREAK = re.compile(
     r"(?<=[.!?…])(?<!\bMr\.)(?<!\bMs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bMrs\.)(?<!\b\d\.)(?<!\b\d\d\.)"
     r"['\"”’)\]]*\s+|(?<=[。！？])|\n+"
 )
-"""Where a sentence ends; titles do not end one, nor do ordinals and the numbers of lists."""
+"""The end of a sentence; a title is none, nor is the number of a list item."""
 _WORD = re.compile(r"\w+")
 
 
-class _Said(NamedTuple):
+@cache
+def _word_lists() -> Mapping[str, frozenset[str]]:
+    text = (files("alcove.agents") / "summariser.toml").read_text(encoding="utf-8")
+    lists = {name: listed.split() for name, listed in tomllib.loads(text).items()}
+    lists["time"] += [*MONTHS, *WEEKDAYS]
+    return {name: (_stems if name in _STEMMED else frozenset)(listed) for name, listed in lists.items()}
+
+
+def _stems(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(stems([word for word in texts if word not in STOP_WORDS[ENGLISH]]))
+
+
+class _Sentence(NamedTuple):
     """A sentence that is, or may become, a point of the summary."""
 
     point: Point
     terms: frozenset[str]
-    """What it tells: its terms without those that any sentence may have."""
+    """Its words as stems, without filler."""
     subject: frozenset[str]
-    """What it tells something of: those without numbers and times, unless there are no others."""
-    changes: bool
-    """Whether it says that something is no longer as it was."""
-    asks: bool
+    """Its terms without numbers and times, unless there are no others."""
+    is_change: bool
+    """Whether it says that something has changed."""
+    is_question: bool
 
     @classmethod
-    def of(cls, point: Point) -> _Said:
-        every = _stems(words(point.text))
-        terms = every - _tables().filler
-        subject = frozenset(
-            each for each in terms - _tables().time - _tables().change if not each.isdecimal()
-        )
-        return cls(point, terms, subject or terms, not every.isdisjoint(_tables().change), asks(point.text))
+    def of(cls, point: Point) -> _Sentence:
+        lists, all_stems = _word_lists(), _stems(words(point.text))
+        terms = all_stems - lists["filler"]
+        subject = frozenset(term for term in terms - lists["time"] - lists["change"] if not term.isdecimal())
+        is_change = not all_stems.isdisjoint(lists["change"])
+        return cls(point, terms, subject or terms, is_change, asks(point.text))
 
     @property
-    def waits(self) -> bool:
-        """Whether the next message may answer it."""
-        return self.asks and not self.point.unanswered
+    def is_open(self) -> bool:
+        """Whether it is a question that the next message may answer."""
+        return self.is_question and not self.point.unanswered
 
-    def left_open(self) -> _Said:
-        return self._replace(point=replace(self.point, unanswered=True)) if self.waits else self
+    def mark_unanswered(self) -> _Sentence:
+        return self._replace(point=replace(self.point, unanswered=True)) if self.is_open else self
+
+    def with_weight(self, weight: float) -> _Sentence:
+        """The sentence with at least this weight."""
+        return self._replace(point=replace(self.point, weight=weight)) if weight > self.point.weight else self
 
 
 def extend_summary(
     summary: Sequence[Point], messages: Sequence[Message], *, most_tokens: int, count: Callable[[str], int]
 ) -> list[Point]:
-    """A summary that also covers further messages, within so many tokens.
+    """Extends a summary to cover further messages; its points are in the order in which they were said.
 
-    `summary` is what the messages before came to; they are not needed again. `count` says how many tokens a
-    text has; points are counted as lines, `speaker: text`. They come in the order in which they were said.
+    `count` counts the tokens of a text; each point counts as its line, `speaker: text`.
     """
     points = list(summary)
-    for start in range(0, max(len(messages), 1), AT_ONCE):
-        points = _extended(points, messages[start : start + AT_ONCE], most_tokens, count)
+    for start in range(0, max(len(messages), 1), BATCH):
+        points = _extend(points, messages[start : start + BATCH], most_tokens, count)
     return points
 
 
-def _extended(
+def _extend(
     summary: list[Point], messages: Sequence[Message], most_tokens: int, count: Callable[[str], int]
 ) -> list[Point]:
-    before = [each for each in map(_Said.of, summary) if each.terms]
-    said = _heard(before, messages)
-    if said == before and count(_rendered(summary)) <= most_tokens:
+    before = [sentence for sentence in map(_Sentence.of, summary) if sentence.terms]
+    sentences = _add_messages(before, messages)
+    if sentences == before and count(_render(summary)) <= most_tokens:
         return summary
-    common = Counter(each for one in said for each in one.terms)
-    return _chosen(_standing(said, common), common, most_tokens, count)
+    frequency = Counter(term for sentence in sentences for term in sentence.terms)
+    return _select(_without_superseded(sentences, frequency), frequency, most_tokens, count)
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -218,138 +207,153 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def terms(text: str) -> frozenset[str]:
-    """What a text speaks of: the stems of its words, without those that any text has."""
-    return _stems(words(text)) - _tables().filler
+    """The stems of a text's words, without those that any text has."""
+    return _stems(words(text)) - _word_lists()["filler"]
 
 
-def _rendered(points: Iterable[Point]) -> str:
+def _render(points: Iterable[Point]) -> str:
     return "\n".join(point.line for point in points)
 
 
-def _heard(before: Sequence[_Said], messages: Iterable[Message]) -> list[_Said]:
-    """What was said before and in the messages, without the questions that the next message answers."""
-    said = list(before)
-    latest = next((n for n, each in enumerate(said) if each.waits), len(said))
+def _add_messages(before: Sequence[_Sentence], messages: Iterable[Message]) -> list[_Sentence]:
+    """Adds the sentences of messages, and removes questions that the next message answers."""
+    result = list(before)
+    latest = next((n for n, sentence in enumerate(result) if sentence.is_open), len(result))
     for message in messages:
         if message.role not in ("user", "assistant") or not message.content:
             continue
         speaker = " ".join((message.name or message.role)[:LONGEST_NAME].split())
-        asked = any(each.waits and each.point.speaker != speaker for each in said[latest:])
-        answers = asked and _answers(message.content[: 2 * LONGEST])
-        said[latest:] = [each.left_open() for each in said[latest:] if not (answers and each.waits)]
-        latest = len(said)
-        said += _weighed(message, speaker, answers=answers)
-    return said
+        has_question = any(each.is_open and each.point.speaker != speaker for each in result[latest:])
+        is_answer = has_question and _is_answer(message.content[: 2 * LONGEST])
+        result[latest:] = [
+            each.mark_unanswered() for each in result[latest:] if not (is_answer and each.is_open)
+        ]
+        latest = len(result)
+        result += _weigh_message(message, speaker, is_answer=is_answer)
+    return result
 
 
-def _answers(text: str) -> bool:
-    """Whether a reply to a question tells something, and does not put it off."""
-    told = {word for each in sentences(text) if not asks(each) for word in words(each)}
-    tells = not told.isdisjoint(_tables().yes_no) or not _stems(told) <= _tables().filler
-    return tells and not _PUT_OFF.search(text.casefold())
+def _is_answer(text: str) -> bool:
+    """Whether a reply says something that is no question, and does not evade."""
+    lists = _word_lists()
+    statements = {word for each in sentences(text) if not asks(each) for word in words(each)}
+    has_content = not statements.isdisjoint(lists["yes_no"]) or not _stems(statements) <= lists["filler"]
+    return has_content and not _EVASION.search(text.casefold())
 
 
-def _weighed(message: Message, speaker: str, *, answers: bool) -> list[_Said]:
-    """The sentences of a message that tell something."""
-    texts = islice(sentences(message.content or ""), MOST_SENTENCES)
-    said = [_Said.of(Point(text=text, speaker=speaker, at=message.at, weight=0)) for text in texts]
-    said = [each for each in said if (each.subject - _tables().time if each.asks else each.terms)]
-    whole = sum(len(each.terms) for each in said)
-    factor = WEIGHTS.assistant if message.role == "assistant" else WEIGHTS.answer if answers else 1
+def _weigh_message(message: Message, speaker: str, *, is_answer: bool) -> list[_Sentence]:
+    """The sentences of a message that have enough weight."""
+    texts = islice(sentences(message.content or ""), MAX_SENTENCES)
+    points = [Point(text=text, speaker=speaker, at=message.at, weight=0) for text in texts]
+    time = _word_lists()["time"]
+    parts = [
+        each
+        for each in map(_Sentence.of, points)
+        if (each.subject - time if each.is_question else each.terms)
+    ]
+    total = sum(len(each.terms) for each in parts)
+    factor = WEIGHTS.assistant if message.role == "assistant" else WEIGHTS.answer if is_answer else 1
     weighed = (
-        _heavier(each, factor * _weight(each) / min(whole / len(each.terms), WEIGHTS.aside)) for each in said
+        each.with_weight(factor * _weight(each) / min(total / len(each.terms), WEIGHTS.aside))
+        for each in parts
     )
-    return [each for each in weighed if each.point.weight > LEAST]
+    return [each for each in weighed if each.point.weight > MIN_WEIGHT]
 
 
-def _heavier(said: _Said, weight: float) -> _Said:
-    return said._replace(point=replace(said.point, weight=weight)) if weight > said.point.weight else said
-
-
-def _weight(said: _Said) -> float:
-    """How much a sentence tells by itself."""
-    text = said.point.text
-    every = set(words(text))
-    terms = {*stems([*every])}
+def _weight(sentence: _Sentence) -> float:
+    """How much a sentence says by itself."""
+    text, lists = sentence.point.text, _word_lists()
+    all_words = set(words(text))
+    all_stems = {*stems([*all_words])}
     inner = _WORD.findall(text)[1:]
     names = sum(word[0].isupper() and len(word) > 1 for word in inner)
-    shouted = 2 * names > len(inner) + 2
-    signs = (
+    is_shouted = 2 * names > len(inner) + 2
+    signals = (
         (WEIGHTS.number, any(map(str.isdigit, text))),
-        (WEIGHTS.time, not terms.isdisjoint(_tables().time)),
-        (WEIGHTS.lasting, not terms.isdisjoint(_tables().lasting)),
-        (WEIGHTS.people, not every.isdisjoint(_tables().people)),
-        (WEIGHTS.addressed, not every.isdisjoint(_tables().addressed)),
-        (WEIGHTS.question, said.asks),
-        (WEIGHTS.name ** min(names, 3), not shouted),
+        (WEIGHTS.time, not all_stems.isdisjoint(lists["time"])),
+        (WEIGHTS.lasting, not all_stems.isdisjoint(lists["lasting"])),
+        (WEIGHTS.people, not all_words.isdisjoint(lists["people"])),
+        (WEIGHTS.addressed, not all_words.isdisjoint(lists["addressed"])),
+        (WEIGHTS.question, sentence.is_question),
+        (WEIGHTS.name ** min(names, 3), not is_shouted),
     )
-    return len(said.terms) * prod(factor for factor, there in signs if there)
+    return len(sentence.terms) * prod(factor for factor, applies in signals if applies)
 
 
-def _standing(said: Iterable[_Said], common: Mapping[str, int]) -> list[_Said]:
-    """Without what a later sentence corrects or answers, and what is only repeated.
+def _without_superseded(sentences: Iterable[_Sentence], frequency: Mapping[str, int]) -> list[_Sentence]:
+    """Removes sentences that a later one corrects, answers or repeats.
 
-    `common` says how many sentences have a term.
+    `frequency`: how many sentences contain a term.
     """
-    standing: dict[int, _Said] = {}
-    having: dict[str, list[int]] = defaultdict(list)
-    for n, each in enumerate(said):
-        rarest = nsmallest(3, each.terms, key=lambda one: (common[one], one))
-        near = sorted({m for one in rarest for m in having[one][-COMPARED:] if m in standing})
-        if any(_echoes(each, standing[m]) for m in near):
+    remaining: dict[int, _Sentence] = {}
+    by_term: dict[str, list[int]] = defaultdict(list)
+    for n, sentence in enumerate(sentences):
+        rarest = nsmallest(3, sentence.terms, key=lambda term: (frequency[term], term))
+        similar = sorted({m for term in rarest for m in by_term[term][-MAX_COMPARED:] if m in remaining})
+        if any(_repeats(sentence, remaining[m]) for m in similar):
             continue
-        overtaken = [standing.pop(m).point.weight for m in near if _overtakes(each, standing[m])]
-        standing[n] = _heavier(each, max(overtaken, default=0))
-        for one in each.terms:
-            having[one].append(n)
-    return list(standing.values())
+        superseded = [remaining.pop(m).point.weight for m in similar if _supersedes(sentence, remaining[m])]
+        remaining[n] = sentence.with_weight(max(superseded, default=0))
+        for term in sentence.terms:
+            by_term[term].append(n)
+    return list(remaining.values())
 
 
-def _echoes(later: _Said, earlier: _Said) -> bool:
-    """Whether somebody else repeats what was said."""
-    other = later.point.speaker != earlier.point.speaker and later.asks == earlier.asks
-    return other and _likeness(later.terms, earlier.terms) >= LIKE
+def _repeats(later: _Sentence, earlier: _Sentence) -> bool:
+    """Whether another speaker repeats a sentence."""
+    other_speaker = later.point.speaker != earlier.point.speaker
+    return (
+        other_speaker
+        and later.is_question == earlier.is_question
+        and _similarity(later.terms, earlier.terms) >= MIN_SIMILARITY
+    )
 
 
-def _overtakes(later: _Said, earlier: _Said) -> bool:
-    """Whether a question is answered, or a speaker says anew what they said before."""
-    if earlier.asks and not later.asks:
+def _supersedes(later: _Sentence, earlier: _Sentence) -> bool:
+    """Whether a sentence answers a question, or its speaker says the same anew."""
+    if earlier.is_question and not later.is_question:
         return 2 * len(later.terms & earlier.terms) > len(earlier.terms)
-    same = later.point.speaker == earlier.point.speaker and later.asks == earlier.asks
-    if later.changes:
-        return same and _likeness(later.subject, earlier.subject) >= CHANGED
-    told = later.terms - later.subject, earlier.terms - earlier.subject
-    return same and told[0] == told[1] and _likeness(later.subject, earlier.subject) >= LIKE
+    if later.point.speaker != earlier.point.speaker or later.is_question != earlier.is_question:
+        return False
+    similarity = _similarity(later.subject, earlier.subject)
+    if later.is_change:
+        return similarity >= MIN_CHANGED_SIMILARITY
+    has_same_numbers = later.terms - later.subject == earlier.terms - earlier.subject
+    return has_same_numbers and similarity >= MIN_SIMILARITY
 
 
-def _likeness(some: frozenset[str], others: frozenset[str]) -> float:
-    return len(some & others) / len(some | others)
+def _similarity(terms: frozenset[str], others: frozenset[str]) -> float:
+    return len(terms & others) / len(terms | others)
 
 
-def _chosen(
-    said: Sequence[_Said], common: Mapping[str, int], most_tokens: int, count: Callable[[str], int]
+def _select(
+    sentences: Sequence[_Sentence],
+    frequency: Mapping[str, int],
+    most_tokens: int,
+    count: Callable[[str], int],
 ) -> list[Point]:
-    """The points that tell most for their length, as many as fit."""
-    points = [each.point for each in said]
+    """The points with the most weight for their length, as many as fit."""
+    points = [sentence.point for sentence in sentences]
 
-    def worth(n: int) -> float:
-        rare: float = sum(common[one] ** -WEIGHTS.rarity for one in said[n].terms) / len(said[n].terms)
-        recent = 1 + (WEIGHTS.recent - 1) * n / len(said)
+    def value(n: int) -> float:
+        terms = sentences[n].terms
+        rarity: float = sum(frequency[term] ** -WEIGHTS.rarity for term in terms) / len(terms)
+        recency = 1 + (WEIGHTS.recent - 1) * n / len(sentences)
         length: float = len(points[n].line) ** WEIGHTS.length
-        return points[n].weight * rare * recent / length
+        return points[n].weight * rarity * recency / length
 
-    taken: dict[int, int] = {}
-    left, misfits = most_tokens, 0
-    for n in sorted(range(len(said)), key=lambda n: (-worth(n), -n)):
-        size = count(points[n].line + "\n")
-        if size <= left:
-            taken[n] = size
-            left -= size
+    selected: dict[int, int] = {}
+    available, misfits = most_tokens, 0
+    for n in sorted(range(len(sentences)), key=lambda n: (-value(n), -n)):
+        tokens = count(points[n].line + "\n")
+        if tokens <= available:
+            selected[n] = tokens
+            available -= tokens
             misfits = 0
-        elif (misfits := misfits + 1) == MISFITS:
+        elif (misfits := misfits + 1) == MAX_MISFITS:
             break
-    # The whole may have more tokens than its lines have, depending on who counts.
-    while taken and (over := count(_rendered(points[n] for n in sorted(taken))) - most_tokens) > 0:
-        while taken and over > 0:
-            over -= max(taken.popitem()[1], 1)
-    return [points[n] for n in sorted(taken)]
+    # Together, the lines may have more tokens than one by one, depending on the tokenizer.
+    while selected and (excess := count(_render(points[n] for n in sorted(selected))) - most_tokens) > 0:
+        while selected and excess > 0:
+            excess -= max(selected.popitem()[1], 1)
+    return [points[n] for n in sorted(selected)]

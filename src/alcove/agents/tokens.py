@@ -1,4 +1,4 @@
-"""Counting tokens with no service asked: as the family of a model counts them, or a little too high."""
+"""Counts tokens without asking a service: by the vocabulary of a model's family, or a cautious estimate."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cache, cached_property
 from alcove.core.errors import InvalidRequest
 
 NO_TOKENIZER_MARGIN = 1.6
-"""Of families without a public tokenizer, on what o200k counts. Claude's documentation says that its newer
+"""For families without a public tokenizer, on the count of o200k. Claude's documentation says that its newer
 models count about 30 % more than the older ones, which are reported to count about 20 % more than o200k."""
 
 ESTIMATE_MARGIN = 1.35
-"""Of the estimate without `splintr`. Of 6,900 texts (chats, Markdown, code, JSON, German, Chinese, seven more
-languages, emoji, hexadecimal, numbers; most of 40 to 1,500 characters), at least 99.4 % have no more tokens
-than that in any family that has a vocabulary; on average, English has half as many, Chinese 0.4 to 0.9."""
+"""For the estimate without `splintr`. Of 6,900 texts (chats, Markdown, code, JSON, German, Chinese, seven
+more languages, emoji, hexadecimal, numbers; most of 40 to 1,500 characters), at least 99.4 % have no more
+tokens than that in any family with a vocabulary; on average, English has half as many, Chinese 0.4 to 0.9."""
 
 FAMILIES = {
     "o200k": ("o200k_base", 1.0),
@@ -33,10 +33,10 @@ FAMILIES = {
     "claude": ("o200k_base", NO_TOKENIZER_MARGIN),
     "other": ("o200k_base", NO_TOKENIZER_MARGIN),
 }
-"""The vocabulary that counts for each family, and what its count is multiplied with."""
+"""The vocabulary of each family, and the factor for its count."""
 
 PIECE = 8192
-"""Characters that are counted at once: meanwhile, no other thread runs, and 1 MB may take half a second."""
+"""Characters that are counted at once: it blocks all other threads, and 1 MB may take half a second."""
 
 _ESTIMATED = re.compile(
     rb"[A-Z]{1,2}(?![a-z])|[A-Za-z][a-z]{0,4}|[0-9]"  # words in fives, capitals in pairs, each digit
@@ -88,7 +88,7 @@ def _estimate(text: str) -> int:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in stretches of at most `PIECE` characters, cut before a space where there is one."""
+    """Splits text into pieces of at most `PIECE` characters, before a space if there is one."""
     text = text.encode(errors="replace").decode()  # a lone surrogate has no tokens
     start = 0
     while len(text) - start > PIECE:
