@@ -31,7 +31,6 @@ OWN_EXTRA = {
     "engine/valkey.py": "valkey",
     "agents/document_reading.py": "knowledge",
     "agents/tokens.py": "tokens",
-    "core/waiting.py": "client",
     "integrations/mcp.py": "mcp",
     "integrations/mcp_changes.py": "mcp",
     "integrations/anthropic_memory.py": "anthropic",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from alcove.client.asynchronous import AsyncAlcove
+from alcove.client.http_transport import MAX_CALLS
 from alcove.client.store import Store
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest, requires_extra
-from alcove.core.waiting import at_once
+from alcove.core.threads import CallThreads
 from alcove.integrations.calling import MENDABLE
 from alcove.integrations.memory_files import MemoryFiles
 
@@ -34,7 +36,7 @@ class AlcoveMemoryTool(BetaAbstractMemoryTool):
 
     def call(self, input: object) -> str:
         """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
-        return at_once(_done(self._files, input))
+        return _perform(self._files, input)
 
     def execute(self, command: BetaMemoryTool20250818Command) -> str:
         """Does a command of the client's own types."""
@@ -44,7 +46,7 @@ class AlcoveMemoryTool(BetaAbstractMemoryTool):
 
     def clear_all_memory(self) -> str:
         """Deletes every file of the user with this agent."""
-        return at_once(self._files.clear())
+        return self._files.clear()
 
 
 class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
@@ -57,11 +59,12 @@ class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
         super().__init__(cache_control=cache_control)
         if not isinstance(store, AsyncAlcove):
             raise InvalidRequest("store", "an open store that is awaited: AsyncAlcove(…)")
-        self._files = MemoryFiles(store, agent)
+        self._files = MemoryFiles(store.blocking(), agent)
+        self._threads = CallThreads(MAX_CALLS, "alcove-files")
 
     async def call(self, input: object) -> str:
         """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
-        return await _done(self._files, input)
+        return await self._threads.run(partial(_perform, self._files, input))
 
     async def execute(self, command: BetaMemoryTool20250818Command) -> str:
         """Does a command of the client's own types."""
@@ -71,7 +74,7 @@ class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
 
     async def clear_all_memory(self) -> str:
         """Deletes every file of the user with this agent."""
-        return await self._files.clear()
+        return await self._threads.run(self._files.clear)
 
 
 # The commands, as a model may give them: nothing is taken for granted; `MemoryFiles` has a method for each
@@ -111,12 +114,12 @@ class _Rename(Struct, tag_field="command", tag="rename"):
 _Command: Any = _View | _Create | _StrReplace | _Insert | _Delete | _Rename
 
 
-async def _done(files: MemoryFiles, given: object) -> str:
+def _perform(files: MemoryFiles, given: object) -> str:
     """Does a command, and says what came of it."""
     try:
         command = convert(given, _Command)
         do = getattr(files, command.__struct_config__.tag)
-        return str(await do(*msgspec.structs.astuple(command)))
+        return str(do(*msgspec.structs.astuple(command)))
     except msgspec.ValidationError as error:
         raise ToolError(f"This is no command of the memory tool: {str(error)[:300]}") from None
     except MENDABLE as error:

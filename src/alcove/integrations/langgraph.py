@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
@@ -24,9 +24,8 @@ from alcove.core.index_texts import extract_texts
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.records import BatchOperation, Delete, Memory, Put, SearchMode, Touch
 from alcove.core.settings import Settings
-from alcove.core.waiting import at_once
 from alcove.integrations.langgraph_embeddings import LangChainEmbedder
-from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, given, searched, written
+from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, search_all, write_all
 
 with requires_extra("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
@@ -104,11 +103,11 @@ class AlcoveStore(Opened, BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Does some operations; what is read is as it was before what is written."""
-        return at_once(self._done(self._store, [*ops]))
+        return self._do([*ops])
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """The same on an event loop."""
-        return await self._done(self._twin(), [*ops])
+        """The same for event loops."""
+        return await self._threads.run(partial(self._do, [*ops]))
 
     def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """The item at a key, straight from the store where nothing else is to be done for it."""
@@ -125,22 +124,20 @@ class AlcoveStore(Opened, BaseStore):
             return super().get(namespace, key, refresh_ttl=refresh_ttl)
         return self._item(memory)
 
-    # Each is written once, for a store whose answers are there and for one whose answers are awaited
-
-    async def _done(self, alcove: Any, ops: Sequence[Op]) -> list[Result]:
+    def _do(self, ops: Sequence[Op]) -> list[Result]:
         if not self._by_user and self._root is None:
-            caller = await self._caller(alcove)
+            caller = self._caller()
             self._root = tuple(caller if each == CALLER else each for each in self._template)
         results: list[Result] = []
         writes: dict[tuple[Labels, str], PutOp] = {}
         for op in ops:
             match op:
                 case GetOp():
-                    results.append(await self._get(self._as(alcove, op.namespace), op))
+                    results.append(self._get(self._as_owner(op.namespace), op))
                 case SearchOp():
-                    results.append(await self._search(self._as(alcove, op.namespace_prefix), op))
+                    results.append(self._search(self._as_owner(op.namespace_prefix), op))
                 case ListNamespacesOp():
-                    results.append(await self._namespaces(alcove, op))
+                    results.append(self._namespaces(op))
                 case PutOp():
                     writes[tuple(op.namespace), op.key] = op  # the last of a key counts
                     results.append(None)
@@ -151,27 +148,27 @@ class AlcoveStore(Opened, BaseStore):
             users.setdefault(self._owner(op.namespace), []).append(self._write(op))
         for user, operations in users.items():
             try:
-                await written(alcove if user is None else alcove.as_user(user), operations)
+                write_all(self._store if user is None else self._store.as_user(user), operations)
             except PermissionDenied as error:
-                raise await self._explained(alcove, error, _refused(operations, error)) from None
+                raise self._explain(error, _refused(operations, error)) from None
         return results
 
-    async def _get(self, alcove: Any, op: GetOp) -> Item | None:
+    def _get(self, store: Store, op: GetOp) -> Item | None:
         room = self._room(op.namespace)
         try:
-            memory: Memory | None = await given(alcove.get(room, op.key))
+            memory: Memory | None = store.get(room, op.key)
         except PermissionDenied as error:
-            raise await self._explained(alcove, error, room) from None
+            raise self._explain(error, room) from None
         if memory is None:
             return None
         if op.refresh_ttl:
-            await self._refresh(alcove, [memory])
+            self._refresh(store, [memory])
         return self._item(memory)
 
-    async def _search(self, alcove: Any, op: SearchOp) -> list[SearchItem]:
+    def _search(self, store: Store, op: SearchOp) -> list[SearchItem]:
         room = self._room(op.namespace_prefix)
-        pages = searched(
-            alcove,
+        pages = search_all(
+            store,
             room,
             query=op.query if op.query and op.query.strip() else None,
             mode=self._mode,
@@ -183,14 +180,14 @@ class AlcoveStore(Opened, BaseStore):
             wait_for_index=True,
         )
         try:
-            found = [memory async for memory in pages]
+            found = [*pages]
         except PermissionDenied as error:
-            raise await self._explained(alcove, error, room) from None
+            raise self._explain(error, room) from None
         if op.refresh_ttl:
-            await self._refresh(alcove, found)
+            self._refresh(store, found)
         return [self._item(each, SearchItem, score=each.similarity) for each in found]
 
-    async def _refresh(self, alcove: Any, found: Sequence[Memory]) -> None:
+    def _refresh(self, store: Store, found: Sequence[Memory]) -> None:
         """Lets those that expire live on for as long as they were to when they were written."""
         expiring: dict[Labels, list[BatchOperation]] = {}
         for each in found:
@@ -198,18 +195,18 @@ class AlcoveStore(Opened, BaseStore):
                 touches = expiring.setdefault(each.namespace, [])
                 touches.append(Touch(each.namespace, each.key, refresh=True))
         try:
-            await written(alcove, [*chain(*expiring.values())])
+            write_all(store, [*chain(*expiring.values())])
         except PermissionDenied:  # some may be read and not written: the others are refreshed all the same
             for touches in expiring.values():
                 with suppress(PermissionDenied):
-                    await written(alcove, touches)
+                    write_all(store, touches)
 
-    async def _namespaces(self, alcove: Any, op: ListNamespacesOp) -> list[Labels]:
+    def _namespaces(self, op: ListNamespacesOp) -> list[Labels]:
         conditions = op.match_conditions or ()
         prefixes = (each.path for each in conditions if each.match_type == "prefix")
         known: Labels = tuple(takewhile(lambda label: label != "*", next(prefixes, ())))
-        owner, room = self._as(alcove, known), self._room(known)
-        below = [each for each in await given(owner.namespaces(room)) if each[: len(room)] == room]
+        owner, room = self._as_owner(known), self._room(known)
+        below = [each for each in owner.namespaces(room) if each[: len(room)] == room]
         every = (self._labels(each) for each in below)
         kept = {ns[: op.max_depth] for ns in every if ns and all(_matches(each, ns) for each in conditions)}
         return sorted(kept)[op.offset : op.offset + op.limit]
@@ -245,10 +242,10 @@ class AlcoveStore(Opened, BaseStore):
             raise InvalidRequest("namespace", "a user as its first label, where each has a room")
         return labels[0] if self._by_user else None
 
-    def _as(self, alcove: Any, labels: Labels) -> Any:
-        """The store as that user."""
+    def _as_owner(self, labels: Labels) -> Store:
+        """The store as the user whose room it is."""
         user = self._owner(labels)
-        return alcove if user is None else alcove.as_user(user)
+        return self._store if user is None else self._store.as_user(user)
 
     def _room(self, labels: Labels) -> Labels:
         if self._by_user:
@@ -258,11 +255,11 @@ class AlcoveStore(Opened, BaseStore):
     def _labels(self, room: Labels) -> Labels:
         return (room[1], *room[3:]) if self._by_user else room[len(self._root or ()) :]
 
-    async def _explained(self, alcove: Any, error: PermissionDenied, room: Labels) -> PermissionDenied:
+    def _explain(self, error: PermissionDenied, room: Labels) -> PermissionDenied:
         """The policy's refusal of a namespace, with what to do about it."""
         if self._by_user:
             return error
-        caller = await self._caller(alcove)
+        caller = self._caller()
         advice = f"use one of yours, such as {('user', caller, 'notes')}"
         if not self._template:
             advice += f", or pass root={str(Namespace(('user', caller, TREE)))!r} to put everything below one"

@@ -9,12 +9,12 @@ users do not have, and decoding builds known safe types only: a checkpoint that 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from functools import wraps
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alcove.core.errors import InvalidRequest, requires_extra
-from alcove.core.waiting import at_once, in_turn
 from alcove.integrations.langgraph_checkpoints import Checkpoints
 from alcove.integrations.langgraph_serde import AllowedType, StrictSerializer
 from alcove.integrations.opened import At, Opened
@@ -31,8 +31,8 @@ R = TypeVar("R")
 _PURPOSE = "langgraph checkpoints"
 
 
-def _twice(
-    do: Callable[Concatenate[Checkpoints, P], Coroutine[Any, Any, R]],
+def _for_both(
+    do: Callable[Concatenate[Checkpoints, P], R],
 ) -> tuple[
     Callable[Concatenate[AlcoveSaver, P], R], Callable[Concatenate[AlcoveSaver, P], Coroutine[Any, Any, R]]
 ]:
@@ -40,11 +40,11 @@ def _twice(
 
     @wraps(do)
     def blocking(self: AlcoveSaver, /, *args: P.args, **named: P.kwargs) -> R:
-        return at_once(do(at_once(self._of(self._store)), *args, **named))
+        return do(self._checkpoints(), *args, **named)
 
     @wraps(do)
     async def awaited(self: AlcoveSaver, /, *args: P.args, **named: P.kwargs) -> R:
-        return await do(await self._of(self._twin()), *args, **named)
+        return await self._threads.run(partial(blocking, self, *args, **named))
 
     return blocking, awaited
 
@@ -82,17 +82,17 @@ class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
-    async def _of(self, alcove: Any) -> Checkpoints:
-        return Checkpoints(alcove, Codec(self.serde, self._signer), await self._caller(alcove))
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._store, Codec(self.serde, self._signer), self._caller())
 
-    get_tuple, aget_tuple = _twice(Checkpoints.read)
-    put, aput = _twice(Checkpoints.keep)
-    put_writes, aput_writes = _twice(Checkpoints.keep_writes)
-    delete_thread, adelete_thread = _twice(Checkpoints.delete)
-    delete_for_runs, adelete_for_runs = _twice(Checkpoints.delete_runs)
-    copy_thread, acopy_thread = _twice(Checkpoints.copy)
-    prune, aprune = _twice(Checkpoints.prune)
-    sign_threads, asign_threads = _twice(Checkpoints.sign)
+    get_tuple, aget_tuple = _for_both(Checkpoints.read)
+    put, aput = _for_both(Checkpoints.keep)
+    put_writes, aput_writes = _for_both(Checkpoints.keep_writes)
+    delete_thread, adelete_thread = _for_both(Checkpoints.delete)
+    delete_for_runs, adelete_for_runs = _for_both(Checkpoints.delete_runs)
+    copy_thread, acopy_thread = _for_both(Checkpoints.copy)
+    prune, aprune = _for_both(Checkpoints.prune)
+    sign_threads, asign_threads = _for_both(Checkpoints.sign)
 
     def list(
         self,
@@ -102,7 +102,7 @@ class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        return in_turn(self._listed(self._store, config, filter, before, limit))
+        return self._checkpoints().listed(config, filter, before, limit)
 
     async def alist(
         self,
@@ -112,9 +112,7 @@ class AlcoveSaver(Opened, BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        async for found in self._listed(self._twin(), config, filter, before, limit):
-            yield found
-
-    async def _listed(self, alcove: Any, *asked: Any) -> AsyncGenerator[CheckpointTuple, None]:
-        async for found in (await self._of(alcove)).listed(*asked):
-            yield found
+        listed = partial(self.list, config, filter=filter, before=before, limit=limit)
+        async with aclosing(self._threads.iterate(listed)) as checkpoints:
+            async for checkpoint in checkpoints:
+                yield checkpoint

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 PROMPT = "context"
+LISTEN = "subscriptions/listen"
+"""The method that asks for notifications."""
 NO_SESSION = "mcp"
 """The conversation that the prompt is made for where none was chosen; nothing is ever said in it."""
 _JSON = "application/json"
@@ -185,6 +187,6 @@ def make_server() -> Server[Connected]:
     answered("resources/read", types.ReadResourceRequestParams, _read)
     answered("prompts/list", paged, _prompts)
     answered("prompts/get", types.GetPromptRequestParams, _prompt)
-    server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, listen)
+    server.add_request_handler(LISTEN, types.SubscriptionsListenRequestParams, listen)
     server.add_notification_handler("notifications/initialized", types.NotificationParams, initialized)
     return server

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
+from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, NotFound, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.records import Delete, Get, Memory, Put
-from alcove.integrations.opened import got
+from alcove.integrations.opened import read_all
 from alcove.integrations.signing import Signer
 
 Room = tuple[str, ...]
@@ -51,7 +52,7 @@ def puts(codec: Codec, room: Room, key: str, thing: object) -> list[Put]:
     return [*parts, signed(codec.signer, room, key, header)]
 
 
-async def things(codec: Codec, alcove: Any, memories: Sequence[Memory]) -> list[Any]:
+def things(codec: Codec, alcove: Store, memories: Sequence[Memory]) -> list[Any]:
     """The things that memories hold; NotFound where a part of one is gone meanwhile.
 
     Raises Unreadable where a header is not signed, before any part is asked for.
@@ -60,7 +61,7 @@ async def things(codec: Codec, alcove: Any, memories: Sequence[Memory]) -> list[
         check_signed(codec.signer, memory)
     return [
         _load(codec.serde, memory, data)
-        for memory, data in zip(memories, await contents(alcove, memories), strict=True)
+        for memory, data in zip(memories, contents(alcove, memories), strict=True)
     ]
 
 
@@ -73,9 +74,9 @@ def _load(serde: Serialiser, memory: Memory, data: bytes) -> Any:
         raise Unreadable(f"{_spelled(memory)}: {error.message}") from None
 
 
-async def contents(alcove: Any, memories: Sequence[Memory]) -> list[bytes]:
+def contents(alcove: Store, memories: Sequence[Memory]) -> list[bytes]:
     """The bytes of the things that memories are the headers of."""
-    rest = iter(await got(alcove, [Get(*place) for memory in memories for place in _parts(memory)]))
+    rest = iter(read_all(alcove, [Get(*place) for memory in memories for place in _parts(memory)]))
     found = []
     for memory in memories:
         others = [next(rest) for _ in _parts(memory)]

@@ -26,8 +26,7 @@ from alcove.api.operations import EVENTS
 from alcove.client.embedded import LocalTransport
 from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, requires_extra
 from alcove.core.principal import Principal
-from alcove.core.waiting import at_once
-from alcove.integrations.mcp import Connected, Memory
+from alcove.integrations.mcp import LISTEN, Connected, Memory
 from alcove.integrations.mcp_changes import notices
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request
@@ -77,25 +76,28 @@ class RpcError(Struct, kw_only=True):
 
 
 class PooledTransport(LocalTransport):
-    """Operations of the services in this process, each call in a thread of the server's.
-
-    What is called in such a thread is done there: nothing is awaited then.
-    """
+    """Operations of the services in this process, awaited: each call runs in a thread of the server's."""
 
     def __init__(
-        self, services: Mapping[str, Any], principal: Principal, reads: ThreadPool, changes: ThreadPool
+        self,
+        services: Mapping[str, Any],
+        principal: Principal,
+        *,
+        reads: ThreadPool | None = None,
+        changes: ThreadPool | None = None,
     ) -> None:
+        """Without `reads` and `changes`, calls run in the thread that awaits them."""
         super().__init__(services, principal)
-        self._threads = {True: reads, False: changes}
+        self._reads, self._changes = reads, changes
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
         do = super().bound(operation)
 
         async def call(*args: Any, **named: Any) -> Any:
-            if not _on_the_loop():
-                return do(*args, **named)
-            reads = operation.only_reads(operation.signature.bind(*args, **named).arguments)
-            return await self._threads[reads or operation.tag == "memories"](partial(do, *args, **named))
+            arguments = operation.signature.bind(*args, **named).arguments
+            only_reads = operation.tag == "memories" or operation.only_reads(arguments)
+            threads = self._reads if only_reads else self._changes
+            return await threads(partial(do, *args, **named)) if threads else do(*args, **named)
 
         return call
 
@@ -123,22 +125,24 @@ class McpEdge:
 
     async def message(self, request: Request) -> Struct:
         """The answer to a request; what needs none is taken and passed over."""
-        asked: RpcMessage = request.parameters
-        if asked.id is UNSET or asked.method is UNSET:
+        message: RpcMessage = request.parameters
+        if message.id is UNSET or message.method is UNSET:
             return Page(b"", status=202)
-        said = asked.id, asked.method, None if asked.params is UNSET else asked.params, request.headers
-        exchanges = await self._loaded()
-        at = self._connected(request)
-        if request.large:  # checking half a million arguments takes the SDK a quarter of a second
-            answer = await self._changes(lambda: at_once(exchanges.answer(*said, at)))
+        params = None if message.params is UNSET else message.params
+        exchanges = await self._load_exchanges()
+        answer = partial(exchanges.answer, message.id, message.method, params, request.headers)
+        if request.large and message.method != LISTEN:
+            # Checking half a million arguments takes the SDK a quarter of a second.
+            direct = self._connection(request, PooledTransport(self._services, request.principal))
+            result = await self._changes(lambda: asyncio.run(answer(direct)))
         else:
-            answer = await exchanges.answer(*said, at)
-        return answer if isinstance(answer, Page) else self._stream(answer)
+            result = await answer(self._connection(request))
+        return result if isinstance(result, Page) else self._stream(result)
 
     async def changes(self, request: Request) -> Struct:
         """Notifications for as long as the client stays."""
-        await self._loaded()
-        at = self._connected(request)
+        await self._load_exchanges()
+        at = self._connection(request)
         await at.memory.agent(at.agent)
         return self._stream(notices(at))
 
@@ -147,8 +151,8 @@ class McpEdge:
         known = f"; you may use {', '.join(names)}" if names else ""
         raise NotFound(f"expected an agent's name after /mcp/{known}")
 
-    async def _loaded(self) -> Exchanges:
-        """What answers messages; it takes a second to load, when the first client comes."""
+    async def _load_exchanges(self) -> Exchanges:
+        """The handlers of messages; loading them takes a second, when the first client comes."""
         if self._exchanges is None:
             try:
                 self._exchanges = await self._changes(_exchanges)
@@ -174,19 +178,19 @@ class McpEdge:
                     yield b": still here\n\n"
                     heard = time.monotonic()
 
-    def _connected(self, request: Request) -> Connected:
+    def _connection(self, request: Request, transport: PooledTransport | None = None) -> Connected:
         """The agent in the path, in the places that the query names."""
-        chosen = request.endpoint.parse_query(request.scope["query_string"])
-        assert isinstance(chosen, McpQuery)
+        query = request.endpoint.parse_query(request.scope["query_string"])
+        assert isinstance(query, McpQuery)
         instances: dict[str, str] = {
-            kind: name for kind in RUNS if (name := getattr(chosen, kind)) is not None
+            kind: name for kind in RUNS if (name := getattr(query, kind)) is not None
         }
-        transport = PooledTransport(self._services, request.principal, self._reads, self._changes)
+        pooled = PooledTransport(self._services, request.principal, reads=self._reads, changes=self._changes)
         return Connected(
-            Memory(transport),
+            Memory(transport or pooled),
             request.path["agent"],
-            chosen.session,
-            chosen.team,
+            query.session,
+            query.team,
             instances,
             specs=lambda: self._agents.catalogue,
         )
@@ -197,11 +201,3 @@ def _exchanges() -> Exchanges:
         from alcove.server.mcp_exchanges import Exchanges  # noqa: PLC0415  loads the SDK
 
     return Exchanges()
-
-
-def _on_the_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

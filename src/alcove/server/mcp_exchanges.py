@@ -18,7 +18,7 @@ from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp.shared.transport_context import TransportContext
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from alcove.integrations.mcp import Connected, make_server
+from alcove.integrations.mcp import LISTEN, Connected, make_server
 from alcove.integrations.mcp_changes import notices
 from alcove.server.authentication import Headers
 from alcove.server.routes import Page
@@ -74,7 +74,7 @@ class Exchanges:
                 connection = Connection.from_envelope(version, None, None)
             else:
                 connection = _introduced(version, method, params, headers)
-                if method == "subscriptions/listen":
+                if method == LISTEN:
                     asked = types.SubscriptionsListenRequestParams.model_validate(params)
                     return notices(at, asked.notifications, id)
             runner = ServerRunner(self._server, connection, at, init_options=self._options)

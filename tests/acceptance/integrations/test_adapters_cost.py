@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -151,25 +150,6 @@ def test_who_waits_for_the_index_holds_up_nobody(tmp_path: Path) -> None:
 
 
 # What loops and processes share
-
-
-class Ended:
-    """A loop that has ended, and that another thread notices at the same moment."""
-
-    def __init__(self, noticed: Callable[[Ended], None]) -> None:
-        self._noticed = noticed
-
-    def is_closed(self) -> bool:
-        self._noticed(self)
-        return True
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_two_threads_let_go_of_an_ended_loop(memory: Alcove, others: int) -> None:
-    store: Any = AlcoveStore(memory, root=OWN)
-    for loop in (Ended(lambda loop: store._awaited.pop(loop, None)), *map(Ended, [lambda _: None] * others)):
-        store._awaited[loop] = None
-    asyncio.run(store.aput(("n",), "k", {}))
 
 
 def same(texts: Sequence[str]) -> list[list[float]]:
