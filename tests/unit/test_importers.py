@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from alcove.core.errors import InvalidRequest
-from alcove.importers import Target, bring
+from alcove.importers import Target, import_from
 from alcove.importers.langgraph import nodes_at
 from alcove.upkeep.transfer import Imports, Line
 from tests.support.other_projects import FILES, written
@@ -59,7 +59,7 @@ def test_junk_in_any_place_is_told_of(project: str, name: str, seed: int, tmp_pa
             container[key] = chance.choice(JUNK)
         (file := tmp_path / "odd.json").write_text(json.dumps(odd))
         try:
-            bring(taken, project, str(file), TARGET)
+            import_from(taken, project, str(file), TARGET)
         except InvalidRequest as error:
             refused.append(error.message)
     assert [each for each in refused if not each.startswith("odd.json: ")] == []
@@ -73,7 +73,9 @@ def test_a_record_cannot_say_where_it_comes_from(tmp_path: Path) -> None:
         lines.extend(msgspec.json.decode(each, type=Line) for each in given)
         return Imports()
 
-    bring(keep, "mem0", str(written(tmp_path / "m.json", [{**MEM0, "from": "zep", "scope": "all"}])), TARGET)
+    import_from(
+        keep, "mem0", str(written(tmp_path / "m.json", [{**MEM0, "from": "zep", "scope": "all"}])), TARGET
+    )
     [line] = lines
     assert line.value is not None
     assert (line.key, line.value["scope"]) == ("agent-mem0-1", "agent")

@@ -18,7 +18,7 @@ from alcove.core.namespace import Namespace
 
 if TYPE_CHECKING:
     from alcove.client.store import Store
-    from alcove.importers import Brought
+    from alcove.importers import ImportSummary
     from alcove.upkeep.transfer import File, Imports
 
 _LINES = "jsonl"
@@ -79,13 +79,13 @@ def import_memories(
         return _from_lines(store, file, wait=wait)
     if file == "-" or (is_database(file) and source != "langgraph"):
         raise click.BadParameter(f"--from {source} reads a file", param_hint="'FILE'")
-    from alcove.importers import Target, bring  # noqa: PLC0415  --help does without
+    from alcove.importers import Target, import_from  # noqa: PLC0415  --help does without
 
     below = None if root is None else tuple(Namespace.checked(root, "--root"))
     said: dict[str, Any] = {"user": user, "agent": agent, "by_user": by_user, "root": below}
     target = Target(caller=store.whoami().user, now=datetime.now(UTC), **said)
     with output.progress("importing") as step:
-        done = bring(partial(store.import_memories, wait_for_index=wait), source, file, target, step)
+        done = import_from(partial(store.import_memories, wait_for_index=wait), source, file, target, step)
     broken = [f"{plain(each.record)}: {plain(each.error)}" for each in done.failed]
     left = [f"not brought: {count(each.count, each.kind)} ({each.reason})" for each in done.not_mapped]
     return _tell(done, broken, "records", *left, wait=wait)
@@ -99,7 +99,7 @@ def _from_lines(store: Store, file: str, *, wait: bool) -> int:
     return _tell(report, broken, "lines", wait=wait)
 
 
-def _tell(done: Imports | Brought, broken: Sequence[str], what: str, *more: str, wait: bool) -> int:
+def _tell(done: Imports | ImportSummary, broken: Sequence[str], what: str, *more: str, wait: bool) -> int:
     """Says what was done, what was not, and what waits to be indexed; gives the exit code."""
     told = [f"{count(done.imported, 'memory')} imported, {done.unchanged:,} unchanged", *broken[:_TOLD]]
     if done.failures > _TOLD:

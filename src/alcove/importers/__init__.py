@@ -1,7 +1,7 @@
-"""Coming from elsewhere: what other projects kept, as the lines that an import takes.
+"""Imports from other projects: what they stored, as the lines that `Store.import_memories` takes.
 
-Each source is a file here, with a function that reads the project's own export or database and yields lines.
-What it cannot map it counts, with the reason. The lines go down the one road, `Store.import_memories`.
+Each project has a module here. Its `read` function reads the project's own export or database and yields
+lines; an `ImportJob` counts what has no place in Alcove, with the reason.
 """
 
 from __future__ import annotations
@@ -14,75 +14,75 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from alcove.core.namespace import Namespace
-from alcove.importers.account import Account, Broken, NotMapped, Target
+from alcove.importers.job import BrokenRecord, ImportJob, SkippedRecords, Target
 from alcove.upkeep.transfer import Imports, Line
 
-__all__ = ["Brought", "Target", "bring"]
+__all__ = ["ImportSummary", "Target", "import_from"]
 
 
-class Brought(Struct, frozen=True, kw_only=True):
-    """What became of all that a source had."""
+class ImportSummary(Struct, frozen=True, kw_only=True):
+    """The outcome of an import."""
 
     imported: int
     unchanged: int
-    not_mapped: list[NotMapped]
-    """What has no place in Alcove, or was left where it is: each kind with a count and a reason."""
-    failed: list[Broken]
+    not_mapped: list[SkippedRecords]
+    """What has no place in Alcove or is not imported: each kind with a count and a reason."""
+    failed: list[BrokenRecord]
     """Records that could not be read, or that the store refused: at most a thousand of each."""
     failures: int
     waiting: int | UnsetType = UNSET
-    """How many wait to be indexed, if some still do after the import has waited for that."""
+    """The number of memories that still wait to be indexed after the import has waited for that."""
 
 
-def bring(
-    take: Callable[[Iterable[bytes]], Imports],
+def import_from(
+    import_lines: Callable[[Iterable[bytes]], Imports],
     project: str,
-    where: str,
+    source: str,
     target: Target,
     step: Callable[[int], None] = lambda _: None,
-) -> Brought:
-    """Imports what a project kept, and tells what was not brought.
+) -> ImportSummary:
+    """Imports the memories of another project, and reports what was left out.
 
-    `take` imports lines, as `Store.import_memories` does. `project` is the name of a module here, `where` the
-    file that it reads, or the address of a database, and `target` says where things go. `step` is called for
-    each record that is brought.
+    `import_lines` imports lines as `Store.import_memories` does. `project` is the name of a module here,
+    `source` its file or the address of a database. `step` is called for each record.
     """
-    account = Account()
+    job = ImportJob(target)
 
-    def watched() -> Iterator[bytes]:
-        for line in _lines(project, where, target, account):
+    def read_lines() -> Iterator[bytes]:
+        for line in _read(project, source, job):
             step(1)
             yield line
 
-    found = watched()
-    first = [*islice(found, 1)]  # what is no source at all is refused before anything is sent
-    done = take(chain(first, found))
-    refused = {each.line: each.error for each in done.failed}
-    return Brought(
-        imported=done.imported,
-        unchanged=done.unchanged,
-        not_mapped=account.not_mapped(),
-        failed=[*account.broken, *_named(refused, project, where, target)],
-        failures=account.failures + done.failures,
-        waiting=done.waiting,
+    lines = read_lines()
+    first = [*islice(lines, 1)]  # refuses a wrong file before anything is sent
+    imports = import_lines(chain(first, lines))
+    errors = {failure.line: failure.error for failure in imports.failed}
+    return ImportSummary(
+        imported=imports.imported,
+        unchanged=imports.unchanged,
+        not_mapped=job.skipped(),
+        failed=[*job.broken, *_name_refused(errors, project, source, target)],
+        failures=job.failures + imports.failures,
+        waiting=imports.waiting,
     )
 
 
-def _lines(project: str, where: str, target: Target, account: Account) -> Iterator[bytes]:
-    read: Callable[[str, Target, Account], Iterator[bytes]] = import_module(f"{__name__}.{project}").read
-    return read(where, target, account)
+def _read(project: str, source: str, job: ImportJob) -> Iterator[bytes]:
+    read: Callable[[str, ImportJob], Iterator[bytes]] = import_module(f"{__name__}.{project}").read
+    return read(source, job)
 
 
-def _named(refused: dict[int, str], project: str, where: str, target: Target) -> Iterator[Broken]:
+def _name_refused(
+    errors: dict[int, str], project: str, source: str, target: Target
+) -> Iterator[BrokenRecord]:
     """The records whose lines the store refused, by namespace and key.
 
     The source is read once more for them: the names of all lines would not fit in memory.
     """
-    if not refused:
-        return
-    for number, line in enumerate(_lines(project, where, target, Account()), 1):
-        if number in refused:
-            brought = msgspec.json.decode(line, type=Line)
-            yield Broken(f"{Namespace(brought.namespace)} {brought.key}", refused.pop(number))
-        if not refused:
+    lines = enumerate(_read(project, source, ImportJob(target)), 1) if errors else ()
+    for number, encoded in lines:
+        if number in errors:
+            line = msgspec.json.decode(encoded, type=Line)
+            yield BrokenRecord(f"{Namespace(line.namespace)} {line.key}", errors.pop(number))
+        if not errors:
             return

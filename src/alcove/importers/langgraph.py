@@ -15,8 +15,9 @@ from alcove.core.errors import InvalidRequest, Unavailable, requires_extra
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.principal import check_user_id
 from alcove.core.settings import Settings
-from alcove.importers import fields, files, lines
-from alcove.importers.account import EXPIRED, Account, Target
+from alcove.importers import records, source_files
+from alcove.importers.job import EXPIRED, ImportJob, Target
+from alcove.importers.memory_lines import truncate_to_index
 from alcove.upkeep.transfer import Line
 
 if TYPE_CHECKING:
@@ -24,55 +25,55 @@ if TYPE_CHECKING:
 
 _STORE = "a database with the table store of LangGraph"
 _COLUMNS = {"prefix", "key", "value", "created_at", "updated_at"}
-_EXPIRY = {"expires_at", "ttl_minutes"}
-_AT_ONCE = 500
+_EXPIRY_COLUMNS = {"expires_at", "ttl_minutes"}
+_BATCH_ROWS = 500
 """Rows that a PostgreSQL server sends at a time."""
 _STEP = re.compile(r"\[[^\[\]]*\]|[^.\[\]]+")
-_PLACE = re.compile("[0-9]{1,9}")
+_INDEX = re.compile("[0-9]{1,9}")
 _MAX_FIELDS, _MAX_VALUE_BYTES = Settings().max_index_fields, Settings().max_value_bytes
-_MANY_FIELDS = f"an import brings at most {_MAX_FIELDS} of an item"
+_MANY_FIELDS = f"an import takes at most {_MAX_FIELDS} of an item"
 _LARGE_VALUE = f"its value is larger than {_MAX_VALUE_BYTES} bytes"
-_OTHER_PATH = "a path that is not followed here; put its item again to find it so"
+_OTHER_PATH = "an import does not follow such a path; put the item again to index it"
 _NO_OWNER = "in a namespace that no user owns: --root user:NAME:langgraph puts all below one of NAME"
-_THREADS = "only stores are brought; a graph's threads begin anew"
+_THREADS = "an import takes stores only; threads of graphs start again"
 
 
-def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
+def read(source: str, job: ImportJob) -> Iterator[bytes]:
     """The lines of a store's items."""
-    rows = _of_server(where, account) if is_database(where) else _of_file(Path(where), account)
-    named = ((f"item {row['key']} of {row['prefix']}", row) for row in rows)
-    return account.each(named, partial(_item, target=target, account=account))
+    rows = _read_server(source, job) if is_database(source) else _read_file(Path(source), job)
+    items = ((f"item {row['key']} of {row['prefix']}", row) for row in rows)
+    return job.lines(items, partial(_item_lines, job=job))
 
 
-def _item(row: fields.Record, target: Target, account: Account) -> Iterator[Line]:
-    """An item where an `AlcoveStore` reads it, which is at its namespace unless the target says otherwise."""
-    expires_at = fields.moment(row, "expires_at")
-    if expires_at and expires_at <= target.now:
-        return account.leave("item", EXPIRED)
-    value = fields.record(_json(row["value"], "value"))
-    paths = _json(row["indexed"] or "[]", "indexed")
+def _item_lines(row: records.Record, job: ImportJob) -> Iterator[Line]:
+    """An item where an `AlcoveStore` reads it: at its namespace, unless the target says otherwise."""
+    expires_at = records.time(row, "expires_at")
+    if expires_at and expires_at <= job.target.now:
+        return job.skip("item", EXPIRED)
+    value = records.check_record(_parse_json(row["value"], "value"))
+    paths = _parse_json(row["indexed"] or "[]", "indexed")
     if len(row["value"]) > _MAX_VALUE_BYTES:
-        account.leave("index field", _LARGE_VALUE, len(paths))
+        job.skip("index field", _LARGE_VALUE, len(paths))
         paths = []
-    account.leave("index field", _MANY_FIELDS, len(paths) - _MAX_FIELDS)
-    texts = _texts(value, paths[:_MAX_FIELDS], account)
-    namespace = _namespace(row["prefix"].split("."), target)
+    job.skip("index field", _MANY_FIELDS, len(paths) - _MAX_FIELDS)
+    texts = _index_texts(value, paths[:_MAX_FIELDS], job)
+    namespace = _namespace(row["prefix"].split("."), job.target)
     if namespace is None:
-        return account.leave("item", _NO_OWNER)
+        return job.skip("item", _NO_OWNER)
     yield Line(
         namespace=namespace,
         key=row["key"],
         value=dict(value),
         index=texts or None,
-        created_at=fields.moment(row, "updated_at"),
-        added_at=fields.moment(row, "created_at"),
+        created_at=records.time(row, "updated_at"),
+        added_at=records.time(row, "created_at"),
         expires_at=expires_at,
         ttl_seconds=None if row["ttl_minutes"] is None else max(1, math.ceil(row["ttl_minutes"] * 60)),
     )
 
 
 def _namespace(labels: list[str], target: Target) -> list[str] | None:
-    """Where an item with these labels goes; None if nobody could read it there."""
+    """The namespace of an item with these labels; None if nobody could read it there."""
     if target.by_user or target.user is not None:
         user, labels = (labels[0], labels[1:]) if target.by_user else (target.user, labels)
         return ["user", check_user_id(user, "user"), TREE, *labels]
@@ -81,73 +82,71 @@ def _namespace(labels: list[str], target: Target) -> list[str] | None:
     return labels if Namespace(labels).owner is not None else None
 
 
-def _json(text: str | bytes, field: str) -> Any:
+def _parse_json(text: str | bytes, field: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):
         raise InvalidRequest(field, "JSON") from None
 
 
-def _texts(value: Any, paths: list[Any], account: Account) -> dict[str, str]:
-    """The texts that LangGraph indexed, by path; each node is spelled once, whatever paths lead to it."""
+def _index_texts(value: Any, paths: list[Any], job: ImportJob) -> dict[str, str]:
+    """The texts that LangGraph indexed, by path; each node becomes text once, however many paths it has."""
     texts, by_node = dict[str, str](), dict[int, str]()
     for path in paths:
-        found = nodes_at(value, path) if isinstance(path, str) else []
-        if not found:
-            account.leave("index field", _OTHER_PATH)
+        nodes = nodes_at(value, path) if isinstance(path, str) else []
+        if not nodes:
+            job.skip("index field", _OTHER_PATH)
             continue
-        [node] = found
+        [node] = nodes
         if id(node) not in by_node:
-            by_node[id(node)] = lines.cut(_spelled(node))
+            by_node[id(node)] = truncate_to_index(_to_text(node))
         texts[path] = by_node[id(node)]
     return texts
 
 
 def nodes_at(value: Any, path: str) -> list[Any]:
-    """The one node that LangGraph indexed under a path; none for a path of a kind that is not followed here.
+    """The one node that LangGraph indexed under a path; empty for a kind of path that is not supported.
 
-    A path is `$` for all of a value, or names and places such as `notes.title` or `tags[0]`. Of one that
+    A path is `$` for the whole value, or names and indexes such as `notes.title` or `tags[0]`. If a path
     leads to several texts, such as `tags[*]`, each has a number after it: `tags[*].0`.
     """
     if path == "$":
         return [value]
     steps = _STEP.findall(path)
-    place = steps.pop() if "[*]" in steps and _PLACE.fullmatch(steps[-1]) else "0"
-    found = [value]
+    index = steps.pop() if "[*]" in steps and _INDEX.fullmatch(steps[-1]) else "0"
+    nodes = [value]
     for step in steps:
-        found = [each for node in found for each in _below(node, step.strip("[]"))]
-    return found[int(place) :][:1]
+        nodes = [child for node in nodes for child in _children(node, step.strip("[]"))]
+    return nodes[int(index) :][:1]
 
 
-def _below(node: Any, step: str) -> list[Any]:
+def _children(node: Any, step: str) -> list[Any]:
     if isinstance(node, dict):
         return [node[step]] if step in node else []
     if isinstance(node, list) and step == "*":
         return node
-    if isinstance(node, list) and _PLACE.fullmatch(step.removeprefix("-")):
+    if isinstance(node, list) and _INDEX.fullmatch(step.removeprefix("-")):
         return [node[int(step)]] if -len(node) <= int(step) < len(node) else []
     return []
 
 
-def _spelled(found: Any) -> str:
-    return (
-        str(found)
-        if not isinstance(found, dict | list)
-        else json.dumps(found, ensure_ascii=False, sort_keys=True)
-    )
+def _to_text(node: Any) -> str:
+    is_text = not isinstance(node, dict | list)
+    return str(node) if is_text else json.dumps(node, ensure_ascii=False, sort_keys=True)
 
 
-def _of_file(path: Path, account: Account) -> Iterator[dict[str, Any]]:
-    with files.database(path, _STORE) as database:
-        if files.columns(database, "checkpoints"):
+def _read_file(path: Path, job: ImportJob) -> Iterator[dict[str, Any]]:
+    with source_files.open_database(path, _STORE) as database:
+        if source_files.columns(database, "checkpoints"):
             threads = database.execute("SELECT count(*) FROM checkpoints").get
-            account.leave("checkpoint", _THREADS, threads)
-        vectors = "json_group_array(field_name)" if files.columns(database, "store_vectors") else None
-        statement = _statement(files.columns(database, "store"), path.name, vectors)
-        yield from files.rows(database, statement, account, "store")
+            job.skip("checkpoint", _THREADS, threads)
+        has_vectors = source_files.columns(database, "store_vectors")
+        fields = "json_group_array(field_name)" if has_vectors else None
+        statement = _select_items(source_files.columns(database, "store"), path.name, fields)
+        yield from source_files.rows(database, statement, job, "store")
 
 
-def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
+def _read_server(address: str, job: ImportJob) -> Iterator[dict[str, Any]]:
     with requires_extra("reading a PostgresStore", extra="postgres"):
         import psycopg  # noqa: PLC0415  only where one is read
         from psycopg.rows import dict_row  # noqa: PLC0415
@@ -155,7 +154,7 @@ def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
         from alcove.engine.postgres.connection import set_session  # noqa: PLC0415
     try:
         connection = psycopg.connect(address, row_factory=dict_row, connect_timeout=10, autocommit=True)
-    except psycopg.ProgrammingError:  # whose words repeat the address, and a password that is in it
+    except psycopg.ProgrammingError:  # its message repeats the address, with the password
         raise InvalidRequest("FILE", "an address such as postgresql://host/name") from None
     except psycopg.Error as error:
         raise Unavailable(f"the database cannot be reached: {str(error).splitlines()[0]}") from None
@@ -163,38 +162,39 @@ def _of_server(address: str, account: Account) -> Iterator[dict[str, Any]]:
         try:
             set_session(connection)
             connection.autocommit, connection.read_only = False, True
-            yield from _rows_of(connection, account)
-        except psycopg.Error as error:  # of a table that is not to be read, or half-way
-            account.fail("table store", f"cannot be read any further: {str(error).splitlines()[0]}")
+            yield from _select_rows(connection, job)
+        except psycopg.Error as error:  # also after the first rows
+            job.fail("table store", f"cannot be read any further: {str(error).splitlines()[0]}")
 
 
-def _rows_of(connection: psycopg.Connection[dict[str, Any]], account: Account) -> Iterator[dict[str, Any]]:
-    def asked(statement: LiteralString) -> list[dict[str, Any]]:
+def _select_rows(connection: psycopg.Connection[dict[str, Any]], job: ImportJob) -> Iterator[dict[str, Any]]:
+    def fetch(statement: LiteralString) -> list[dict[str, Any]]:
         return connection.execute(statement).fetchall()
 
-    if asked("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
-        [threads] = asked("SELECT count(*) FROM checkpoints")
-        account.leave("checkpoint", _THREADS, threads["count"])
-    has_vectors = asked("SELECT 1 WHERE to_regclass('store_vectors') IS NOT NULL")
-    vectors = "json_agg(field_name)::text" if has_vectors else None
-    named = asked("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0")
-    columns = {row["attname"] for row in named}
-    statement = _statement(columns, "the database", vectors, "value::text AS value")
-    with connection.cursor(name="alcove_import") as cursor:  # the server keeps the rows that are to come
-        cursor.itersize = _AT_ONCE
+    if fetch("SELECT 1 WHERE to_regclass('checkpoints') IS NOT NULL"):
+        [threads] = fetch("SELECT count(*) FROM checkpoints")
+        job.skip("checkpoint", _THREADS, threads["count"])
+    has_vectors = fetch("SELECT 1 WHERE to_regclass('store_vectors') IS NOT NULL")
+    fields = "json_agg(field_name)::text" if has_vectors else None
+    rows = fetch("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0")
+    columns = {row["attname"] for row in rows}
+    statement = _select_items(columns, "the database", fields, "value::text AS value")
+    with connection.cursor(name="alcove_import") as cursor:  # the server keeps the rows that follow
+        cursor.itersize = _BATCH_ROWS
         yield from cursor.execute(statement.encode())
 
 
-def _statement(columns: set[str], name: str, vectors: str | None, value: str = "value") -> str:
-    """What reads the items of a store that has these columns; the first ones had no expiry.
+def _select_items(columns: set[str], name: str, fields: str | None, value: str = "value") -> str:
+    """The statement that reads the items of a store with these columns; the first versions had no expiry.
 
-    `vectors` gives the names of the fields by which an item is found, where the store is searched by meaning.
+    `fields` aggregates the names of the indexed fields, if the store is searched by meaning.
     """
     if not columns >= _COLUMNS:
         raise InvalidRequest(name, _STORE)
-    until = "expires_at, ttl_minutes" if columns >= _EXPIRY else "NULL AS expires_at, NULL AS ttl_minutes"
-    fields = f"(SELECT {vectors} FROM store_vectors v WHERE v.prefix = s.prefix AND v.key = s.key)"  # noqa: S608
-    wanted = (
-        f"prefix, key, {value}, created_at, updated_at, {until}, {fields if vectors else 'NULL'} AS indexed"
-    )
-    return f"SELECT {wanted} FROM store s ORDER BY prefix, key"  # noqa: S608  of our own words
+    expiry = "expires_at, ttl_minutes"
+    if not columns >= _EXPIRY_COLUMNS:
+        expiry = "NULL AS expires_at, NULL AS ttl_minutes"
+    vectors = f"(SELECT {fields} FROM store_vectors v WHERE v.prefix = s.prefix AND v.key = s.key)"  # noqa: S608
+    indexed = vectors if fields else "NULL"
+    selection = f"prefix, key, {value}, created_at, updated_at, {expiry}, {indexed} AS indexed"
+    return f"SELECT {selection} FROM store s ORDER BY prefix, key"  # noqa: S608  no outside text

@@ -1,4 +1,4 @@
-"""Letta: agent files (.af), old and new, and a list of passages as its API gives it."""
+"""Letta: agent files (.af) of both formats, and lists of passages from its API."""
 
 from __future__ import annotations
 
@@ -8,153 +8,139 @@ from pathlib import Path
 from typing import Any
 
 from alcove.core.errors import InvalidRequest
-from alcove.importers import fields, files, letta_messages, lines
-from alcove.importers.account import NO_AGENT, NO_USER, Account, Target, numbered
+from alcove.importers import letta_messages, records, source_files
+from alcove.importers.job import NO_AGENT, NO_USER, ImportJob, enumerate_records
+from alcove.importers.memory_lines import long_term_line, turn_lines
 from alcove.upkeep.transfer import Line
 
 _FILE = "an agent file of Letta (.af) with agents and blocks, or a list of passages"
 _PASSAGES = ("passages", "archival_memory", "archival_passages")
-_KNOWN = ("metadata", "is_deleted", "tags", "embedding", "embedding_config")
-"""Of a passage: what has a place in Alcove, and what is computed from its text."""
+_MAPPED = ("metadata", "is_deleted", "tags", "embedding", "embedding_config")
+"""Fields of a passage that have a place in Alcove, or that are computed from its text."""
 _NOT_MEMORY = {
-    "tools": "code is not memory: give it to the agent anew",
-    "mcp_servers": "they are the agent's, not memory",
-    "skills": "they are the agent's, not memory",
+    "tools": "code is not memory: give it to the new agent",
+    "mcp_servers": "they belong to the agent and are not memory",
+    "skills": "they belong to the agent and are not memory",
     "groups": "write a team into the specs",
     "sources": "alcove knowledge reads the documents themselves",
     "files": "alcove knowledge reads the documents themselves",
 }
 
 
-def read(where: str, target: Target, account: Account) -> Iterator[bytes]:
+def read(source: str, job: ImportJob) -> Iterator[bytes]:
     """The lines of an agent file, or of passages."""
-    path = Path(where)
-    document = files.document(path, _FILE)
+    path = Path(source)
+    document = source_files.read_json(path, _FILE)
     if isinstance(document, list):
-        return _passages({"passages": document}, target, account)
+        return _read_passages({"passages": document}, job)
     if not isinstance(document, dict) or not ("core_memory" in document or "agents" in document):
         raise InvalidRequest(path.name, _FILE)
-    return _agent_file(_as_new(document), path.name, target, account)
+    return _read_agents(_to_new_format(document), path.name, job)
 
 
-def _as_new(document: dict[str, Any]) -> dict[str, Any]:
-    """An agent file of the first kind, which is one agent, as one of today's."""
+def _to_new_format(document: dict[str, Any]) -> dict[str, Any]:
+    """An agent file of the first format, which has one agent, in today's format."""
     if "agents" in document:
         return document
-    blocks = document.get("core_memory")
-    named = [
-        {"id": f"block-{n}", **each} if isinstance(each, dict) else each
-        for n, each in enumerate(blocks if isinstance(blocks, list) else [])
+    core_memory = document.get("core_memory")
+    blocks = [
+        {"id": f"block-{n}", **block} if isinstance(block, dict) else block
+        for n, block in enumerate(core_memory if isinstance(core_memory, list) else [])
     ]
-    agent = {**document, "block_ids": [f"block-{n}" for n in range(len(named))]}
-    return {**document, "agents": [agent], "blocks": named}
+    agent = {**document, "block_ids": [f"block-{n}" for n in range(len(blocks))]}
+    return {**document, "agents": [agent], "blocks": blocks}
 
 
-def _agent_file(document: dict[str, Any], name: str, target: Target, account: Account) -> Iterator[bytes]:
-    agents = [*_sound(_list(document, "agents", name), account)]
+def _read_agents(document: dict[str, Any], name: str, job: ImportJob) -> Iterator[bytes]:
+    agents = [*job.valid("agents", _items(document, "agents", name), _check_agent)]
     for kind, reason in _NOT_MEMORY.items():
-        account.leave(kind.removesuffix("s").replace("_", " "), reason, len(_list(document, kind, name)))
-    account.leave(
-        "system prompt", "write it into the spec, as instructions", sum("system" in a for a in agents)
-    )
-    blocks = numbered("blocks", _list(document, "blocks", name))
+        job.skip(kind.removesuffix("s").replace("_", " "), reason, len(_items(document, kind, name)))
+    prompts = sum("system" in agent for agent in agents)
+    job.skip("system prompt", "write it into the spec, as instructions", prompts)
     owners = dict[str, str | None]()
-    for each in agents:
-        for id in each["block_ids"]:
-            owners.setdefault(id, each["name"])
-    made = partial(
-        _block, target=target, account=account, owners=owners, created_at=document.get("created_at")
-    )
-    yield from account.each(blocks, made)
-    for each in (document, *agents):
-        yield from _passages(each, target, account)
-    said = ((f"agents[{n}].messages", each) for n, each in enumerate(agents))
-    yield from account.each(said, partial(_conversation, target=target, account=account))
+    for agent in agents:
+        for id in agent["block_ids"]:
+            owners.setdefault(id, agent["name"])
+    blocks = enumerate_records("blocks", _items(document, "blocks", name))
+    created_at = document.get("created_at")
+    yield from job.lines(blocks, partial(_block_lines, job=job, owners=owners, created_at=created_at))
+    for part in (document, *agents):
+        yield from _read_passages(part, job)
+    conversations = ((f"agents[{n}].messages", agent) for n, agent in enumerate(agents))
+    yield from job.lines(conversations, partial(_conversation_lines, job=job))
 
 
-def _list(document: dict[str, Any], kind: str, name: str) -> list[Any]:
+def _items(document: dict[str, Any], kind: str, name: str) -> list[Any]:
     try:
-        return fields.listed(document, kind)
+        return records.items(document, kind)
     except InvalidRequest as error:
         raise InvalidRequest(f"{name}: {error.field}", error.expected) from None
 
 
-def _sound(agents: list[Any], account: Account) -> Iterator[dict[str, Any]]:
-    for place, each in numbered("agents", agents):
-        with account.noting(place):
-            agent = fields.record(each)
-            yield {
-                **agent,
-                "name": fields.text(agent, "name"),
-                "block_ids": fields.texts(agent, "block_ids"),
-            }
+def _check_agent(value: object) -> dict[str, Any]:
+    agent = records.check_record(value)
+    name, block_ids = records.text(agent, "name"), records.texts(agent, "block_ids")
+    return {**agent, "name": name, "block_ids": block_ids}
 
 
-def _block(
-    given: object,
-    target: Target,
-    account: Account,
-    owners: Mapping[str, str | None],
-    created_at: str | None,
+def _block_lines(
+    value: object, job: ImportJob, owners: Mapping[str, str | None], created_at: str | None
 ) -> Iterator[Line]:
-    """A block of core memory; ids count from 0 in every file, so the agent and the label say which it is.
+    """A block of core memory, identified by agent and label: ids count from 0 in every file.
 
-    `owners`: by the id of a block, the name of the first agent that has it.
+    `owners` has the name of the first agent of each block by the block's id.
     """
-    block = fields.record(given)
-    if not (fields.text(block, "value") or "").strip():
-        return account.leave("block", "it is empty")
-    if target.user is None:
-        return account.leave("block", NO_USER)
-    id, label = fields.text(block, "id"), fields.text(block, "label")
+    block = records.check_record(value)
+    if not (records.text(block, "value") or "").strip():
+        return job.skip("block", "it is empty")
+    if job.target.user is None:
+        return job.skip("block", NO_USER)
+    id, label = records.text(block, "id"), records.text(block, "label")
     owner = owners.get(id) if id else None
-    named = {
-        **block,
-        "id": "-".join(map(str, (owner or "no-agent", label or id))),
-        "created_at": block.get("created_at") or created_at,
-    }
-    yield lines.long_term(
+    new_id = "-".join(map(str, (owner or "no-agent", label or id)))
+    yield long_term_line(
         "letta",
-        named,
-        target.user,
+        {**block, "id": new_id, "created_at": block.get("created_at") or created_at},
+        job.target.user,
         id="id",
         content="value",
-        known=("metadata", "metadata_"),
-        agent=target.agent,
+        mapped=("metadata", "metadata_"),
+        agent=job.target.agent,
         tags=[label],
-        metadata=fields.mapping(block, "metadata") or fields.mapping(block, "metadata_"),
+        metadata=records.mapping(block, "metadata") or records.mapping(block, "metadata_"),
     )
 
 
-def _passages(document: dict[str, Any], target: Target, account: Account) -> Iterator[bytes]:
-    """What is in archival memory; an agent file has none of it unless somebody added it."""
-
-    def passage(given: object) -> Iterator[Line]:
-        record = fields.record(given)
-        if target.user is None:
-            return account.leave("passage", NO_USER)
-        if record.get("is_deleted"):
-            return account.leave("passage", "deleted there already")
-        yield lines.long_term(
-            "letta",
-            record,
-            target.user,
-            id="id",
-            content="text",
-            known=_KNOWN,
-            agent=target.agent,
-            tags=fields.listed(record, "tags"),
-            metadata=fields.mapping(record, "metadata"),
-        )
-
+def _read_passages(document: dict[str, Any], job: ImportJob) -> Iterator[bytes]:
+    """The passages of archival memory; an agent file has none unless somebody added them."""
     for kind in _PASSAGES:
-        found = document.get(kind)
-        yield from account.each(numbered(kind, found if isinstance(found, list) else ()), passage)
+        passages = document.get(kind)
+        places = enumerate_records(kind, passages if isinstance(passages, list) else ())
+        yield from job.lines(places, partial(_passage_lines, job=job))
 
 
-def _conversation(agent: dict[str, Any], target: Target, account: Account) -> Iterator[Line]:
-    messages = fields.listed(agent, "messages")
+def _passage_lines(value: object, job: ImportJob) -> Iterator[Line]:
+    passage = records.check_record(value)
+    if job.target.user is None:
+        return job.skip("passage", NO_USER)
+    if passage.get("is_deleted"):
+        return job.skip("passage", "already deleted there")
+    yield long_term_line(
+        "letta",
+        passage,
+        job.target.user,
+        id="id",
+        content="text",
+        mapped=_MAPPED,
+        agent=job.target.agent,
+        tags=records.items(passage, "tags"),
+        metadata=records.mapping(passage, "metadata"),
+    )
+
+
+def _conversation_lines(agent: dict[str, Any], job: ImportJob) -> Iterator[Line]:
+    messages, target = records.items(agent, "messages"), job.target
     if target.user is None or target.agent is None:
-        return account.leave("message", NO_USER if target.agent else NO_AGENT, len(messages))
-    room = target.agent, target.user, f"letta-{fields.text(agent, 'name') or 'agent'}"
-    yield from lines.turns(account, "messages", room, letta_messages.said(messages, account))
+        return job.skip("message", NO_USER if target.agent else NO_AGENT, len(messages))
+    room = target.agent, target.user, f"letta-{records.text(agent, 'name') or 'agent'}"
+    yield from turn_lines(job, "messages", room, letta_messages.chat_messages(messages, job))

@@ -4,102 +4,106 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from alcove.importers import fields, lines
-from alcove.importers.account import NO_AGENT, NO_USER, Account, Target, numbered
+from alcove.importers import records
+from alcove.importers.job import NO_AGENT, NO_USER, ImportJob, enumerate_records
+from alcove.importers.memory_lines import speaker_name, turn_lines
 from alcove.importers.zep_owners import Owners, id_of
-from alcove.upkeep.transfer import Line
 
 _ROLES = ("user", "assistant")
-_SAID = re.compile(r"(?P<who>user|assistant): (?P<what>.+)", re.DOTALL | re.IGNORECASE)
-"""How Graphiti has a message: who said it, and what."""
-_RAW = "raw text, of which the facts were made; alcove knowledge takes documents"
+_EPISODE = re.compile(r"(?P<role>user|assistant): (?P<content>.+)", re.DOTALL | re.IGNORECASE)
+"""The form of a message in Graphiti."""
+_RAW_TEXT = "raw text that the facts were made from; alcove knowledge takes documents"
 
 
-def conversations(
-    found: dict[str, list[dict[str, Any]]], owners: Owners, target: Target, account: Account
+def read_conversations(
+    document: dict[str, list[dict[str, Any]]], owners: Owners, job: ImportJob
 ) -> Iterator[bytes]:
-    """The messages of threads, and those that stand alone; episodes where there are no messages."""
-    threads = found["threads"]
-    called = {id_of(each): _name(each) for each in threads}
-    messages = [*(each for thread in threads for each in _inside(thread, owners)), *found["messages"]]
+    """The messages inside and outside of threads, or the episodes if there are no messages."""
+    threads = document["threads"]
+    thread_names = {id: _thread_name(thread) for thread in threads if (id := id_of(thread))}
+    messages = [message for thread in threads for message in _messages_of(thread, owners)]
+    messages += document["messages"]
     sessions: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for kind, records in (("messages", messages), ("episodes", found["episodes"])):
-        for place, each in numbered(kind, records):
-            with account.noting(place):
-                record = fields.record(each)
-                said = (
-                    _message(record, account) if kind == "messages" else _episode(record, account, messages)
-                )
-                if said and (room := _room(record, owners, target, account, called)):
-                    sessions.setdefault(room, []).append(said)
+    for kind, values in (("messages", messages), ("episodes", document["episodes"])):
+        for place, value in enumerate_records(kind, values):
+            with job.catching(place):
+                record = records.check_record(value)
+                is_message = kind == "messages"
+                message = _message(record, job) if is_message else _episode(record, job, messages)
+                if message and (key := _session(record, owners, job, thread_names)):
+                    sessions.setdefault(key, []).append(message)
 
-    def turns(given: tuple[tuple[str, str], list[dict[str, Any]]]) -> Iterator[Line]:
-        (user, session), said = given
-        assert target.agent is not None  # else there is no room
-        yield from lines.turns(account, f"session {session}", (target.agent, user, session), said)
-
-    yield from account.each(((f"session {each[0][1]}", each) for each in sessions.items()), turns)
+    for (user, session), turns in sessions.items():
+        assert job.target.agent is not None  # otherwise there is no session
+        room = job.target.agent, user, session
+        to_lines = partial(turn_lines, job, f"session {session}", room)
+        yield from job.lines([(f"session {session}", turns)], to_lines)
 
 
-def _inside(thread: dict[str, Any], owners: Owners) -> Iterator[Any]:
-    """The messages that stand in a thread, with its name and its user."""
+def _messages_of(thread: dict[str, Any], owners: Owners) -> Iterator[Any]:
+    """The messages inside a thread, with its name and its user."""
     messages = thread.get("messages")
-    for each in messages if isinstance(messages, list) else ():
-        here = {"thread_id": _name(thread), "user_id": owners.of(thread)}
-        yield {**each, **here} if isinstance(each, dict) else each
+    for message in messages if isinstance(messages, list) else ():
+        ids = {"thread_id": _thread_name(thread), "user_id": owners.of(thread)}
+        yield {**message, **ids} if isinstance(message, dict) else message
 
 
-def _room(
-    record: fields.Record, owners: Owners, target: Target, account: Account, called: dict[str | None, str]
+def _session(
+    record: records.Record, owners: Owners, job: ImportJob, thread_names: dict[str, str]
 ) -> tuple[str, str] | None:
-    """The user and the session that a message is of; None where that is not known."""
+    """The user and the session of a message; None if one of them is unknown."""
     user = owners.of(record)
-    if user is None or target.agent is None:
-        account.leave("message", NO_USER if target.agent else NO_AGENT)
+    if user is None or job.target.agent is None:
+        job.skip("message", NO_USER if job.target.agent else NO_AGENT)
         return None
-    thread = fields.text(record, "thread_uuid")
-    return user, f"zep-{called.get(thread) or _name(record)}" if thread or _name(record) else "zep"
+    name = thread_names.get(records.text(record, "thread_uuid") or "") or _thread_name(record)
+    return user, f"zep-{name}" if name else "zep"
 
 
-def _name(thread: fields.Record) -> str:
-    """What a thread is called: by the developer, if they did, otherwise by Zep."""
-    own = () if "content" in thread else ("uuid", "uuid_")  # of a message, that is not its thread's
-    names = ("thread_id", "session_id", "thread_uuid", *own, "group_id")
-    return next(filter(None, (fields.text(thread, each) for each in names)), "")
+def _thread_name(record: records.Record) -> str:
+    """The name of a thread, or of a message's thread: the developer's own, otherwise Zep's."""
+    is_message = "content" in record  # its uuid is not the thread's
+    own_ids = () if is_message else ("uuid", "uuid_")
+    fields = ("thread_id", "session_id", "thread_uuid", *own_ids, "group_id")
+    return next(filter(None, (records.text(record, name) for name in fields)), "")
 
 
-def _message(record: fields.Record, account: Account) -> dict[str, Any] | None:
-    """A message; what `role` says is `role_type` in older ones, where `role` is a name."""
-    kind = fields.text(record, "role_type") or fields.text(record, "role")
-    name = fields.text(record, "name") or (fields.text(record, "role") if record.get("role_type") else None)
-    if kind not in _ROLES:
-        account.leave("message", "neither of the user nor of the assistant")
+def _message(record: records.Record, job: ImportJob) -> dict[str, Any] | None:
+    """A chat message; older records have its role in `role_type`, and a name in `role`."""
+    role = records.text(record, "role_type") or records.text(record, "role")
+    older_name = records.text(record, "role") if record.get("role_type") else None
+    if role not in _ROLES:
+        job.skip("message", "its role is neither user nor assistant")
         return None
     if record.get("metadata"):
-        account.leave("metadata object", "of a message; a turn has no place for it")
-    at = fields.moment(record, "reference_time") or fields.moment(record, "created_at")
+        job.skip("metadata object", "of a message; a turn has no place for it")
     return {
-        "role": kind,
-        "content": fields.required(record, "content"),
-        "name": lines.speaker(name),
-        "at": at,
+        "role": role,
+        "content": records.required_text(record, "content"),
+        "name": speaker_name(records.text(record, "name") or older_name),
+        "at": records.time(record, "reference_time") or records.time(record, "created_at"),
     }
 
 
-def _episode(record: fields.Record, account: Account, messages: list[Any]) -> dict[str, Any] | None:
+def _episode(record: records.Record, job: ImportJob, messages: list[Any]) -> dict[str, Any] | None:
     if record.get("source") != "message":
-        account.leave("episode", _RAW)
+        job.skip("episode", _RAW_TEXT)
         return None
     if messages:
-        account.leave("episode", "the same as the messages")
+        job.skip("episode", "the same as the messages")
         return None
-    content = fields.required(record, "content")
-    found = _SAID.fullmatch(content)
-    role = fields.text(record, "role") or (found["who"].lower() if found else "user")
-    said = {**record, "role": role, "content": found["what"] if found else content,
-            "name": fields.text(record, "role_name"), "role_type": None}  # fmt: skip
-    times = ("reference_time", "valid_at", "created_at")
-    at = next(filter(None, (fields.moment(record, each) for each in times)), None)
-    return _message({**said, "reference_time": at}, account)
+    content = records.required_text(record, "content")
+    match = _EPISODE.fullmatch(content)
+    times = (records.time(record, name) for name in ("reference_time", "valid_at", "created_at"))
+    message = {
+        **record,
+        "role": records.text(record, "role") or (match["role"].lower() if match else "user"),
+        "content": match["content"] if match else content,
+        "name": records.text(record, "role_name"),
+        "role_type": None,
+        "reference_time": next(filter(None, times), None),
+    }
+    return _message(message, job)

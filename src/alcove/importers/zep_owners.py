@@ -1,49 +1,47 @@
-"""Whose a record of Zep's is: it may say so itself, or by its thread, by its graph, or not at all."""
+"""The owner of a record of Zep: it names the user, or the user's thread or graph, or nobody."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from alcove.importers import fields
-from alcove.importers.account import Target
+from alcove.importers import records
+from alcove.importers.job import Target
 
-NAMES = (
+ID_FIELDS = (
     "uuid", "uuid_", "user_id", "user_uuid", "graph_uuid", "thread_uuid", "thread_id", "session_id",
-    "group_id",
-    "source_node_uuid", "target_node_uuid",
+    "group_id", "source_node_uuid", "target_node_uuid",
 )  # fmt: skip
-"""The fields by which records name themselves and one another."""
+"""The fields with the id of a record, or of another one."""
 
 
-def id_of(record: fields.Record) -> str | None:
-    """The id of a record; Zep's own library spells it `uuid_` where it prints one."""
-    return fields.text(record, "uuid") or fields.text(record, "uuid_")
+def id_of(record: records.Record) -> str | None:
+    """The id of a record; Zep's own library prints it as `uuid_`."""
+    return records.text(record, "uuid") or records.text(record, "uuid_")
 
 
 class Owners:
-    """Knows the users of a document by everything that records name them with."""
+    """The users of a document, by the ids of their records, graphs and threads."""
 
     def __init__(self, users: list[dict[str, Any]], threads: list[dict[str, Any]], target: Target) -> None:
-        self._fallback = target.user
-        self._known: dict[str, str] = {}
-        """Users by their uuid, by that of their graph, and by their threads."""
+        self._default = target.user
+        self._users: dict[str, str] = {}
         for user in users:
             if name := user.get("user_id") or id_of(user):
-                self._know(user, ("uuid", "uuid_", "graph_uuid"), name)
+                self._add(user, ("uuid", "uuid_", "graph_uuid"), name)
         for thread in threads:
-            if name := self._told(thread):
-                self._know(thread, ("uuid", "uuid_", "thread_id", "session_id"), name)
+            if name := self._find(thread):
+                self._add(thread, ("uuid", "uuid_", "thread_id", "session_id"), name)
 
-    def of(self, record: fields.Record) -> str | None:
-        """The user whom a record is of: whom it names, or `--user`, or its `group_id`, a part of a graph."""
-        return self._told(record) or self._fallback or fields.text(record, "group_id")
+    def of(self, record: records.Record) -> str | None:
+        """The user that a record names, else `--user`, else its `group_id`, which is a part of a graph."""
+        return self._find(record) or self._default or records.text(record, "group_id")
 
-    def _told(self, record: fields.Record) -> str | None:
-        if own := fields.text(record, "user_id"):
-            return own
-        pointers = ("user_uuid", "graph_uuid", "thread_uuid", "thread_id", "session_id")
-        named = (self._known.get(str(record.get(each))) for each in pointers if record.get(each))
-        return next(filter(None, named), None)
+    def _find(self, record: records.Record) -> str | None:
+        if user := records.text(record, "user_id"):
+            return user
+        fields = ("user_uuid", "graph_uuid", "thread_uuid", "thread_id", "session_id")
+        users = (self._users.get(str(record.get(name))) for name in fields if record.get(name))
+        return next(filter(None, users), None)
 
-    def _know(self, record: dict[str, Any], names: tuple[str, ...], user: str) -> None:
-        self._known |= {str(record[name]): user for name in names if record.get(name)}
+    def _add(self, record: dict[str, Any], fields: tuple[str, ...], user: str) -> None:
+        self._users |= {str(record[name]): user for name in fields if record.get(name)}

@@ -16,7 +16,7 @@ import pytest
 
 from alcove import Alcove
 from alcove.importers import Target, langgraph, letta
-from alcove.importers.account import Account
+from alcove.importers.job import ImportJob
 from tests.support.command import Command
 from tests.support.concurrent_workers import QUIET
 
@@ -204,11 +204,11 @@ def test_paths_that_lead_to_the_same_node_spell_it_once_and_only_so_many_are_rea
         return dumps(node, **options)
 
     monkeypatch.setattr(json, "dumps", counting)
-    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    (line,) = langgraph.read(str(file), job := ImportJob(TARGET))
     assert len(spelled) == 1
     assert len(json.loads(line)["index"]) == 64
-    (left,) = account.not_mapped()
-    assert (left.kind, left.count, account.failures) == ("index field", 2000 - 64, 0)
+    (left,) = job.skipped()
+    assert (left.kind, left.count, job.failures) == ("index field", 2000 - 64, 0)
     assert "64" in left.reason
 
 
@@ -221,27 +221,27 @@ def test_paths_that_lead_nowhere_are_no_more_than_64(file: Path, monkeypatch: py
         return nodes_at(value, path)
 
     monkeypatch.setattr(langgraph, "nodes_at", counting)
-    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    (line,) = langgraph.read(str(file), job := ImportJob(TARGET))
     assert len(read) == 64
     assert json.loads(line)["index"] is None
-    assert sum(each.count for each in account.not_mapped()) == 2000
+    assert sum(each.count for each in job.skipped()) == 2000
 
 
 def test_the_fields_of_a_value_that_no_memory_can_have_are_not_spelled(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed_item(file, {"a": ["x" * 1000] * 1100}, ["$", "a"])
-    monkeypatch.setattr(langgraph, "_spelled", lambda node: pytest.fail("it was spelled"))
-    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    monkeypatch.setattr(langgraph, "_to_text", lambda node: pytest.fail("it became text"))
+    (line,) = langgraph.read(str(file), job := ImportJob(TARGET))
     assert json.loads(line)["index"] is None
-    assert [(each.kind, each.count) for each in account.not_mapped()] == [("index field", 2)]
+    assert [(each.kind, each.count) for each in job.skipped()] == [("index field", 2)]
 
 
 def test_a_path_that_is_no_text_is_told_of(file: Path) -> None:
     indexed_item(file, {"a": "tea"}, ["a", None, 7])
-    (line,) = langgraph.read(str(file), TARGET, account := Account())
+    (line,) = langgraph.read(str(file), job := ImportJob(TARGET))
     assert json.loads(line)["index"] == {"a": "tea"}
-    assert [each.count for each in account.not_mapped()] == [2]
+    assert [each.count for each in job.skipped()] == [2]
 
 
 FASTER, NOTICED = 2.2, 0.03
@@ -266,7 +266,7 @@ def test_an_agent_file_of_letta_costs_no_more_than_its_size(
     def cost(count: int) -> float:
         (file := tmp_path / "letta.af").write_text(json.dumps(document(count)))
         started = time.process_time()
-        assert [*letta.read(str(file), TARGET, Account())]
+        assert [*letta.read(str(file), ImportJob(TARGET))]
         return time.process_time() - started
 
     def grows_too_fast() -> bool:
@@ -280,6 +280,6 @@ def test_an_agent_with_a_block_id_that_is_no_text_is_named(tmp_path: Path) -> No
     document = agents_and_blocks(4)
     document["agents"][0] = {"name": "a", "block_ids": [["b"]]}
     (file := tmp_path / "letta.af").write_text(json.dumps(document))
-    assert len([*letta.read(str(file), TARGET, account := Account())]) == 2
-    assert [each.record for each in account.broken] == ["agents[0]"]
-    assert "block_ids: expected a list of texts" in account.broken[0].error
+    assert len([*letta.read(str(file), job := ImportJob(TARGET))]) == 2
+    assert [each.record for each in job.broken] == ["agents[0]"]
+    assert "block_ids: expected a list of texts" in job.broken[0].error

@@ -19,7 +19,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from alcove import Alcove
 from alcove.importers import langgraph
-from alcove.importers.account import Account, Target
+from alcove.importers.job import ImportJob, Target
 from alcove.integrations.langgraph import AlcoveStore
 from tests.support.command import Command
 from tests.support.concurrent_workers import QUIET
@@ -76,7 +76,7 @@ def test_items_come_with_their_namespaces_times_and_what_is_left_of_their_life(
 ) -> None:
     user = uuid.uuid4().hex
     told = command.says("import", "--from", "langgraph", source, "--user", user)
-    assert told == "3 memories imported, 0 unchanged\nnot brought: 1 item (expired there already)\n"
+    assert told == "3 memories imported, 0 unchanged\nnot brought: 1 item (already expired there)\n"
     found = brought(command, user)
     greeting, bottom, soon = (found[key] for key in ("greeting", "bottom", "soon"))
     assert greeting.namespace == ("user", user, "langgraph", "users", "änne", "notes")
@@ -219,7 +219,7 @@ def test_a_row_that_is_no_item_is_named_and_threads_are_told_of(command: Command
         "item cut of a: value: expected JSON",
         "item list of a: record: expected an object, not a list",
         f"user:{user}:langgraph:a::b odd: namespace[4]: expected a non-empty plain string",
-        "not brought: 2 checkpoints (only stores are brought; a graph's threads begin anew)",
+        "not brought: 2 checkpoints (an import takes stores only; threads of graphs start again)",
     ]
 
 
@@ -241,15 +241,15 @@ def test_what_an_operator_set_as_defaults_of_the_database_changes_nothing(name: 
         if not db.execute("SELECT 1 FROM pg_settings WHERE name = %s", (name,)).fetchall():
             pytest.skip(f"this server has no {name}")
     target = Target(caller="noop", now=datetime.now(UTC), user="noop")
-    expected = [*langgraph.read(where, target, Account())]
+    expected = [*langgraph.read(where, ImportJob(target))]
     with psycopg.connect(where, autocommit=True) as db:
         ((database,),) = db.execute("SELECT quote_ident(current_database())")
         db.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
-    lines = langgraph.read(where, target, account := Account())
+    lines = langgraph.read(where, job := ImportJob(target))
     first = next(lines)
     time.sleep(0.6)  # longer than the server would wait
     assert [first, *lines] == expected
-    assert (len(expected), account.broken) == (1000, [])
+    assert (len(expected), job.broken) == (1000, [])
 
 
 def many_in_a_file(where: str) -> None:
@@ -279,11 +279,11 @@ def test_many_rows_take_no_more_memory_than_few(kind: str, tmp_path: Path) -> No
     else:
         many_in_a_file(where := str(tmp_path / "store.db"))
     target = Target(caller="noop", now=datetime.now(UTC), user="noop")
-    lines = langgraph.read(where, target, account := Account())
+    lines = langgraph.read(where, job := ImportJob(target))
     next(lines)
     tracemalloc.start()
     read = 1 + sum(1 for _ in lines)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (read, account.failures) == (ROWS, 0)
+    assert (read, job.failures) == (ROWS, 0)
     assert peak < ROWS * SIZE // 3  # what all of them would take is three times as much, at least

@@ -78,8 +78,8 @@ def test_memories_come_with_users_days_and_metadata(command: Command, mem0: Mem0
     told = command.says("import", "--from", "mem0", mem0.export)
     assert told == (
         "3 memories imported, 0 unchanged\n"  # Bo's is in the answer for the agent, too, and comes once
-        "not brought: 1 memory (expired there already)\n"
-        "not brought: 1 memory (it is not said whose: --user NAME gives them to somebody)\n"
+        "not brought: 1 memory (already expired there)\n"
+        "not brought: 1 memory (their owner is unknown: --user NAME imports them for that user)\n"
     )
     anns = of(command, mem0.ann, "all")
     tea, bergen = anns["Ann drinks grüner Tee ☕"], anns["Ann moves to Bergen"]
@@ -104,7 +104,7 @@ def test_memories_come_with_users_days_and_metadata(command: Command, mem0: Mem0
 def test_what_is_nobodys_goes_to_whom_the_option_names(command: Command, mem0: Mem0) -> None:
     zoe = uuid.uuid4().hex
     told = command.json("import", "--from", "mem0", mem0.export, "--user", zoe)
-    assert [each["reason"] for each in told["not_mapped"]] == ["expired there already"]
+    assert [each["reason"] for each in told["not_mapped"]] == ["already expired there"]
     assert [*of(command, zoe, "agent", "scout")] == ["The scout is terse"]
 
 

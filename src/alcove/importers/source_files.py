@@ -1,4 +1,4 @@
-"""Opening what other projects wrote: whole JSON documents, and SQLite files row by row."""
+"""Files of other projects: JSON documents, and SQLite databases that are not trusted."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import apsw
 
 from alcove.core.errors import InvalidRequest
 from alcove.engine.sqlite.database import distrust_schema
-from alcove.importers.account import Account
+from alcove.importers.job import ImportJob
 
 _SQLITE = b"SQLite format 3\0"
 _READS = frozenset((apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_PRAGMA))
-_GENERATED = (2, 3)
-"""What SQLite calls hidden in a column that an expression computes."""
+_GENERATED_COLUMN = (2, 3)
+"""The `hidden` values of columns that an expression computes."""
 _STEPS_PER_CHECK = 1000
 _MIN_STEPS, _STEPS_PER_BYTE = 100_000, 4
-"""SQLite takes half a step for each byte of a file that mem0 or LangGraph wrote."""
+"""SQLite needs half a step for each byte of a file that mem0 or LangGraph wrote."""
 _MIN_BYTES, _BYTES_PER_BYTE = 1 << 20, 4
-"""What is read of a file, at most; two tables are read, and each byte belongs to one of them."""
+"""The limit on bytes read; two tables are read, and each byte of the file belongs to one of them."""
 _MIN_SECONDS, _BYTES_PER_SECOND = 10, 1 << 20
-"""How long SQLite may take for the next row, which may be the first of a sorted file."""
-_TOO_MUCH = "it takes more work than a file of its size can need"
+"""The time limit for the next row, which may be the first after a sort."""
+_TOO_MUCH_WORK = "it takes more work than a file of its size can need"
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file says at its beginning that it is an SQLite database."""
+    """Whether a file begins like an SQLite database."""
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
-def document(path: Path, expected: str) -> Any:
-    """A JSON document, which is held in memory whole; `expected` says in an error what it should be."""
+def read_json(path: Path, expected: str) -> Any:
+    """Reads a JSON document into memory; `expected` is for error messages."""
     if is_sqlite(path):
         raise InvalidRequest(path.name, f"{expected}, not an SQLite database")
     try:
@@ -44,27 +44,27 @@ def document(path: Path, expected: str) -> Any:
     except UnicodeDecodeError:
         raise InvalidRequest(path.name, f"{expected}, as UTF-8") from None
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InvalidRequest(path.name, f"{expected}; as JSON it is broken at {where}: {error.msg}") from None
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidRequest(path.name, f"{expected}; as JSON it is broken at {place}: {error.msg}") from None
     except ValueError:  # Python reads no number of more than 4300 digits
         raise InvalidRequest(path.name, f"{expected}, without numbers of thousands of digits") from None
     except RecursionError:
         raise InvalidRequest(path.name, f"{expected}, not nested so deeply") from None
 
 
-class Source(apsw.Connection):
-    """A connection to another program's SQLite file, which may have been made to harm who reads it.
+class UntrustedDatabase(apsw.Connection):
+    """A connection to another program's SQLite file, which may be crafted to attack its reader.
 
-    Only tables are read, and no expression of the file's own is ever evaluated: no view, trigger, virtual
-    table or generated column. Reading ends where it takes more steps, bytes or time than the size of the
-    file warrants, as it would where pages of a damaged file refer to each other.
+    It reads tables only and evaluates no expression of the file: no view, trigger, virtual table or generated
+    column. It stops after more steps, bytes or seconds than a file of its size can need, for example if pages
+    of a damaged file refer to each other.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         self.name = path.name
-        files = (path, path.with_name(path.name + "-wal"))
-        size = sum(each.stat().st_size for each in files if each.exists())
+        paths = (path, path.with_name(path.name + "-wal"))
+        size = sum(file.stat().st_size for file in paths if file.exists())
         self._steps_left = _MIN_STEPS + _STEPS_PER_BYTE * size
         self._bytes_left = _MIN_BYTES + _BYTES_PER_BYTE * size
         self._max_seconds = _MIN_SECONDS + size / _BYTES_PER_SECOND
@@ -72,7 +72,7 @@ class Source(apsw.Connection):
         distrust_schema(self)
         self.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         self.set_authorizer(lambda action, *_: apsw.SQLITE_OK if action in _READS else apsw.SQLITE_DENY)
-        self.set_progress_handler(self._is_spent, _STEPS_PER_CHECK)
+        self.set_progress_handler(self._has_exceeded_limits, _STEPS_PER_CHECK)
         self.set_busy_timeout(5000)
 
     def fetch(self, cursor: apsw.Cursor) -> tuple[Any, ...] | None:
@@ -85,19 +85,19 @@ class Source(apsw.Connection):
             raise apsw.InterruptError
         return row
 
-    def _is_spent(self) -> bool:
+    def _has_exceeded_limits(self) -> bool:
         self._steps_left -= _STEPS_PER_CHECK
         return self._steps_left < 0 or time.monotonic() > self._deadline
 
 
 @contextmanager
-def database(path: Path, expected: str) -> Iterator[Source]:
-    """An SQLite file, opened for reading only."""
+def open_database(path: Path, expected: str) -> Iterator[UntrustedDatabase]:
+    """Opens an SQLite file for reading only."""
     if not is_sqlite(path):
         raise InvalidRequest(path.name, f"{expected}, which is an SQLite database")
     connection = None
     try:
-        connection = Source(path)
+        connection = UntrustedDatabase(path)
         connection.execute("SELECT count(*) FROM sqlite_schema").get  # noqa: B018  reads it, or fails
         yield connection
     except apsw.Error as error:
@@ -107,36 +107,35 @@ def database(path: Path, expected: str) -> Iterator[Source]:
             connection.close()
 
 
-def columns(connection: Source, table: str) -> set[str]:
-    """Returns the names of a table's columns; none where there is no such table.
+def columns(connection: UntrustedDatabase, table: str) -> set[str]:
+    """The names of a table's columns; empty if there is no such table.
 
-    SQLite is asked for its kind, and not the table `sqlite_schema`, which may say anything.
+    Its kind comes from SQLite and not from the table `sqlite_schema`, which may contain anything.
     """
-    kinds = "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
-    found = "SELECT name, hidden FROM pragma_table_xinfo(?)"
-    for (kind,) in connection.execute(kinds, (table,)):
+    select_kind = "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
+    select_columns = "SELECT name, hidden FROM pragma_table_xinfo(?)"
+    for (kind,) in connection.execute(select_kind, (table,)):
         if kind != "table":
             raise InvalidRequest(connection.name, f"a database in which {table} is a table, not a {kind}")
     names = set()
-    for name, hidden in connection.execute(found, (table,)):
-        if hidden in _GENERATED:
+    for name, hidden in connection.execute(select_columns, (table,)):
+        if hidden in _GENERATED_COLUMN:
             raise InvalidRequest(connection.name, f"a table {table} whose column {name} holds its own values")
         names.add(name)
     return names
 
 
-def rows(connection: Source, statement: str, account: Account, table: str) -> Iterator[dict[str, Any]]:
-    """The rows of a statement by the names of their columns, as they are read.
-
-    Where the file is damaged, that is told, and what came before it is brought.
-    """
+def rows(
+    connection: UntrustedDatabase, statement: str, job: ImportJob, table: str
+) -> Iterator[dict[str, Any]]:
+    """The rows of a statement as dicts; a damaged file is reported and ends them."""
     try:
         cursor = connection.execute(statement)
         while (row := connection.fetch(cursor)) is not None:
             yield dict(zip((name for name, _ in cursor.get_description()), row, strict=True))
     except apsw.Error as error:
-        account.fail(f"table {table}", f"cannot be read any further: {_reason(error)}")
+        job.fail(f"table {table}", f"cannot be read any further: {_reason(error)}")
 
 
 def _reason(error: apsw.Error) -> str:
-    return _TOO_MUCH if isinstance(error, apsw.InterruptError) else str(error)
+    return _TOO_MUCH_WORK if isinstance(error, apsw.InterruptError) else str(error)
