@@ -193,7 +193,7 @@ def test_what_a_tool_said_and_what_nobody_said_is_not_told() -> None:
 
 
 def test_of_a_long_conversation_the_last_messages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prose, "MOST_TOKENS", 100)
+    monkeypatch.setattr(prose, "MAX_CONVERSATION_TOKENS", 100)
     said = messages(*(f"Number {n} of what was said in all the years." for n in range(50)), *SAID)
     _, told = write(ModelAnswer(text=GOOD), said=said)
     lines = told.splitlines()[1:-1]

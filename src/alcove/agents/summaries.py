@@ -9,9 +9,8 @@ repeats anything.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import takewhile
 
@@ -28,12 +27,12 @@ from alcove.agents.conversations import (
 )
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import OVERSEER
+from alcove.agents.schedule import Schedule
 from alcove.agents.specs.records import Agent
 from alcove.agents.stored_records import decode_value, read_record, retry_conflicts
 from alcove.agents.summariser import extend_summary
 from alcove.agents.summary_writer import ROLLING_TOKENS, SummaryTask, SummaryWriter
 from alcove.core import cancellation
-from alcove.core.background import Worker
 from alcove.core.principal import Principal
 from alcove.core.records import DeferredPut, Delete, KeyBinding, Memory, Put
 from alcove.store.memories import Memories
@@ -46,7 +45,6 @@ MAX_INLINE_MESSAGES = 200
 WAIT_SECONDS = 1.0
 """How long a request waits for a merge by another thread or process."""
 _POLL_SECONDS, _RETRY_SECONDS = 0.01, 0.5
-_MAX_PAUSE_SECONDS = 60.0
 MARK_DEPTH = len(("turns", "agent", "u", "user"))
 
 
@@ -62,12 +60,12 @@ class Summaries:
     def __init__(self, memories: Memories, count: Callable[[str], int], writer: SummaryWriter) -> None:
         """`count`: counts the tokens of a text. `writer`: has a model write summaries in its words."""
         self._memories, self._count, self._writer = memories, count, writer
-        self._due: dict[tuple[str, str], tuple[float, Agent]] = {}
-        """When to check the conversations of an agent and a user."""
+        self._schedule = Schedule[tuple[str, str], Agent](
+            "summaries", self._merge_all, max_entries=MAX_SCHEDULED
+        )
+        """When to check the conversations of a user with an agent."""
         self._cursor: str | None = None
         """How far `schedule_changed` has read the log."""
-        self._mutex = threading.Lock()
-        self._worker = Worker("summaries", self._merge_due, _MAX_PAUSE_SECONDS)
 
     @property
     def has_model(self) -> bool:
@@ -104,9 +102,8 @@ class Summaries:
         agent, spec = rooms.agent, rooms.agent.memory
         if spec.session_memory.enabled:
             self._check_after(agent, rooms.user, 0.0 if ended else spec.session_memory.idle_seconds)
-            self._worker.wake()
         if not ended and spec.conversation.enabled and spec.conversation.summarize:
-            self._writer.schedule(SummaryTask(agent, rooms.user, rooms.session(), rolling=False))
+            self._writer.schedule(SummaryTask(agent, rooms.user, rooms.session(), is_rolling=False))
 
     def schedule_changed(self, agent_of: Callable[[str], Agent | None]) -> None:
         """Schedules conversations that changed on any node, at the first call since the day before.
@@ -125,18 +122,10 @@ class Summaries:
                 if agent and (spec := agent.memory.session_memory).enabled:
                     ended = (event.value or {}).get("ended")
                     self._check_after(agent, event.namespace[3], 0 if ended else spec.idle_seconds)
-        self._worker.wake()
 
     def _check_after(self, agent: Agent, user: str, seconds: float) -> None:
         """Has a user's conversations checked in some seconds, or earlier if that is scheduled already."""
-        due, key = time.monotonic() + seconds, (agent.name, user)
-        with self._mutex:
-            if key in self._due or len(self._due) < MAX_SCHEDULED:
-                self._due[key] = min(due, self._due.get(key, (due, agent))[0]), agent
-
-    def _check_now(self, agent: Agent, user: str) -> None:
-        self._check_after(agent, user, 0.0)
-        self._worker.wake()
+        self._schedule.put((agent.name, user), agent, seconds)
 
     def catch_up(self, agent: Agent, user: str) -> None:
         """Merges the ended conversations of a user, so that a new one starts with them.
@@ -155,7 +144,7 @@ class Summaries:
                 time.sleep(_POLL_SECONDS)
         finally:
             if not is_merged:
-                self._check_now(agent, user)
+                self._check_after(agent, user, 0.0)
 
     def _due_sessions(self, agent: Agent, user: str) -> list[str]:
         """The sessions to merge now; those that may still continue are checked later."""
@@ -182,10 +171,10 @@ class Summaries:
                 try:
                     transcript = self._transcript(agent, user, session)
                     if max_messages is not None and transcript.unmerged_count() > max_messages:
-                        self._check_now(agent, user)
+                        self._check_after(agent, user, 0.0)
                         continue
                     after = self.merge(agent, user, session)
-                    self._writer.schedule(SummaryTask(agent, user, session, rolling=True, after=after))
+                    self._writer.schedule(SummaryTask(agent, user, session, is_rolling=True, after=after))
                 except cancellation.Cancelled:
                     raise
                 except Exception as error:
@@ -233,24 +222,17 @@ class Summaries:
         yield transcript.put_operation(summary, summary_revision, bound)
         yield transcript.put_operation(structs.replace(state, merged=new[-1].number), revision, bound)
 
-    def _merge_due(self) -> float:
-        """Merges what is due; returns the seconds until the next check."""
-        now = time.monotonic()
-        with self._mutex:
-            due = [key for key, (moment, _) in self._due.items() if moment <= now]
-            users = [(self._due.pop(key)[1], key[1]) for key in due]
-        for agent, user in users:
+    def _merge_all(self, due: Sequence[tuple[tuple[str, str], Agent]]) -> None:
+        """Merges the due sessions of each user."""
+        for (_, user), agent in due:
             try:
                 if self._due_sessions(agent, user) and not self._merge_exclusively(agent, user):
                     self._check_after(agent, user, _RETRY_SECONDS)
             except Exception as error:
                 log.warning("conversations with %s were not merged: %r", agent.name, error)
-        with self._mutex:
-            following = min((moment for moment, _ in self._due.values()), default=now + _MAX_PAUSE_SECONDS)
-        return min(max(following - time.monotonic(), 0.05), _MAX_PAUSE_SECONDS)
 
     def close(self) -> None:
         """Merges what has ended; conversations that may continue are merged when their user comes back."""
-        self._worker.stop()
-        self._merge_due()
+        self._schedule.stop()
+        self._schedule.run_due()
         self._writer.close()
