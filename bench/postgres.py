@@ -45,14 +45,14 @@ class RawRows:
         def connect() -> psycopg.Connection[tuple[Any, ...]]:
             return psycopg.connect(address, autocommit=True)
 
-        self._pool = Pool(connect, most=CLIENTS, patience=10)
+        self._pool = Pool(connect, max_size=CLIENTS, timeout_seconds=10)
         self._one = connect()
         self._one.execute(SCHEMA)
 
     def upsert(self, ns: bytes, key: bytes, value: bytes) -> None:
-        db = self._pool.take()
+        db = self._pool.acquire()
         db.execute(UPSERT, (ns, key, value))
-        self._pool.give(db)
+        self._pool.release(db)
 
     def select(self, ns: bytes, key: bytes) -> bytes:
         ((value,),) = self._one.execute(SELECT, (ns, key), binary=True).fetchall()

@@ -42,7 +42,7 @@ STAGES: dict[str, list[tuple[object, str]]] = {
 STATEMENTS = {
     "BEGIN IMMEDIATE": "statement: lock",
     SQL["begin"]: "statement: begin with",
-    SQL["newest"]: "statement: newest",
+    SQL["key_state"]: "statement: newest",
     SQL["append"]: "statement: append",
     "COMMIT": "commit (with fsync)",
 }

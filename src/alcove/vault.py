@@ -84,7 +84,7 @@ class Vault:
 
     def known(self, subject: str) -> SubjectKey | None:
         """The subject's data key, if it has been made."""
-        return self.held(subject) or self._load(self._store.data_key(subject=subject))
+        return self.held(subject) or self._load(self._store.find(subject=subject))
 
     def key(self, subject: str, *, wipes: int | None = None) -> SubjectKey:
         """The subject's data key; the first call for a subject makes it, which may wait for other writes.
@@ -95,14 +95,14 @@ class Vault:
         if found is None:
             self._read_keks()  # another process may have rotated: wrap with the key that is active now
             new = self._wrap(0, subject, secrets.token_bytes(32))
-            found = self._load(self._store.add_data_key(subject, new.wrapped, new.wrapped_by, wipes))
+            found = self._load(self._store.add(subject, new.wrapped, new.wrapped_by, wipes))
             if found is None:
                 raise KeyDestroyed("somebody was wiped since")
         return found
 
     def existing(self, id: int) -> SubjectKey:
         """A data key by its id, as the store has it now; KeyDestroyed where it has been wiped."""
-        found = self._load(self._store.data_key(id=id))
+        found = self._load(self._store.find(id=id))
         if found is None:
             raise KeyDestroyed("the data key of this value has been destroyed")
         return found
@@ -136,7 +136,7 @@ class Vault:
     def check(self) -> None:
         """Raises unless the key-encryption key is there and is the right one."""
         self._read_keks()
-        key = self._store.data_key(subject=STORE)
+        key = self._store.find(subject=STORE)
         if key is None:
             raise KeyUnavailable("the store's own data key is gone")
         self._unwrap(key)
@@ -153,11 +153,11 @@ class Vault:
         A new key is made only when no earlier rotation is left to finish.
         """
         self._read_keks()
-        if not self._store.data_keys(not_wrapped_by=self._active.id, limit=1):
+        if not self._store.find_all(not_wrapped_by=self._active.id, limit=1):
             self._provider.renew()
             self._read_keks()
         done = 0
-        while batch := self._store.data_keys(not_wrapped_by=self._active.id, limit=_REWRAP_BATCH):
+        while batch := self._store.find_all(not_wrapped_by=self._active.id, limit=_REWRAP_BATCH):
             self._store.rewrap([self._wrap(key.id, key.subject, self._unwrap(key)) for key in batch])
             done += len(batch)
             yield Rotation(self._active.id, done)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from alcove import Alcove, AlcoveError, Settings, StoreError, Unavailable
-from alcove.engine.postgres.database import WRITING
+from alcove.engine.postgres.database import WRITER_LOCK
 from tests.support.postgres import new_database
 from tests.support.postgres_nodes import opened
 from tests.support.store_inspection import assert_sound
@@ -46,7 +46,7 @@ def set_default(address: str) -> Set:
 def writers_wait(address: str) -> Iterator[Callable[[int], bool]]:
     """Nobody can write until the end; what it gives waits until so many want to."""
     with psycopg.connect(address, autocommit=True) as db:
-        db.execute(f"SELECT pg_advisory_lock({WRITING})")
+        db.execute(f"SELECT pg_advisory_lock({WRITER_LOCK})")
 
         def waiting() -> int:
             asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -152,11 +152,11 @@ def test_every_connection_has_the_settings_that_the_engine_needs(
         assert_sound(memory)
         until(heard.is_set)
         engine = memory.memories._engine
-        assert engine.locks.take(b"turn")
+        assert engine.locks.try_acquire(b"turn")
         database = engine._db
         connections = {
             "writer": database._writer,  # type: ignore[attr-defined]
-            "reader": database._readers.take(),  # type: ignore[attr-defined]
+            "reader": database._readers.acquire(),  # type: ignore[attr-defined]
             "locks": engine.locks._connection,  # type: ignore[attr-defined]
             "listener": database._connect(),  # type: ignore[attr-defined]
         }
@@ -165,7 +165,7 @@ def test_every_connection_has_the_settings_that_the_engine_needs(
                 if needed is not None and name in known:
                     ((value,),) = connection.execute(f"SHOW {name}")
                     assert (used_as, name, value) == (used_as, name, needed)
-        database._readers.give(connections["reader"])  # type: ignore[attr-defined]
+        database._readers.release(connections["reader"])  # type: ignore[attr-defined]
         connections["listener"].close()
 
 
@@ -197,10 +197,10 @@ def test_a_schema_that_a_role_gets_later_does_not_move_the_store(tmp_path: Path,
         memory.put(HOME, "after", {"n": 2})
         engine = memory.memories._engine
         database = engine._db
-        taken = [database._readers.take() for _ in range(3)]  # type: ignore[attr-defined]
+        taken = [database._readers.acquire() for _ in range(3)]  # type: ignore[attr-defined]
         for connection in taken:
             assert connection.execute("SELECT current_schema()").fetchall() == [("public",)]
-            database._readers.give(connection)  # type: ignore[attr-defined]
+            database._readers.release(connection)  # type: ignore[attr-defined]
         assert [each.key for each in memory.list(HOME)] == ["after", "before"]
 
 

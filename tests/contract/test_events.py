@@ -131,6 +131,6 @@ def test_revisions_start_again_once_the_last_trace_is_gone(
 
 def test_the_log_of_a_new_store_has_reached_nothing(memory: Alcove) -> None:
     database = memory.memories._engine.database
-    assert not database.fetch("position")[0][0]
+    assert not database.fetch("log_position")[0][0]
     memory.put(("user", "noop"), "first", {})
-    assert database.fetch("position")[0][0] == 1
+    assert database.fetch("log_position")[0][0] == 1

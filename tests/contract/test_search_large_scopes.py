@@ -391,7 +391,7 @@ def test_what_is_found_is_read_as_it_is_found_and_not_asked_for_again(
 def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_whatever_happens(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "MOST_READERS", 4)
+    monkeypatch.setattr(postgres, "MAX_READERS", 4)
     store, look, looked = filled(place), term_index.TermIndex._rows_with_terms, list[int]()
     by_meaning = (
         "pg_stat_activity WHERE datname = current_database() AND query LIKE '%<=>%' AND state = 'active'"
@@ -418,7 +418,7 @@ def test_words_are_looked_for_while_meaning_is_and_both_connections_come_back_wh
 def test_searches_that_read_on_two_connections_never_wait_for_one_another(
     place: Place, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(postgres, "MOST_READERS", most)
+    monkeypatch.setattr(postgres, "MAX_READERS", most)
     store = filled(place)
     with ThreadPoolExecutor(8) as threads:
         found = [*threads.map(lambda n: keys(store, f"number{n % 40}")[0], range(80))]

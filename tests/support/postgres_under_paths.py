@@ -35,15 +35,22 @@ def install() -> None:
     """Does so in this process, if one that started it has prepared for it."""
     if _SERVER not in os.environ:
         return
-    usual = engine._opened
+    usual = engine._open
 
-    def opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:
-        if isinstance(at, Path) and at.parent.is_dir() and not at.exists() and not at.is_symlink():
+    def opened(
+        location: Path | str, busy_timeout: float, on_create: Callable[[], None]
+    ) -> tuple[Database, Locks]:
+        if (
+            isinstance(location, Path)
+            and location.parent.is_dir()
+            and not location.exists()
+            and not location.is_symlink()
+        ):
             on_create()
-            _make(at)
-        return usual(address(at) or at, busy_timeout, on_create)
+            _make(location)
+        return usual(address(location) or location, busy_timeout, on_create)
 
-    engine._opened = opened
+    engine._open = opened
 
 
 def address(at: Path | str) -> str | None:

@@ -12,7 +12,7 @@ import apsw
 import psycopg
 
 from alcove import Alcove, Event
-from alcove.engine.postgres.database import WRITING
+from alcove.engine.postgres.database import WRITER_LOCK
 from tests.support.postgres_under_paths import address
 
 
@@ -43,7 +43,7 @@ def locked(at: Path) -> Iterator[Callable[[], None]]:
     db: apsw.Connection | psycopg.Connection[Any]
     if there := address(at):
         db = psycopg.connect(there, autocommit=True)
-        db.execute(f"SELECT pg_advisory_lock({WRITING})")
+        db.execute(f"SELECT pg_advisory_lock({WRITER_LOCK})")
     else:
         db = apsw.Connection(str(at))
         db.execute("BEGIN IMMEDIATE")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from alcove.core.errors import Unavailable
-from alcove.engine.commit import MOST_BYTES, CommitQueue, Submission
-from alcove.engine.rows.operations import GetRow, PutRow
+from alcove.engine.commit import MAX_BYTES, CommitQueue, Submission
+from alcove.engine.rows.operations import GetRow, Outcome, PutRow
 from alcove.engine.rows.versions import Writer
 
 
@@ -23,9 +23,8 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def commit(batch: Sequence[Submission]) -> None:
-    for each in batch:
-        each.outcome = [None]
+def commit(batch: Sequence[Submission]) -> list[Outcome | Exception]:
+    return [[None] for _ in batch]
 
 
 def in_threads(queue: CommitQueue, threads: int, times: int) -> list[BaseException]:
@@ -55,10 +54,10 @@ def test_every_writer_of_a_crowd_gets_its_own_answer() -> None:
 def test_a_commit_that_fails_fails_for_all_in_it_and_for_nobody_after() -> None:
     fail = [True]
 
-    def sometimes(batch: Sequence[Submission]) -> None:
+    def sometimes(batch: Sequence[Submission]) -> list[Outcome | Exception]:
         if fail.pop() if fail else False:
             raise Unavailable("full")
-        commit(batch)
+        return commit(batch)
 
     queue = CommitQueue(sometimes)
     first, second = queue.submit([], None), queue.submit([], None)
@@ -71,11 +70,11 @@ def test_a_commit_that_fails_fails_for_all_in_it_and_for_nobody_after() -> None:
 def test_an_interrupt_of_the_leader_leaves_the_lead_to_the_next() -> None:
     interrupts = [True]
 
-    def interrupted(batch: Sequence[Submission]) -> None:
+    def interrupted(batch: Sequence[Submission]) -> list[Outcome | Exception]:
         if interrupts:
             interrupts.pop()
             raise KeyboardInterrupt
-        commit(batch)
+        return commit(batch)
 
     queue = CommitQueue(interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +86,7 @@ def test_who_attends_after_another_has_led_is_told_at_once() -> None:
     queue, told = CommitQueue(commit), list[str]()
     late, leader = queue.submit([GetRow(b"", b"")], None), queue.submit([GetRow(b"", b"")], None)
     leader.wait()
-    late.attend(lambda: told.append("done"))
+    late.watch(lambda: told.append("done"))
     assert told
     assert late.outcome is not None
 
@@ -95,11 +94,11 @@ def test_who_attends_after_another_has_led_is_told_at_once() -> None:
 def test_who_writes_little_does_not_wait_for_all_that_another_writes() -> None:
     batches: list[list[str]] = []
 
-    def noted(batch: Sequence[Submission]) -> None:
+    def noted(batch: Sequence[Submission]) -> list[Outcome | Exception]:
         batches.append([owners[each] for each in batch])
-        commit(batch)
+        return commit(batch)
 
-    queue, value = CommitQueue(noted), b"x" * (MOST_BYTES // 2)
+    queue, value = CommitQueue(noted), b"x" * (MAX_BYTES // 2)
     large = PutRow(b"", b"", b"", None, Writer(None, None, None), 1, value, "{}", None, None, None)
     owners: dict[Submission, str] = {}
     for user in (*["mallory"] * 10, "alice", "bob"):

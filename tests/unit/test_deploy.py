@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 FILES = [ROOT / "Dockerfile", ROOT / "compose.yaml", ROOT / "deploy/alcove.service", *MANIFESTS]
 VARIABLES = {"KEY", "STATE", *map(str.upper, _OPTIONS), *map(str.upper, ALIASES)}
-CONNECTIONS = postgres.MOST_READERS + 3
+CONNECTIONS = postgres.MAX_READERS + 3
 """Of a node's worker: its readers, its writer, the one that listens and the one that holds locks."""
 STOPPING = 30 + 1
 """Seconds that requests under way have by default when a node is told to stop."""

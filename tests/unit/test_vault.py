@@ -234,7 +234,7 @@ def test_a_data_key_that_was_altered_or_given_to_another_subject_does_not_open(f
 @pytest.fixture
 def safe(tmp_path: Path) -> Iterator[Vault]:
     engine = Engine(tmp_path / "a.db", clock=system_clock, busy_timeout=1, on_create=lambda: None)
-    yield Vault(engine, MemoryKey())
+    yield Vault(engine.data_keys, MemoryKey())
     engine.close()
 
 

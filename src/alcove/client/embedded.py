@@ -125,8 +125,8 @@ class Alcove(Store):
             vector_index=beside,
         )
         try:
-            vault = Vault(engine, provider)
-            if engine.admin.is_half_a_copy():
+            vault = Vault(engine.data_keys, provider)
+            if engine.admin.is_incomplete_copy():
                 shown = without_password(str(place))
                 raise StoreError(f"{shown} is a copy that was broken off: run `alcove migrate` again")
             valkey = Valkey(settings.session_store) if settings.session_store else None
@@ -143,7 +143,7 @@ class Alcove(Store):
                 engine.index.vector_index.start(interval)
             if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
                 indexer.wake()
-                engine.when_told(indexer.wake_if_due)
+                engine.on_commit(indexer.wake_if_due)
         configuration = Configuration(engine.admin, policy, settings, audit.denied)
         sessions = SessionCache(valkey, engine, vault, observer or Observer()) if valkey else None
         parts = Parts(

@@ -21,7 +21,7 @@ from alcove.client.open_store import ONLY_HERE, Specs
 from alcove.client.store import Transport
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal
-from alcove.engine.sqlite.backup_file import Copy
+from alcove.engine.sqlite.backup_file import BackupFile
 from alcove.llm import LLM
 from alcove.upkeep.backup import BackedUp, Partial, Progress
 from alcove.upkeep.transfer import File, Imports, pieces_of
@@ -250,9 +250,9 @@ def _import_request(request: HttpRequest, *, wait_for_index: bool) -> HttpReques
 def _check_backup(partial: Partial, to: Path, size: int) -> BackedUp:
     """Checks a backup that has arrived, and moves it to its place."""
     partial.sync()
-    with Copy(partial.path) as copy:
-        copy.refuse_damaged()
-        summary = copy.summary()
+    with BackupFile(partial.path) as copy:
+        copy.check_integrity()
+        summary = copy.figures()
     partial.complete()
     return BackedUp(to, size, summary.memories, summary.versions, summary.last_seq, 0)
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.rows.indexing import Text
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
@@ -58,10 +58,10 @@ class CandidateIndex(ABC):
                 db.run("reach_searchable", (progress.embedder, dimensions, page[-1][0]))
         return len(page)
 
-    def check(self) -> Findings:
+    def check(self) -> CheckResults:
         """Compares the index with memories."""
         with self._db.snapshot() as db:
-            yield from db.checks("candidates_checks.sql")
+            yield from db.run_checks("candidates_checks.sql")
 
     # Reading
 
@@ -89,21 +89,21 @@ class CandidateIndex(ABC):
             progress = IndexProgress.read(db)
             last = progress.last_vector if progress.embedder == embedder else 0
             params: Params = [scope.low, scope.high, last, embedder]
-            predicate = self._db.where(scope, params)
-            unindexed = db.run("unsearchable", [*params, MAX_MISSING + 1], where=predicate).fetchall()
+            predicate = self._db.predicate(scope, params)
+            unindexed = db.run("unsearchable", [*params, MAX_MISSING + 1], condition=predicate).fetchall()
             if len(unindexed) > MAX_MISSING:
                 return None
             params = [scope.low, scope.high]
-            predicate = self._db.where(scope, params)
-            queued = db.run("queued", [*params, MAX_MISSING], where=predicate).fetchall()
+            predicate = self._db.predicate(scope, params)
+            queued = db.run("queued", [*params, MAX_MISSING], condition=predicate).fetchall()
             return [seq for (seq,) in chain(queued, unindexed)]
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
         """Those of some texts that a scope shows now."""
         params: Params = [scope.low, scope.high, now, embedder, json.dumps([*seqs])]
-        predicate = self._db.where(scope, params)
+        predicate = self._db.predicate(scope, params)
         with self._db.read() as db:
-            return [*map(Text._make, db.run("texts_of", params, where=predicate))]
+            return [*map(Text._make, db.run("texts_of", params, condition=predicate))]
 
 
 def _next_page(db: Connection, limit: int) -> tuple[IndexProgress, list[tuple[int, int, str, bytes]]]:

@@ -1,4 +1,4 @@
-"""Group commit: whoever leads commits every write that waits, so many writes share one fsync."""
+"""Group commit: the first waiting writer commits for all that wait, so many writes share one fsync."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from itertools import chain
 
 from alcove.engine.rows.operations import IdempotentRequest, Outcome, PutRow, RowOperation
 
-MOST_OPERATIONS = 2000
-"""Operations after which a shared transaction is closed, so that nobody waits for it too long."""
-MOST_BYTES = 8 * 1024 * 1024
-"""Of sealed values; likewise."""
-LINGER = 0.0002
-"""Seconds a leader waits for the crowd of the last commit to come back; much less than an fsync saves."""
-FAR_LINGER = 0.002
-"""The same for all who write at the moment, where a commit is a journey to a server besides, or two."""
+MAX_OPERATIONS = 2000
+"""Operations after which a shared transaction is closed, so that no writer waits for it too long."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Bytes of sealed values after which it is closed."""
+GATHER_SECONDS = 0.0002
+"""How long a leader waits for the writers of the last commit to come back; an fsync costs much more."""
+REMOTE_GATHER_SECONDS = 0.002
+"""The same where a commit also costs a round trip or two to a server."""
 
 
 class Observer:
-    """Told what an engine does, often with a lock in hand: it must be quick and never raise.
+    """Receives what an engine does, often under a lock: methods must be quick and never raise.
 
-    This one takes no notice of it.
+    This one ignores everything.
     """
 
-    def submitted(self) -> None:
-        """A write waits for a commit from now on; calls of this and of `settled` never overlap."""
+    def write_submitted(self) -> None:
+        """A write now waits for a commit; calls of this and of `commit_ended` never overlap."""
 
-    def settled(self, writes: int, *, committed: bool) -> None:
+    def commit_ended(self, writes: int, *, committed: bool) -> None:
         """One commit has ended for this many writes, on the disk or with an error for all of them."""
 
-    def expired(self, memories: int, *, which: str) -> None:
-        """A sweep has recorded the end of this many memories: `due` by their own time, or `aged`."""
+    def memories_expired(self, count: int, *, reason: str) -> None:
+        """A sweep has ended this many memories: `due` by their own expiry, or `aged` by retention."""
 
     def session_store(self, outcome: str) -> None:
-        """The session store was asked: `hit`, `miss` where the engine had to be read, or `away`."""
+        """The session store was read: `hit`, `miss` where the engine had to be read, or `away`."""
 
 
 class Submission:
-    """One transaction that waits for a commit; asking for its result helps to bring it about.
+    """One transaction that waits for a commit; whoever asks for its result helps to commit.
 
-    `concurrent.futures.Future` would do, at ten times the cost: it brings a lock of its own.
+    `concurrent.futures.Future` would do, but costs ten times as much: it brings a lock of its own.
     """
 
-    __slots__ = ("_queue", "_sleep", "abandoned", "decided_by", "once", "operations", "outcome", "signal")
+    __slots__ = ("_queue", "_sleep", "abandoned", "once", "operations", "outcome", "rules_version", "signal")
 
     def __init__(
         self,
         queue: CommitQueue,
         operations: Sequence[RowOperation],
         once: IdempotentRequest | None,
-        decided_by: int | None,
+        rules_version: int | None,
     ) -> None:
         self._queue = queue
         self._sleep = threading.Lock()
@@ -61,34 +61,34 @@ class Submission:
         """Tells an event loop to look again; None where a thread waits."""
         self.operations = operations
         self.once = once
-        self.decided_by = decided_by
+        self.rules_version = rules_version
         self.outcome: Outcome | BaseException | None = None
         self.abandoned = False
 
     def wait(self) -> None:
-        """Blocks until it is committed or refused, leading where nobody does."""
-        while not self.settle():
+        """Blocks until it is committed or refused; leads if nobody else does."""
+        while not self.try_commit():
             try:
                 self._sleep.acquire()
-            except BaseException:  # an interrupt: somebody else must lead
+            except BaseException:  # an interrupt: another writer must lead
                 self.abandoned = True
                 self._queue.pass_on()
                 raise
 
-    def attend(self, signal: Callable[[], None]) -> None:
-        """For who must not block: `signal` is called when it is done, and when `settle` can bring it on."""
+    def watch(self, signal: Callable[[], None]) -> None:
+        """For callers that must not block: calls `signal` at the end, and when `try_commit` would help."""
         with self._queue.mutex:
             self.signal = signal
-            if self.outcome is not None:  # somebody led before we were there to be told
+            if self.outcome is not None:  # it was committed before there was a signal
                 signal()
         self._queue.pass_on()
 
-    def settle(self) -> bool:
-        """Leads where nobody does; whether this submission is committed or refused."""
+    def try_commit(self) -> bool:
+        """Leads if nobody else does; returns whether this submission is committed or refused."""
         return self.outcome is not None or self._queue.lead(self)
 
     def result(self) -> Outcome:
-        """What the transaction answered, once it is on the disk."""
+        """Returns the outcome of the transaction, once it is on the disk."""
         if self.outcome is None:
             self.wait()
         if isinstance(self.outcome, BaseException):
@@ -96,8 +96,12 @@ class Submission:
         assert self.outcome is not None
         return self.outcome
 
+    def resolve(self, outcome: Outcome | BaseException) -> None:
+        """Sets the outcome; `wake` tells the waiting caller afterwards."""
+        self.outcome = outcome
+
     def wake(self) -> None:
-        """Tells who waits to look again; called only by a holder of the queue's mutex."""
+        """Makes the waiting caller look again; call it only with the queue's mutex."""
         if self.signal:
             self.signal()
         elif self._sleep.locked():
@@ -105,111 +109,117 @@ class Submission:
 
 
 class CommitQueue:
-    """Each user's writes in order of arrival, and the users in turn: who writes much waits for himself.
+    """Commits each user's writes in their order, and the users in turn: nobody waits for a busy user.
 
-    `commit` gives every submission of a batch its outcome, or raises.
-    Whoever waits first leads: it commits all that wait, wakes them, and passes the lead on to the
-    first that has come since. A thread that waits sleeps on a lock of its own and is woken once.
+    The first writer that waits leads: it commits all waiting writes, wakes their writers, and passes the lead
+    on to the first write that has arrived since. A waiting thread sleeps on a lock of its own and is woken
+    once.
     """
 
     def __init__(
         self,
-        commit: Callable[[Sequence[Submission]], None],
+        commit: Callable[[Sequence[Submission]], Sequence[Outcome | Exception]],
         observer: Observer | None = None,
         *,
-        far: bool = False,
+        is_remote: bool = False,
     ) -> None:
-        """`far`: whether a commit takes much longer than those who waited for it take to come back."""
+        """`commit` returns an outcome for each submission of a batch, or raises for all of them.
+
+        `is_remote`: a commit takes much longer than its writers need to come back with the next write.
+        """
         self._commit = commit
-        self._far = far
+        self._is_remote = is_remote
         self._observer = observer or Observer()
-        self._waiting: OrderedDict[str | None, deque[Submission]] = OrderedDict()
+        self._queues: OrderedDict[str | None, deque[Submission]] = OrderedDict()
+        """Waiting submissions by user; the first user is served next."""
         self._count = 0
         self.mutex = threading.Lock()
-        self._led = False
-        self._crowd = 1
+        self._has_leader = False
+        self._expected_count = 1
+        """How many writers took part in the last commit and may be back soon."""
 
     def submit(
         self,
         operations: Sequence[RowOperation],
         once: IdempotentRequest | None,
         user: str | None = None,
-        decided_by: int | None = None,
+        rules_version: int | None = None,
     ) -> Submission:
-        """One all-or-nothing transaction; many share one commit.
+        """Queues one all-or-nothing transaction; many share one commit.
 
-        The user's are committed in order, and those of several users in turn. `decided_by` is the version of
-        the configuration by which it was allowed: it is refused where another holds when it is committed.
+        `rules_version`: the configuration that allowed the write. Under any other, the commit refuses it.
         """
-        submission = Submission(self, operations, once, decided_by)
+        submission = Submission(self, operations, once, rules_version)
         with self.mutex:
-            self._waiting.setdefault(user, deque()).append(submission)
+            self._queues.setdefault(user, deque()).append(submission)
             self._count += 1
-            self._observer.submitted()
+            self._observer.write_submitted()
         return submission
 
     def lead(self, leader: Submission) -> bool:
-        """Commits until the leader's own submission is done; False where somebody leads already."""
-        leading = False
+        """Commits until the leader's own submission is done; False if there is a leader already."""
+        is_leading = False
         try:
             with self.mutex:
-                if self._led:
+                if self._has_leader:
                     return False
-                self._led = leading = True
+                self._has_leader = is_leading = True
             while leader.outcome is None:
                 self._commit_batch(leader)
             return True
         finally:
-            if leading:
-                self._led = False
-                if self._waiting:
+            if is_leading:
+                self._has_leader = False
+                if self._queues:
                     self.pass_on()
 
     def pass_on(self) -> None:
-        """Wakes the first that waits, unless somebody leads already."""
+        """Wakes the first waiting submission, unless there is a leader already."""
         with self.mutex:
-            for each in chain.from_iterable(() if self._led else self._waiting.values()):
-                if not each.abandoned:
-                    each.wake()
+            for submission in chain.from_iterable(() if self._has_leader else self._queues.values()):
+                if not submission.abandoned:
+                    submission.wake()
                     return
 
     def _commit_batch(self, leader: Submission) -> None:
-        if leader.signal is None and self._count < self._crowd:
-            deadline = time.monotonic() + (FAR_LINGER if self._far else LINGER)
-            while self._count < self._crowd and time.monotonic() < deadline:
-                time.sleep(LINGER)
+        if leader.signal is None and self._count < self._expected_count:
+            deadline = time.monotonic() + (REMOTE_GATHER_SECONDS if self._is_remote else GATHER_SECONDS)
+            while self._count < self._expected_count and time.monotonic() < deadline:
+                time.sleep(GATHER_SECONDS)
         batch: list[Submission] = []
         committed = False
         try:
             self._fill(batch)
-            self._crowd = len(batch)
-            self._commit(batch)
-            self._crowd += self._count if self._far else 0
+            self._expected_count = len(batch)
+            for submission, outcome in zip(batch, self._commit(batch), strict=True):
+                submission.resolve(outcome)
+            self._expected_count += self._count if self._is_remote else 0
             committed = True
         except BaseException as error:
-            for lost in batch:
-                lost.outcome = error
+            for submission in batch:
+                submission.resolve(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             with self.mutex:
-                self._observer.settled(len(batch), committed=committed)
-                for done in batch:
-                    if done is not leader:
-                        done.wake()
+                self._observer.commit_ended(len(batch), committed=committed)
+                for submission in batch:
+                    if submission is not leader:
+                        submission.wake()
 
     def _fill(self, batch: list[Submission]) -> None:
+        """Takes waiting submissions, one of each user in turn, until the batch is full."""
         operations = size = 0
         with self.mutex:
-            while self._waiting and operations < MOST_OPERATIONS and size < MOST_BYTES:
-                user, line = next(iter(self._waiting.items()))
-                batch.append(line[0])
-                line.popleft()
+            while self._queues and operations < MAX_OPERATIONS and size < MAX_BYTES:
+                user, queue = next(iter(self._queues.items()))
+                batch.append(queue[0])
+                queue.popleft()
                 self._count -= 1
-                if line:
-                    self._waiting.move_to_end(user)
+                if queue:
+                    self._queues.move_to_end(user)
                 else:
-                    del self._waiting[user]
+                    del self._queues[user]
                 operations += len(batch[-1].operations)
                 for each in batch[-1].operations:
                     size += len(each.sealed) if isinstance(each, PutRow) else 0

@@ -1,8 +1,8 @@
-"""The engine: versions in one SQLite file, for many threads and several processes, every commit on the disk.
+"""The engine: versions in one database, for many threads and several processes, every commit on the disk.
 
-It stores rows and knows nothing of policy or of what is inside a sealed value. It assigns sequence, revision
-and time inside the transaction, so that all three only ever grow. Reads take `at`, a moment of which to tell
-what was current; without it they tell what is current `now`.
+It stores rows and knows nothing of policies or of what a sealed value holds. It assigns sequence number,
+revision and time inside the transaction, so that all three only ever grow. Reads with `as_of` return what was
+current at that moment, others what is current `now`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from typing import Any
 
 from alcove.core.clock import Clock, system_clock
 from alcove.core.cursor import STREAM_CHUNK_BYTES
-from alcove.core.errors import AlcoveError, requires_extra
+from alcove.core.errors import requires_extra
 from alcove.core.records import KINDS, EventKind
-from alcove.engine.administration import Administration, Erasure
+from alcove.engine.administration import Administration
 from alcove.engine.commit import CommitQueue, Observer, Submission
-from alcove.engine.data_keys import DataKey, DataKeys
-from alcove.engine.database import Database, Findings, RuledOut
+from alcove.engine.data_keys import DataKeys
+from alcove.engine.database import CheckResults, Database, SkipVersion
+from alcove.engine.erasure import Erasure
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
-from alcove.engine.rows.operations import DataKeyGone, Outcome, PutRow, StaleDecision
+from alcove.engine.personal_data import PersonalData
+from alcove.engine.rows.operations import Outcome
 from alcove.engine.rows.versions import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Row, read_page
 from alcove.engine.scope import Scope
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.statements import Params
-from alcove.engine.transaction import Live, Transaction, put_parameters, read_put_answer
+from alcove.engine.transaction import Live, Transaction, commit_batch, commit_puts
 from alcove.engine.vector_index import MakeVectorIndex
 
-NEAR_THE_END = 5000
-"""Events this close to the end of the log are read along it rather than from their subtree."""
+MAX_LOG_DISTANCE = 5000
+"""Events this close to the end of the log are read along the log rather than from their subtree."""
 
 
-class Engine(DataKeys):
+class Engine:
     """A durable, ordered store of versions (WAL, `synchronous=FULL`). Safe to use from many threads."""
 
     def __init__(
         self,
-        at: Path | str,
+        location: Path | str,
         *,
         clock: Clock,
         busy_timeout: float,
@@ -47,25 +49,23 @@ class Engine(DataKeys):
         observer: Observer | None = None,
         vector_index: MakeVectorIndex | None = None,
     ) -> None:
-        """`at`: the path of a file, or the address of a PostgreSQL database.
+        """`location`: the path of a file, or the address of a PostgreSQL database.
 
-        `vector_index`: makes what finds texts by meaning, if it is not the database's own way.
+        `vector_index`: makes the vector index, if it is not the database's own.
         """
-        self._db, self.locks = _opened(at, busy_timeout, on_create)
-        self.clock = clock = self._db.clock if clock is system_clock else clock
-        """The one given, or the one that all who have the store open share."""
-        self.when_told, self.far = self._db.when_told, self._db.far
+        self.database, self.locks = _open(location, busy_timeout, on_create)
+        self._db = self.database
+        self.clock = self._db.clock if clock is system_clock else clock
+        """The given one, or the clock that all nodes of the store share."""
+        self.on_commit, self.is_remote = self._db.on_commit, self._db.is_remote
         self._fetch = self._db.fetch
+        self.data_keys = DataKeys(self._db.fetch, self._db.write)
         self.index = SearchIndex(self._db, vector_index(self._db, self.locks) if vector_index else None)
-        self.admin = Administration(self._db, clock)
-        self.erasure = Erasure(self._db, clock, self.index.vector_index)
+        self.admin = Administration(self._db, self.clock)
+        self.personal_data = PersonalData(self._db, self.clock)
+        self.erasure = Erasure(self._db, self.clock, self.index.vector_index)
         self._observer = observer or Observer()
-        self.submit = CommitQueue(self._commit, self._observer, far=self.far).submit
-
-    @property
-    def database(self) -> Database:
-        """For who copies all of it."""
-        return self._db
+        self.submit = CommitQueue(self._commit, self._observer, is_remote=self.is_remote).submit
 
     def close(self) -> None:
         if self.index.vector_index:
@@ -73,113 +73,68 @@ class Engine(DataKeys):
         self.locks.close()
         self._db.close()
 
-    # Writing
-
-    def _commit(self, batch: Sequence[Submission]) -> None:
-        """One transaction for all; an error of the disk is everybody's, a refusal only its own."""
-        outcomes = self._put_each(batch) if self.far else None
-        if outcomes is None:
-            outcomes = self._run_each(batch)
-        for submission, outcome in zip(batch, outcomes, strict=True):
-            submission.outcome = outcome
-
-    def _put_each(self, batch: Sequence[Submission]) -> list[Outcome | Exception] | None:
-        """In one journey; None where one of them is anything but a single put."""
-        puts = list[PutRow]()
-        for each in batch:
-            match each.operations:
-                case [PutRow() as put] if not each.once:
-                    puts.append(put)
-                case _:
-                    return None
-        at = self.clock()
-        params = [put_parameters(put, at, each.decided_by) for put, each in zip(puts, batch, strict=True)]
-        outcomes = list[Outcome | Exception]()
-        for put, answer in zip(puts, self._db.put_each(params), strict=True):
-            try:
-                outcomes.append([read_put_answer(put, answer)])
-            except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
-                outcomes.append(refusal)
-        return outcomes
-
-    def _run_each(self, batch: Sequence[Submission]) -> list[Outcome | Exception]:
-        outcomes = list[Outcome | Exception]()
-        with self._db.write() as db:
-            ahead = [each for submission in batch for each in submission.operations] if self.far else ()
-            transaction = Transaction(db, self.clock, ahead)
-            for submission in batch:
-                try:
-                    if submission.decided_by not in (None, transaction.documents):
-                        raise StaleDecision
-                    outcomes.append(transaction.run(submission.operations, submission.once))
-                except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
-                    outcomes.append(refusal)
-                transaction.at += 1
-        return outcomes
+    def _commit(self, batch: Sequence[Submission]) -> list[Outcome | Exception]:
+        outcomes = commit_puts(self._db, self.clock, batch) if self.is_remote else None
+        return commit_batch(self._db, self.clock, batch) if outcomes is None else outcomes
 
     # Reading
 
-    def get(self, ns: bytes, key: bytes, *, now: int, at: int | None = None) -> Row | None:
-        found = self._fetch("get", ns, key, now) if at is None else self._fetch("get_at", ns, key, at)
-        return Row._make(found[0]) if found else None
+    def get(self, ns: bytes, key: bytes, *, now: int, as_of: int | None = None) -> Row | None:
+        rows = self._fetch("get", ns, key, now) if as_of is None else self._fetch("get_at", ns, key, as_of)
+        return Row._make(rows[0]) if rows else None
 
     def read(self, ns: bytes, key: bytes, *, now: int) -> tuple[int, Row | None]:
-        """The version of the newest document, and what is at a key."""
-        (found,) = self._fetch("read", ns, key, now)
-        return found[0], None if found[1] is None else Row._make(found[1:])
+        """Returns the version of the newest document, and the live version of a key."""
+        (row,) = self._fetch("read", ns, key, now)
+        return row[0], None if row[1] is None else Row._make(row[1:])
 
     def fingerprint(self, ns: bytes, *others: bytes, now: int) -> Fingerprint:
-        """By what a copy is known to be as new: of a namespace, and of two `others`, each two arguments."""
-        (found,) = self._fetch("fingerprint", ns, now, *others)
-        return Fingerprint._make(found)
+        """Returns what tells whether a copy of a namespace, and of two other keys, is still current.
+
+        `others`: namespace and key of each of the two.
+        """
+        (row,) = self._fetch("fingerprint", ns, now, *others)
+        return Fingerprint._make(row)
 
     def scan(
-        self, scope: Scope, *, now: int, at: int | None = None, ruled_out: RuledOut | None = None
+        self, scope: Scope, *, now: int, as_of: int | None = None, skip: SkipVersion | None = None
     ) -> Iterator[Row]:
-        """In order of namespace and key; of versions that are `ruled_out` nothing is read."""
-        statement, moment = ("scan", now) if at is None else ("scan_at", at)
-        params: Params = [scope.low, scope.high, moment]
-        where = self._db.where(scope, params)
-        return map(Row._make, self._db.stream(statement, params, ruled_out, where=where))
+        """Yields versions by namespace and key; it reads nothing of those to `skip`."""
+        statement, moment = ("scan", now) if as_of is None else ("scan_at", as_of)
+        return map(Row._make, self._db.select(statement, scope, (scope.low, scope.high, moment), skip=skip))
 
     def scan_page(
         self, scope: Scope, *, after: tuple[bytes, bytes] | None, now: int, limit: int
     ) -> list[Row]:
         params: Params = [*(after or (scope.low, b"")), scope.high, now]
-        where = self._db.where(scope, params)
-        found = self._db.stream("scan_page", [*params, limit], where=where)
-        return read_page(found, limit, max_bytes=STREAM_CHUNK_BYTES)[0]
+        rows = self._db.select("scan_page", scope, params, [limit])
+        return read_page(rows, limit, max_bytes=STREAM_CHUNK_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
-        """In order; with an owner, only theirs, and at the cost of those."""
-        whose, named = ("", ()) if owner is None else ("n.owner = ? AND", (owner,))
-        params: Params = [*named, scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        return (ns for (ns,) in self._db.stream("namespaces", params, where=where, whose=whose))
+        """Yields namespaces in order; with an owner, only theirs, and at the cost of those."""
+        of_owner, owners = ("", []) if owner is None else ("n.owner = ? AND", [owner])
+        params: Params = [*owners, scope.low, scope.high, now]
+        return (ns for (ns,) in self._db.select("namespaces", scope, params, of_owner=of_owner))
 
     def keys(self, scope: Scope, *, now: int) -> list[LiveKey]:
-        """The live keys of a scope, without their content."""
-        params: Params = [scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        return [*map(LiveKey._make, self._db.stream("keys", params, where=where))]
+        """Returns the live keys of a scope, without their content."""
+        return [*map(LiveKey._make, self._db.select("keys", scope, (scope.low, scope.high, now)))]
 
-    def owned_keys(self, scope: Scope, owner: str, *, besides: bytes, now: int) -> list[LiveKey]:
-        """The same of the rooms that belong to one user, without the room `besides`.
+    def owned_keys(self, scope: Scope, owner: str, *, except_namespace: bytes, now: int) -> list[LiveKey]:
+        """Returns the live keys in the namespaces of one user, except one of them.
 
-        It costs as much as those rooms, however many rooms of others the subtree has.
+        It costs as much as those namespaces, however many others the subtree has.
         """
-        params: Params = [owner, scope.low, scope.high, besides, now]
-        where = self._db.where(scope, params)
-        return [*map(LiveKey._make, self._db.stream("owned_keys", params, where=where))]
+        params: Params = [owner, scope.low, scope.high, except_namespace, now]
+        return [*map(LiveKey._make, self._db.select("owned_keys", scope, params))]
 
     def authored_keys(self, scope: Scope, author: str, *, now: int) -> list[LiveKey]:
-        """The same of what one user wrote in rooms that do not belong to them, at the cost of all of that."""
+        """Returns what one user wrote in namespaces of others, at the cost of all they wrote there."""
         params: Params = [author, scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        return [*map(LiveKey._make, self._db.stream("authored_keys", params, where=where))]
+        return [*map(LiveKey._make, self._db.select("authored_keys", scope, params))]
 
     def history(self, ns: bytes, key: bytes, *, below: int = MAX_INT64) -> Iterator[Row]:
-        """The versions of a key below a revision, newest first."""
+        """Yields the versions of a key below a revision, newest first."""
         return map(Row._make, self._db.stream("history", [ns, key, below]))
 
     def events(
@@ -190,118 +145,110 @@ class Engine(DataKeys):
         kinds: Sequence[EventKind],
         between: tuple[int | None, int | None],
         limit: int,
-        most: int,
+        max_bytes: int,
     ) -> tuple[list[Row], bool]:
-        """Some events after a position, and whether there are more.
+        """Returns some events after a position, and whether there are more.
 
-        `between`: after the first moment and before the second. `most`: the bytes they may have.
+        `between`: after the first moment and before the second.
         """
-        params: Params = [position, scope.low, scope.high]
-        where = [self._db.where(scope, params)]
+        params: list[Any] = [position, scope.low, scope.high]
+        conditions = [self._db.predicate(scope, params)]
         if set(kinds) != set(KINDS):
-            where.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
             params.extend(kinds)
         for sign, moment in zip("><", between, strict=True):
             if moment is not None:
-                where.append(f"created_at {sign} ?")
+                conditions.append(f"created_at {sign} ?")
                 params.append(moment)
-        near = not scope.low or self.last_seq() - position < NEAR_THE_END
-        way = "events_by_seq" if near else "events_by_subtree"
-        found = self._db.stream(way, [*params, limit + 1], where=" AND ".join(where))
-        return read_page(found, limit, max_bytes=most)
+        is_near_end = not scope.low or self.last_seq() - position < MAX_LOG_DISTANCE
+        statement = "events_by_seq" if is_near_end else "events_by_subtree"
+        rows = self._db.stream(statement, [*params, limit + 1], condition=" AND ".join(conditions))
+        return read_page(rows, limit, max_bytes=max_bytes)
 
     def count(self, scope: Scope, *, now: int) -> int:
-        params: Params = [scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        ((found,),) = self._db.stream("count", params, where=where)
-        return int(found)
+        ((count,),) = self._db.select("count", scope, (scope.low, scope.high, now))
+        return int(count)
 
     def counts(self, scope: Scope, *, now: int) -> Iterator[tuple[bytes, int]]:
-        """How much is in each namespace of a scope, in order."""
-        params: Params = [scope.low, scope.high, now]
-        where = self._db.where(scope, params)
-        return ((ns, count) for ns, count in self._db.stream("counts", params, where=where))
+        """Yields each namespace of a scope, in order, with the count of its memories."""
+        rows = self._db.select("counts", scope, (scope.low, scope.high, now))
+        return ((ns, count) for ns, count in rows)
 
     def newest(
         self, scope: Scope, *, now: int, limit: int, before: int = MAX_INT64, embedder: str = ""
     ) -> Iterator[tuple[Row, bytes | None]]:
-        """What was written last comes first, each with its vectors by an embedder."""
+        """Yields versions, newest first, each with its vectors of an embedder."""
         params: Params = [embedder, scope.low, scope.high, now, before]
-        where = self._db.where(scope, params)
-        every = self._db.stream("scan_newest", [*params, limit], where=where)
-        return ((Row._make(each[:-1]), each[-1]) for each in every)
+        rows = self._db.select("scan_newest", scope, params, [limit])
+        return ((Row._make(row[:-1]), row[-1]) for row in rows)
 
     def activity(
         self, scope: Scope, *, since: int, rooms: int
     ) -> tuple[list[tuple[int, EventKind, int]], list[tuple[bytes, int, int]]]:
-        """How often what happened on each day; and by how much the rooms grew in which most did."""
+        """Returns counts of events by day and kind, and the daily growth of the busiest namespaces."""
         params: Params = [scope.low, scope.high, since]
-        where = self._db.where(scope, params)
-        events = [(day, kind, n) for day, kind, n in self._db.stream("activity", params, where=where)]
-        grown = self._db.stream("growth", [*params, rooms], where=where)
-        return events, [(ns, day, by) for ns, day, by in grown]
+        events = [(day, kind, n) for day, kind, n in self._db.select("activity", scope, params)]
+        growth = self._db.select("growth", scope, params, [rooms])
+        return events, [(ns, day, count) for ns, day, count in growth]
 
     def last_seq(self) -> int:
         ((last,),) = self._fetch("last_seq")
         return int(last)
 
     def horizon(self) -> tuple[int, int]:
-        """The earliest moment and the highest removed sequence that retention has left behind."""
+        """Returns the earliest moment and the highest removed sequence number of the retained history."""
         return self._db.mark("history_from"), self._db.mark("purged_seq")
 
-    # Living and dying: each call does at most `limit` rows in a transaction of its own
+    def versions(self, seqs: Sequence[int]) -> list[Row]:
+        """Returns those of some versions that still exist, in the order of the log."""
+        return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
+
+    def every_version(self) -> Iterator[Row]:
+        """Yields all versions, in pages, so that a slow reader does not hold the log back."""
+        seq = 0
+        while page := read_page(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
+            yield from page
+            seq = page[-1].seq
+
+    # Expiry and retention: each call changes at most `limit` rows in a transaction of its own
 
     def expire(self, *, now: int, limit: int) -> int:
+        """Ends memories past their expiry; returns how many there were."""
         return self._end("due", now, limit)
 
     def expire_older(self, low: bytes, high: bytes, *, than: int, limit: int) -> int:
+        """Ends memories of a subtree that were written before a moment; returns how many there were."""
         return self._end("aged", low, high, than, limit)
 
-    def _end(self, which: str, *params: int | bytes) -> int:
-        """Looks without holding writers up, then ends what is still live in one transaction."""
-        found = self._fetch(which, *params)
-        if not found:
+    def _end(self, reason: str, *params: int | bytes) -> int:
+        """Selects without blocking writers, then ends what is still live in one transaction."""
+        candidates = self._fetch(reason, *params)
+        if not candidates:
             return 0
         ended = 0
         with self._db.write() as db:
             transaction = Transaction(db, self.clock)
-            for seq in found:
-                if row := db.run("still_live", seq).fetchone():
+            for seq in candidates:
+                if row := db.run("live_version", seq).fetchone():
                     transaction.end(Live._make(row), "expired")
                     ended += 1
-        self._observer.expired(ended, which=which)  # not what another process ended meanwhile
-        return len(found)
+        self._observer.memories_expired(ended, reason=reason)  # without those that another process ended
+        return len(candidates)
 
     def purge(self, *, before: int, limit: int) -> int:
+        """Removes versions that ended before a moment; returns how many."""
         with self._db.write() as db:
-            gone: list[tuple[Any, ...]] = db.run("purge", (before, limit)).fetchall()
-            for ns in {ns for _, ns in gone}:
-                db.run("forget_namespace", (ns,))
-            if gone:
+            purged: list[tuple[Any, ...]] = db.run("purge", (before, limit)).fetchall()
+            for ns in {ns for _, ns in purged}:
+                db.run("remove_empty_namespace", (ns,))
+            if purged:
                 db.run("set_mark", (before, "history_from"))
-                db.run("set_mark", (max(seq for seq, _ in gone), "purged_seq"))
-            return len(gone)
+                db.run("set_mark", (max(seq for seq, _ in purged), "purged_seq"))
+            return len(purged)
 
-    def purge_kept_answers(self, *, before: int) -> int:
-        return self._db.change("purge_kept_answers", before)
-
-    # Data keys
-
-    def add_data_key(
-        self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None
-    ) -> DataKey | None:
-        """Adds a key, or returns the one that was added first; with `wipes`, only if there were no more.
-
-        It does not wait for the disk: whatever is sealed with it comes later in the log, and does.
-        """
-        with self._db.write(durable=False) as db:
-            db.run("add_data_key", (subject, wrapped, wrapped_by, wipes))
-            found = db.run("data_key_of", (subject,)).fetchone()
-            return DataKey._make(found) if found else None
-
-    def rewrap(self, keys: Sequence[DataKey]) -> None:
-        with self._db.write() as db:
-            db.run_each("rewrap", [(key.wrapped, key.wrapped_by, key.id) for key in keys])
+    def purge_stored_answers(self, *, before: int) -> int:
+        """Removes stored answers to idempotent requests that are older than a moment."""
+        return self._db.update("purge_stored_answers", before)
 
     # Inspection
 
@@ -309,35 +256,25 @@ class Engine(DataKeys):
         """Writes one moment of the store into a file, while others go on writing to the store."""
         return self._db.copy(to)
 
-    def every_version(self) -> Iterator[Row]:
-        """In pages, so that a long look does not hold the log back."""
-        seq = 0
-        while page := read_page(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
-            yield from page
-            seq = page[-1].seq
-
-    def versions(self, seqs: Sequence[int]) -> list[Row]:
-        """Those of some versions that are still there, in the order of the log."""
-        return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
-
-    def check(self) -> Findings:
-        """Each structural check."""
-        yield from self._db.sound()
+    def check(self) -> CheckResults:
+        """Runs each structural check."""
+        yield from self._db.check_integrity()
         with self._db.snapshot() as db:
-            yield from db.checks("checks.sql")
+            yield from db.run_checks("checks.sql")
 
-    def notices(self) -> Findings:
-        """The same for what is odd without being wrong."""
+    def notices(self) -> CheckResults:
+        """Finds what is unusual without being wrong."""
         with self._db.snapshot() as db:
-            yield from db.checks("doctor_notices.sql")
+            yield from db.run_checks("doctor_notices.sql")
 
 
-def _opened(at: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:
-    """A database, and the locks that all who have it open share."""
-    if isinstance(at, Path):
-        return SqliteDatabase(at, busy_timeout=busy_timeout, on_create=on_create), FileLocks.beside(at)
+def _open(location: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:
+    """Opens a database, and the locks that all its processes share."""
+    if isinstance(location, Path):
+        database = SqliteDatabase(location, busy_timeout=busy_timeout, on_create=on_create)
+        return database, FileLocks.for_store(location)
     with requires_extra("postgresql://", extra="postgres"):
-        from alcove.engine.postgres.database import PostgresDatabase  # noqa: PLC0415  psycopg, for who has the extra
+        from alcove.engine.postgres.database import PostgresDatabase  # noqa: PLC0415  needs psycopg
 
-    database = PostgresDatabase(at, busy_timeout=busy_timeout, on_create=on_create)
-    return database, database.locks
+    remote = PostgresDatabase(location, busy_timeout=busy_timeout, on_create=on_create)
+    return remote, remote.locks

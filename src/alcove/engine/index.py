@@ -13,7 +13,7 @@ from alcove.core.admin_records import ParkedItem
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.candidate_index import CandidateIndex
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.postgres.pgvector import PgVectorIndex
 from alcove.engine.postgres.term_index import TermIndex
 from alcove.engine.quantized_index import QuantizedIndex
@@ -74,7 +74,7 @@ class SearchIndex:
 
         At most `limit`, and of `size` bytes in all unless the first is larger.
         """
-        with self._db.write(durable=False, in_turn=False) as db:
+        with self._db.write(durable=False, exclusive=False) as db:
             db.run("reach")
             texts = _texts(db.run("next_in_line", (now, limit, size)).get)
             db.run("claim", (until, json.dumps([text.seq for text in texts])))
@@ -82,7 +82,7 @@ class SearchIndex:
 
     def renew(self, seqs: Sequence[int], until: int, later: int) -> None:
         """Claims texts for longer that were claimed until a moment, and that nobody has claimed since."""
-        with self._db.write(durable=False, in_turn=False) as db:
+        with self._db.write(durable=False, exclusive=False) as db:
             db.run("renew", (later, until, json.dumps(seqs)))
 
     def next_due(self) -> int | None:
@@ -102,7 +102,7 @@ class SearchIndex:
         """
         with self._db.write(durable=False) as db:
             if db.run("serving").fetchone() != (embedder,):
-                db.run_each("postpone", [(0, None, 1, piece.text.seq) for piece in pieces])
+                db.run_many("postpone", [(0, None, 1, piece.text.seq) for piece in pieces])
                 return False
             whole = {text.seq: (text, body) for text, body, _, rest in pieces if rest is None}
             begins = [(seq, text.field, text.window) for seq, (text, _) in whole.items()]
@@ -111,7 +111,7 @@ class SearchIndex:
             db.run("leave_queue", (waiting,))
             for (seq, _, _, *begin), body, size, rest in pieces:
                 # Where nothing is changed, somebody else was faster, or the text is gone.
-                if rest is not None and db.changed("next_piece", size, *rest, seq, *begin):
+                if rest is not None and db.update("next_piece", size, *rest, seq, *begin):
                     db.run("add_piece", (seq, body))
             return True
 
@@ -125,11 +125,11 @@ class SearchIndex:
     ) -> None:
         """Puts texts back until a moment; None parks them. What is not their fault is not counted."""
         with self._db.write(durable=False) as db:
-            db.run_each("postpone", [(due, error, int(not is_own_fault), seq) for seq in seqs])
+            db.run_many("postpone", [(due, error, int(not is_own_fault), seq) for seq in seqs])
 
     def retry(self) -> int:
         """Makes everything that waits or is parked due now."""
-        return self._db.change("retry")
+        return self._db.update("retry")
 
     def pending_status(self, seq: int) -> tuple[bool, str | None]:
         """Whether a version waits for its vectors, and what went wrong so far."""
@@ -158,7 +158,7 @@ class SearchIndex:
         """The embedder whose vectors are searched; the first one to ask becomes it."""
         found = self._db.fetch("serving")
         if not found and first is not None:
-            self._db.change("serve_first", first)
+            self._db.update("serve_first", first)
             found = self._db.fetch("serving")
         return found[0][0] if found else None
 
@@ -179,7 +179,7 @@ class SearchIndex:
             db.run("serve", (embedder,))
             db.run("drop_other_vectors", (embedder,))
             db.run("empty_queue")
-            db.run_each("park", [(seq, parked[seq]) for seq in missing])
+            db.run_many("park", [(seq, parked[seq]) for seq in missing])
             return True
 
     def newest_vectors(self, embedder: str) -> bytes | None:
@@ -189,12 +189,12 @@ class SearchIndex:
 
     def drop(self, embedder: str) -> None:
         """Forgets an embedder's vectors."""
-        self._db.change("drop_vectors", embedder)
+        self._db.update("drop_vectors", embedder)
 
-    def check(self) -> Findings:
+    def check(self) -> CheckResults:
         """Each check of vectors against memories: what, how many, and what is wrong."""
         with self._db.snapshot() as db:
-            yield from db.checks("vectors.sql")
+            yield from db.run_checks("vectors.sql")
         if self.candidates:
             yield from self.candidates.check()
 
@@ -243,8 +243,8 @@ class SearchIndex:
                 embedder,
                 json.dumps(seqs[start : start + TEXTS_AT_ONCE]),
             ]
-            where = self._db.where(scope, params)
-            for text in map(Text._make, self._db.stream("texts_of", params, where=where)):
+            condition = self._db.predicate(scope, params)
+            for text in map(Text._make, self._db.stream("texts_of", params, condition=condition)):
                 max_bytes -= len(text.index_text) + len(text.vectors or b"")
                 if max_bytes < 0:
                     return texts, False
@@ -273,8 +273,8 @@ class SearchIndex:
     def matching_versions(self, scope: Scope, after: int) -> list[int]:
         """The texts after a position that a scope's filter lets pass, as far as SQL can tell."""
         params: Params = [scope.low, scope.high, after]
-        where = self._db.where(scope, params)
-        return [seq for (seq,) in self._db.stream("fitting", params, where=where)]
+        condition = self._db.predicate(scope, params)
+        return [seq for (seq,) in self._db.stream("fitting", params, condition=condition)]
 
     def rows_without_text(self, scope: Scope, *, texts: int, most: int, now: int) -> Iterator[Row]:
         """What a scope shows that has no text, among the first `most` of its subtree.
@@ -285,8 +285,8 @@ class SearchIndex:
         if live <= texts:
             return iter(())
         params: Params = [scope.low, scope.high, most, now]
-        where = self._db.where(scope, params)
-        return map(Row._make, self._db.stream("without_text", params, where=where))
+        condition = self._db.predicate(scope, params)
+        return map(Row._make, self._db.stream("without_text", params, condition=condition))
 
     def load_rows(
         self, scope: Scope, seqs: Sequence[int], *, now: int, moment: int | None = None
@@ -294,11 +294,11 @@ class SearchIndex:
         """The versions of these numbers that a scope shows, now or at a moment: the last word of a search."""
         until = (MAX_INT64, now) if moment is None else (moment, moment)
         params: Params = [str([*seqs]), scope.low, scope.high, *until]
-        where = self._db.where(scope, params)
+        condition = self._db.predicate(scope, params)
         if len(seqs) > FEW or scope.filter.conditions:
-            return map(Row._make, self._db.stream("found", params, where=where))
+            return map(Row._make, self._db.stream("found", params, condition=condition))
         with self._db.read() as db:
-            return map(Row._make, db.run_kept("found", params, where=where).fetchall())
+            return map(Row._make, db.run_prepared("found", params, condition=condition).fetchall())
 
     def _along(self, distance: int, index: str) -> str:
         """Which index to read for what came after a position this far from the end; none near the end."""
@@ -308,8 +308,8 @@ class SearchIndex:
         self, db: Connection, scope: Scope, embedder: str, after: int, along: str, which: str = "came"
     ) -> Iterator[Text]:
         params: Params = [scope.low, scope.high, after, embedder]
-        where = self._db.where(replace(scope, filter=Filter()), params)
-        return map(Text._make, db.run(which, params, where=where, along=along))
+        condition = self._db.predicate(replace(scope, filter=Filter()), params)
+        return map(Text._make, db.run(which, params, condition=condition, along=along))
 
 
 def _add_vectors(db: Connection, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:

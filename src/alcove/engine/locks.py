@@ -1,4 +1,4 @@
-"""Locks by name that the processes of a store share, so that something goes on once at a time."""
+"""Locks by name that the processes of a store share."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-_opening = threading.Lock()
+_open_lock = threading.Lock()
 _open: dict[Path, FileLocks] = {}
-"""Those of this process: a lock is the process's, and lost when it closes the file anywhere."""
+"""The locks of this process: the system gives them to a process, which loses them by closing the file."""
 
 
 class Locks(ABC):
-    """The locks of one process on one store, for all who have it open. Thread-safe."""
+    """The locks of one process on one store, shared by all that have it open. Thread-safe."""
 
     @abstractmethod
-    def take(self, name: bytes) -> bool:
-        """Takes a lock, unless anybody has it, in whichever process or thread."""
+    def try_acquire(self, name: bytes) -> bool:
+        """Acquires a lock, unless any thread of any process holds it."""
 
     @abstractmethod
-    def give(self, name: bytes) -> None:
-        """Gives a lock back that was taken here."""
+    def release(self, name: bytes) -> None:
+        """Releases a lock that this process holds."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives all of them back, once nobody has the store open."""
+        """Releases all locks, once this process has closed the store as often as it opened it."""
 
 
 class FileLocks(Locks):
-    """Those of a store that is a file.
+    """The locks of a store in a file.
 
-    A name is a byte of an empty file beside the store's, far behind its end, which the operating system
-    locks. It lets go when the process ends, however that happens; nothing is written, and no name can be read
-    there.
+    A name is a byte of an empty file beside the store's, far beyond its end, which the operating system
+    locks. It unlocks it when the process ends, even by a crash; nothing is written, and no name can be read
+    from the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._users = 0
         self._file: int | None = None
-        self._held: set[int] = set()
+        self._acquired: set[int] = set()
         self._mutex = threading.Lock()
 
     @classmethod
-    def beside(cls, store: Path) -> FileLocks:
-        """The locks of a store; they are closed as often as they were asked for."""
+    def for_store(cls, store: Path) -> FileLocks:
+        """Returns the locks of a store; close them once for each call."""
         path = Path(f"{store.resolve()}.turns")
-        with _opening:
+        with _open_lock:
             locks = _open.setdefault(path, cls(path))
             locks._users += 1
             return locks
 
-    def take(self, name: bytes) -> bool:
+    def try_acquire(self, name: bytes) -> bool:
         place = lock_number(name)
         with self._mutex:
-            if place in self._held:
+            if place in self._acquired:
                 return False
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -65,30 +65,30 @@ class FileLocks(Locks):
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             except (BlockingIOError, PermissionError):
                 return False
-            self._held.add(place)
+            self._acquired.add(place)
             return True
 
-    def give(self, name: bytes) -> None:
+    def release(self, name: bytes) -> None:
         with self._mutex:
             place = lock_number(name)
-            self._held.discard(place)
+            self._acquired.discard(place)
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def close(self) -> None:
-        with _opening, self._mutex:
+        with _open_lock, self._mutex:
             self._users -= 1
             if not self._users:
                 del _open[self._path]
                 if self._file is not None:
                     os.close(self._file)
                 self._file = None
-                self._held.clear()
+                self._acquired.clear()
 
 
 def lock_number(name: bytes, store: bytes = b"") -> int:
-    """A number that stands for a name, from which nobody can read it.
+    """Returns a number that stands for a name and does not reveal it.
 
-    `store`: what tells stores apart that share one space of numbers, in 64 bytes at most.
+    `store`: distinguishes stores that share one space of numbers; at most 64 bytes.
     """
     return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=store).digest()) >> 2

@@ -41,7 +41,7 @@ class QuantizedIndex(CandidateIndex):
         for seq, (terms, vectors) in entries.items():
             numbers = struct.pack(f"<{len(terms)}I", *(term & TERM_BITS for term in terms))
             rows.append((seq, numbers, b"".join(quantize(v) for v in vectors if len(v) == dimensions)))
-        db.run_each("add_digest", rows)
+        db.run_many("add_digest", rows)
         return dimensions
 
     def entries(self, scope: Scope, after: int) -> tuple[IndexProgress, list[QuantizedEntry]]:
@@ -51,15 +51,15 @@ class QuantizedIndex(CandidateIndex):
             if progress.last_vector <= after:
                 return progress, []
             params: Params = [scope.low, scope.high, after]
-            predicate = self._db.where(scope, params)
+            predicate = self._db.predicate(scope, params)
             statement = "digests_after" if after else "digests"
-            return progress, db.run(statement, params, where=predicate).fetchall()
+            return progress, db.run(statement, params, condition=predicate).fetchall()
 
     def visible(self, scope: Scope, seqs: Collection[int], *, now: int) -> set[int]:
         """Those of some texts that a scope shows now."""
         params: Params = [str([*seqs]), scope.low, scope.high, now]
-        predicate = self._db.where(scope, params)
-        return {seq for (seq,) in self._db.stream("shown", params, where=predicate)}
+        predicate = self._db.predicate(scope, params)
+        return {seq for (seq,) in self._db.stream("shown", params, condition=predicate)}
 
 
 def quantize(vector: Vector) -> bytes:

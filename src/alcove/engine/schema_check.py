@@ -1,7 +1,7 @@
-"""Whether a store's tables are what this program's version files make.
+"""Checks that a store's tables are what this program's version files create.
 
-A schema that was edited in place keeps its number: a program that goes by the number alone would start, and
-fail with each write.
+A schema that was edited in place keeps its number: a program that trusts the number alone would start, and
+then fail with each write.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from alcove.engine.statements import load, read_text, schema
 
 _MANIFEST = "schema_postgres.manifest"
 _CREATED = re.compile(r"^\s*CREATE (?:OR REPLACE )?(TABLE|FUNCTION) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
-_SHOWN = 3
+_MAX_LISTED = 3
 POSTGRES_LINES = load("schema_check.sql")["schema_lines"]
-"""The statement that describes a schema, a line for each thing in it."""
+"""The statement that describes a schema, one line for each table, column, index and so on."""
 _CHANGES_WRITES = re.compile(r"(trigger|rule|constraint|unique index|function) |column .* not null$")
-"""Additions that make our writes fail, or do more than we write; other indexes and columns do not."""
+"""Additions that would make our writes fail or change what they do; other indexes and columns do not."""
 
 
 @cache
 def created(kind: str) -> tuple[str, ...]:
-    """The names of the tables or functions that the version files for PostgreSQL make."""
-    found = (each for script in schema("schema_postgres") for each in _CREATED.findall(script))
-    return tuple(dict.fromkeys(name for what, name in found if what == kind))
+    """Returns the names of the tables or functions that the version files for PostgreSQL create."""
+    names = (each for script in schema("schema_postgres") for each in _CREATED.findall(script))
+    return tuple(dict.fromkeys(name for created_kind, name in names if created_kind == kind))
 
 
 @cache
 def postgres_manifest() -> frozenset[str]:
-    """What PostgreSQL says of the schema that all version files make; a test keeps the file up to date."""
+    """PostgreSQL's description of the schema that the version files create; a test keeps the file current."""
     return frozenset(read_text(_MANIFEST).splitlines())
 
 
@@ -45,7 +45,7 @@ def sqlite_manifest() -> frozenset[str]:
 
 
 def sqlite_lines(db: apsw.Connection) -> frozenset[str]:
-    """What SQLite says of a file's tables that version files make, with their indexes and triggers."""
+    """SQLite's description of a file's tables that version files create, with indexes and triggers."""
     ours = {each.table for each in _sqlite_schema()}
     return frozenset(_sqlite_line(each) for each in _sqlite_objects(db) if each.table in ours)
 
@@ -59,7 +59,7 @@ class _Object(NamedTuple):
 
 @cache
 def _sqlite_schema() -> tuple[_Object, ...]:
-    """What all version files make, in memory."""
+    """What all version files create, in memory."""
     db = apsw.Connection(":memory:")
     try:
         for script in schema("schema"):
@@ -80,22 +80,22 @@ def _sqlite_line(each: _Object) -> str:
     return f"{kind} {each.name}: {text}"
 
 
-def refuse_differences(place: object, version: int, expected: Iterable[str], found: Iterable[str]) -> None:
-    """Raises unless all that is expected is there, and nothing more that would change what a write does."""
-    expected, found = {*expected}, {*found}
-    missing, added = sorted(expected - found), sorted(filter(_CHANGES_WRITES.match, found - expected))
+def check_schema(place: object, version: int, expected: Iterable[str], actual: Iterable[str]) -> None:
+    """Raises unless the schema is as expected, or has only additions that leave writes as they are."""
+    expected, actual = {*expected}, {*actual}
+    missing, added = sorted(expected - actual), sorted(filter(_CHANGES_WRITES.match, actual - expected))
     if not missing and not added:
         return
-    both = (("Not there", missing), ("Not expected", added))
-    differences = [f" {what}: {_shown(lines)}." for what, lines in both if lines]
+    both = (("Missing", missing), ("Unexpected", added))
+    differences = [f" {title}: {_list(lines)}." for title, lines in both if lines]
     raise StoreError(
-        f"{place} has schema {version}, but its tables are not as this Alcove makes them."
-        f"{''.join(differences)} They were changed by hand, or made by an unpublished version:"
-        " undo the change or restore a backup, or use the version that made them to run `alcove backup`, and"
+        f"{place} has schema {version}, but its tables are not as this version of Alcove creates them."
+        f"{''.join(differences)} They were changed by hand, or created by an unpublished version:"
+        " undo the change or restore a backup, or run `alcove backup` with the version that created them, and"
         " restore that"
     )
 
 
-def _shown(lines: Sequence[str]) -> str:
-    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    return "; ".join(line[:120] for line in lines[:_SHOWN]) + more
+def _list(lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - _MAX_LISTED} more" if len(lines) > _MAX_LISTED else ""
+    return "; ".join(line[:120] for line in lines[:_MAX_LISTED]) + more

@@ -1,8 +1,8 @@
-"""One moment of a store into another database, table by table: what is there already is left as it is.
+"""Copies one moment of a store into another database, table by table, and replaces only what differs.
 
-So a copy that was interrupted goes on, and one of an earlier moment gets just what has changed since. Both
-sides are read in pages of one order. A page that differs is replaced in one transaction; those of lower
-numbers come first, so that a version has ended before the one that took its place arrives.
+So an interrupted copy continues, and a copy of an earlier moment gets just what has changed since. Both sides
+are read in pages of the same order. A page that differs is replaced in one transaction; lower numbers come
+first, so that a version has ended before the one that replaced it arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from alcove.core.errors import StoreError
 from alcove.engine.database import Connection, Database
 from alcove.engine.rows.versions import MAX_INT64, CopyProgress, StoreFigures
-from alcove.engine.sqlite.backup_file import without_log
+from alcove.engine.sqlite.backup_file import remove_log
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.tables import TABLES, Key, Table
 
@@ -29,146 +29,146 @@ _BUSY_TIMEOUT = 10.0
 PAGE = 500
 """Rows that are compared at once."""
 
-_encoded = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 Rows = list[tuple[Any, ...]]
 
 
-class Sum(NamedTuple):
-    """What a table holds: how many rows, a digest of all of them, and how far it has counted."""
+class Checksum(NamedTuple):
+    """The contents of a table: the count of its rows, a digest of all of them, and its last number."""
 
     rows: int
     digest: str
-    counted: int
+    last_number: int
 
 
-class Poured(NamedTuple):
-    """A moment that was copied."""
+class CopyResult(NamedTuple):
+    """The checksums of a copied moment."""
 
-    sums: dict[str, Sum]
+    checksums: dict[str, Checksum]
     replaced: bool
-    """Whether something was deleted, of which bytes may be left."""
+    """Whether rows of the target were deleted, of which bytes may be left."""
 
 
-def size(db: Connection) -> int:
-    """How many rows there are in all tables."""
+def count_rows(db: Connection) -> int:
+    """Returns how many rows there are in all tables."""
     return sum(_count(db, table) for table in TABLES)
 
 
-def pour(source: Connection, target: Database) -> Generator[int, None, Poured]:
-    """Makes the target's tables those of a moment, where they differ; yields how many rows it has come by."""
-    sums, done, replaced = dict[str, Sum](), 0, False
+def copy_tables(source: Connection, target: Database) -> Generator[int, None, CopyResult]:
+    """Makes the target's tables equal to those of a snapshot; yields how many rows it has compared."""
+    checksums, row_count, replaced = dict[str, Checksum](), 0, False
     for table in TABLES:
-        counted = _counted(source, table)
-        adding, after = _Adding(), None
+        last_number = _last_number(source, table)
+        hasher, after = _TableHasher(), None
         while True:
-            page, upto = _page(source, table, after)
-            adding.take(page)
+            page, last = _page(source, table, after)
+            hasher.add(page)
             with target.write(durable=False) as db:
-                there = _rows(db, table, after, upto, len(page) + 1)
-                if there != page:
-                    parts, params = table.between(after, upto)
-                    db.run("forget_rows", params, **parts)
-                    db.load(table.name, table.fields, page)
-                    replaced = replaced or bool(there)
-            yield (done := done + len(page))
-            if upto is None:
+                existing = _rows(db, table, after, last, len(page) + 1)
+                if existing != page:
+                    parts, params = table.between(after, last)
+                    db.run("delete_rows", params, **parts)
+                    db.insert_rows(table.name, table.fields, page)
+                    replaced = replaced or bool(existing)
+            yield (row_count := row_count + len(page))
+            if last is None:
                 break
-            after = upto
-        if table.counts:
+            after = last
+        if table.is_numbered:
             with target.write() as db:
-                db.run("set_count", (counted,), table=table.name, key=table.key)
-        sums[table.name] = adding.sum(counted)
-    return Poured(sums, replaced)
+                db.run("set_table_counter", (last_number,), table=table.name, key=table.key)
+        checksums[table.name] = hasher.checksum(last_number)
+    return CopyResult(checksums, replaced)
 
 
 def into_file(source: Connection, to: Path) -> Iterator[CopyProgress]:
-    """A moment as a new file of SQLite, all of which was read back when the last step is told."""
+    """Copies a snapshot into a new SQLite file, and reads all of it back before the last progress."""
     with closing(SqliteDatabase(to, busy_timeout=_BUSY_TIMEOUT, on_create=lambda: None)) as target:
-        total = size(source)
-        poured = yield from told(pour(source, target), lambda done: CopyProgress(done, total))
+        total = count_rows(source)
+        result = yield from map_progress(copy_tables(source, target), lambda done: CopyProgress(done, total))
         with target.snapshot() as db:
-            found = yield from told(sums(db), lambda _: CopyProgress(total, total))
-        if wrong := differences(poured.sums, found):
-            raise StoreError(f"{to} was not written as it should be: {'; '.join(wrong)}")
-        with target.write() as db:  # a new file has no byte of who was wiped before
+            checksums = yield from map_progress(compute_checksums(db), lambda _: CopyProgress(total, total))
+        if wrong := differences(result.checksums, checksums):
+            raise StoreError(f"{to} does not hold what was copied: {'; '.join(wrong)}")
+        with target.write() as db:  # a new file has no bytes of earlier wipes
             db.run("set_mark", (db.mark("wipes"), "scrubbed"))
-            summary = StoreFigures._make(db.run("summary").fetchall()[0])
-    without_log(to)
-    yield CopyProgress(1, 1, summary)
+            figures = StoreFigures._make(db.run("figures").fetchall()[0])
+    remove_log(to)
+    yield CopyProgress(1, 1, figures)
 
 
-def told(reached: Generator[int, None, R], tell: Callable[[int], S]) -> Generator[S, None, R]:
-    """Tells in other words how far something is, and gives what it gives."""
+def map_progress(steps: Generator[int, None, R], to_progress: Callable[[int], S]) -> Generator[S, None, R]:
+    """Yields the progress of some work in another form, and returns its result."""
     while True:
         try:
-            yield tell(next(reached))
+            yield to_progress(next(steps))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
 
-def sums(db: Connection) -> Generator[int, None, dict[str, Sum]]:
-    """What every table holds, read from its beginning to its end; yields how many rows were read so far."""
-    found, done = dict[str, Sum](), 0
+def compute_checksums(db: Connection) -> Generator[int, None, dict[str, Checksum]]:
+    """Reads every table from its beginning to its end; yields how many rows it has read."""
+    checksums, row_count = dict[str, Checksum](), 0
     for table in TABLES:
-        adding, after = _Adding(), None
+        hasher, after = _TableHasher(), None
         while True:
             page, after = _page(db, table, after)
-            adding.take(page)
-            yield (done := done + len(page))
+            hasher.add(page)
+            yield (row_count := row_count + len(page))
             if after is None:
                 break
-        found[table.name] = adding.sum(_counted(db, table))
-    return found
+        checksums[table.name] = hasher.checksum(_last_number(db, table))
+    return checksums
 
 
-def differences(wanted: dict[str, Sum], found: dict[str, Sum]) -> list[str]:
-    """The tables of a copy that are not what they should be, in words."""
+def differences(expected: dict[str, Checksum], actual: dict[str, Checksum]) -> list[str]:
+    """Describes the tables of a copy that differ from the original."""
     return [
-        f"{name} has {_spelled(found[name])}, instead of {_spelled(one)}"
-        for name, one in wanted.items()
-        if found[name] != one
+        f"{name} has {_describe(actual[name])}, instead of {_describe(checksum)}"
+        for name, checksum in expected.items()
+        if actual[name] != checksum
     ]
 
 
-def _spelled(one: Sum) -> str:
-    return f"{one.rows:,} rows ({one.digest[:12]}), counted to {one.counted}"
+def _describe(checksum: Checksum) -> str:
+    return f"{checksum.rows:,} rows ({checksum.digest[:12]}), numbered up to {checksum.last_number}"
 
 
-class _Adding:
-    """The sum of a table while it is read."""
+class _TableHasher:
+    """The checksum of a table while it is read."""
 
     def __init__(self) -> None:
         self._rows, self._hash = 0, hashlib.sha256()
 
-    def take(self, page: Rows) -> None:
+    def add(self, page: Rows) -> None:
         self._rows += len(page)
         for row in page:
-            self._hash.update(_encoded(row))
+            self._hash.update(_encode(row))
 
-    def sum(self, counted: int) -> Sum:
-        return Sum(self._rows, self._hash.hexdigest(), counted)
+    def checksum(self, last_number: int) -> Checksum:
+        return Checksum(self._rows, self._hash.hexdigest(), last_number)
 
 
 def _page(db: Connection, table: Table, after: Key | None) -> tuple[Rows, Key | None]:
-    """The next rows, and where they end; None for that where they are the last."""
+    """Returns the next rows, and the key of the last one; None for it at the end of the table."""
     page = _rows(db, table, after, None, PAGE if table.key else MAX_INT64)
     return page, table.key_of(page[-1]) if table.key and len(page) == PAGE else None
 
 
-def _rows(db: Connection, table: Table, after: Key | None, upto: Key | None, most: int) -> Rows:
-    parts, params = table.between(after, upto)
-    found = db.run("rows_of", [*params, most], **parts, fields=table.fields, order=table.order)
-    rows = [tuple(row) for row in found.fetchall()]
-    if "trusted" in table.columns:  # a truth value in one database, and a number in another
-        place = table.columns.split().index("trusted")
-        rows = [(*row[:place], bool(row[place]), *row[place + 1 :]) for row in rows]
-    return rows if table.key else sorted(rows, key=_encoded)
+def _rows(db: Connection, table: Table, after: Key | None, last: Key | None, limit: int) -> Rows:
+    parts, params = table.between(after, last)
+    result = db.run("table_rows", [*params, limit], **parts, fields=table.fields, order=table.order)
+    rows = [tuple(row) for row in result.fetchall()]
+    if "trusted" in table.columns:  # a boolean in one database, a number in the other
+        i = table.columns.split().index("trusted")
+        rows = [(*row[:i], bool(row[i]), *row[i + 1 :]) for row in rows]
+    return rows if table.key else sorted(rows, key=_encode)
 
 
 def _count(db: Connection, table: Table) -> int:
     parts, params = table.between(None, None)
-    return int(db.run("row_count", params, **parts).get)
+    return int(db.run("table_row_count", params, **parts).get)
 
 
-def _counted(db: Connection, table: Table) -> int:
-    return int(db.run("count_of", (), table=table.name, key=table.key).get) if table.counts else 0
+def _last_number(db: Connection, table: Table) -> int:
+    return int(db.run("table_counter", (), table=table.name, key=table.key).get) if table.is_numbered else 0

@@ -1,4 +1,4 @@
-"""Appending to the log inside one transaction: what each operation does to one key."""
+"""One transaction: what each operation reads and appends for its key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from alcove.core.cursor import MAX_PAGE_BYTES
 from alcove.core.errors import AlcoveError, Conflict, NotFound, PayloadTooLarge
 from alcove.core.namespace import Namespace
 from alcove.core.records import EventKind
-from alcove.engine.database import Connection, Found
+from alcove.engine.commit import Submission
+from alcove.engine.database import Connection, Database, Result
 from alcove.engine.rows.operations import (
     DataKeyGone,
     DeleteRow,
@@ -38,7 +39,7 @@ def new_id() -> bytes:
 
 
 class Live(NamedTuple):
-    """The live version of a key, as far as ending it needs to know it."""
+    """The live version of a key: what is needed to end it."""
 
     seq: int
     ns: bytes
@@ -48,109 +49,120 @@ class Live(NamedTuple):
     attributes: str
 
 
-class Newest(NamedTuple):
-    """What is at a key when a write comes to it."""
+class KeyState(NamedTuple):
+    """The newest version of a key, and what else a write to it must know."""
 
     live: Live | None
     lapsed: Live | None
-    """Live by the log, but past its expiry: whoever writes the key records that first."""
+    """Past its expiry, but not ended yet: a write to the key records the expiry first."""
     revision: int
     added_at: int | None
-    """When the first of the versions up to it was written that had none before it."""
-    namespace_known: bool
+    """Since when the key has held something without a gap."""
+    namespace_exists: bool
     data_key_exists: bool
 
 
 class Transaction:
-    """The operations of submissions, all those of one at one moment; it reads its own writes.
+    """Runs submissions inside one database transaction, all operations of one at one moment.
 
-    Every statement costs a hand-over between threads, so a put gets by with two or three. One
+    It reads its own writes. Every statement costs a switch between threads, so a put needs two or three. One
     operation checks everything before it writes, so only several of them need a savepoint.
     """
 
-    __slots__ = ("_ahead", "_db", "_numbers", "at", "documents")
+    __slots__ = ("_db", "_moment", "_numbers", "_prefetched", "_rules_version")
 
-    def __init__(self, db: Connection, clock: Clock, ahead: Iterable[RowOperation] = ()) -> None:
-        """At the clock's time, but always later than what is written already.
+    def __init__(self, db: Connection, clock: Clock, prefetch: Iterable[RowOperation] = ()) -> None:
+        """Starts at the clock's time, but always later than the newest version.
 
-        `ahead`: operations to come, where every answer is a journey to a server. What they need to know of
-        their keys, and numbers for their versions, is asked for before the first answer is waited for.
+        `prefetch`: operations to come, where every answer is a round trip to a server. The states of their
+        keys, and numbers for their versions, are requested before the first answer is waited for.
         """
         self._db = db
-        self._ahead: dict[tuple[bytes, bytes], tuple[int | None, Found]] = {}
+        self._prefetched: dict[tuple[bytes, bytes], tuple[int | None, Result]] = {}
         self._numbers: Iterator[int] = iter(())
-        if writes := [each for each in ahead if not isinstance(each, GetRow)]:
-            begun = db.run("begin_ahead", (len(writes),))
-            for each in writes:
-                if not isinstance(each, EvictRow) and (each.ns, each.key) not in self._ahead:
-                    data_key = each.data_key if isinstance(each, PutRow) else None
-                    asked = db.run("newest", (each.ns, each.key, data_key))
-                    self._ahead[each.ns, each.key] = data_key, asked
-            self.documents, last, number = begun.get
+        if writes := [each for each in prefetch if not isinstance(each, GetRow)]:
+            start = db.run("begin_with_numbers", (len(writes),))
+            for write in writes:
+                if not isinstance(write, EvictRow) and (write.ns, write.key) not in self._prefetched:
+                    data_key = write.data_key if isinstance(write, PutRow) else None
+                    result = db.run("key_state", (write.ns, write.key, data_key))
+                    self._prefetched[write.ns, write.key] = data_key, result
+            self._rules_version, newest, number = start.get
             self._numbers = iter(range(number - len(writes) + 1, number + 1))
         else:
-            self.documents, last = db.run("begin").get
-        self.at = clock() if last is None else max(clock(), last + 1)
+            self._rules_version, newest = db.run("begin").get
+        self._moment = clock() if newest is None else max(clock(), newest + 1)
 
-    def run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
-        """Does every operation in order, or raises and has done none of them."""
-        if len(operations) == 1 and not once:
-            return [self._do(operations[0], 0)]
-        self._db.run("begin_one")
+    @property
+    def moment(self) -> int:
+        """When the versions are written that it appends now."""
+        return self._moment
+
+    def run_submission(self, submission: Submission) -> Outcome:
+        """Runs one submission, or raises and has changed nothing; the next one gets a later moment."""
         try:
-            outcome = self._run(operations, once)
-        except (AlcoveError, DataKeyGone):
-            self._db.run("undo_one")
-            self._db.run("end_one")
-            raise
-        self._db.run("end_one")
-        return outcome
+            if submission.rules_version not in (None, self._rules_version):
+                raise StaleDecision
+            operations, once = submission.operations, submission.once
+            if len(operations) == 1 and not once:
+                return [self._apply(operations[0], 0)]
+            self._db.run("set_savepoint")
+            try:
+                outcome = self._run(operations, once)
+            except (AlcoveError, DataKeyGone):
+                self._db.run("roll_back_to_savepoint")
+                self._db.run("release_savepoint")
+                raise
+            self._db.run("release_savepoint")
+            return outcome
+        finally:
+            self._moment += 1
 
     def _run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
-        if once and (found := self._one("kept_answer", once.user, once.token, self.at - DAY)):
-            return StoredAnswer._make(found)
-        done = self._rows(operations)
+        if once and (row := self._one("stored_answer", once.user, once.token, self._moment - DAY)):
+            return StoredAnswer._make(row)
+        rows = self._apply_all(operations)
         if once:
             if not self._one("data_key_exists", once.data_key):
                 raise DataKeyGone
-            answer = (once.user, once.token, self.at, once.data_key, once.seal(done))
-            self._db.run("keep_answer", answer)
-        return done
+            answer = (once.user, once.token, self._moment, once.data_key, once.seal(rows))
+            self._db.run("store_answer", answer)
+        return rows
 
-    def _rows(self, operations: Sequence[RowOperation]) -> list[Row | None]:
-        """A row for each operation; what is got may be too much, and then only if gets alone are left out."""
-        done: list[Row | None] = []
-        held = 0
+    def _apply_all(self, operations: Sequence[RowOperation]) -> list[Row | None]:
+        """Returns a row for each operation; trailing gets are left out if the answer becomes too large."""
+        rows: list[Row | None] = []
+        size = 0
         for position, operation in enumerate(operations):
-            row = self._do(operation, position)
+            row = self._apply(operation, position)
             if row and isinstance(operation, GetRow):
-                held += row.size
-                if held > max(MAX_PAGE_BYTES, row.size):
+                size += row.size
+                if size > max(MAX_PAGE_BYTES, row.size):
                     if all(isinstance(each, GetRow) for each in operations[position:]):
-                        return done
+                        return rows
                     error = PayloadTooLarge(
                         "operations", f"gets of {MAX_PAGE_BYTES} bytes at most before a write"
                     )
                     error.details["operation"] = position
                     raise error
-            done.append(row)
-        return done
+            rows.append(row)
+        return rows
 
     def end(self, live: Live, kind: EventKind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
-        self._db.run("end", (self.at, live.seq))
-        tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self.at, None,
+        self._db.run("end_version", (self._moment, live.seq))
+        tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self._moment, None,
                      *writer, None, None, live.attributes, None, None, None, None)  # fmt: skip
-        return self._append(tombstone, live.owner, ended_at=self.at)
+        return self._append(tombstone, live.owner, ended_at=self._moment)
 
-    def _do(self, operation: RowOperation, position: int) -> Row | None:
+    def _apply(self, operation: RowOperation, position: int) -> Row | None:
         try:
             match operation:
                 case PutRow():
                     return self._put(operation)
                 case GetRow(ns, key):
-                    found = self._one("get", ns, key, self.at)
-                    return Row._make(found) if found else None
+                    row = self._one("get", ns, key, self._moment)
+                    return Row._make(row) if row else None
                 case DeleteRow():
                     return self._delete(operation)
                 case TouchRow():
@@ -162,89 +174,123 @@ class Transaction:
             raise
 
     def _put(self, put: PutRow) -> Row:
-        newest = self._newest(put.ns, put.key, put.data_key)
+        state = self._key_state(put.ns, put.key, put.data_key)
         if put.expected is not None:
-            _expect(put.expected, newest.live.revision if newest.live else 0, put)
-        if not newest.data_key_exists:
+            _check_revision(put, put.expected, state.live.revision if state.live else 0)
+        if not state.data_key_exists:
             raise DataKeyGone
-        revision = self.end(newest.lapsed, "expired").revision if newest.lapsed else newest.revision
-        if newest.live:
-            self._db.run("end", (self.at, newest.live.seq))
-        elif not newest.namespace_known:
-            self._db.run("know_namespace", (put.ns, put.owner))
-        version = _version(put, revision + 1, self.at, newest.added_at if newest.live else None)
+        revision = self.end(state.lapsed, "expired").revision if state.lapsed else state.revision
+        if state.live:
+            self._db.run("end_version", (self._moment, state.live.seq))
+        elif not state.namespace_exists:
+            self._db.run("add_namespace", (put.ns, put.owner))
+        version = _version(put, revision + 1, self._moment, state.added_at if state.live else None)
         return self._append(version, put.owner, ended_at=None)
 
     def _delete(self, delete: DeleteRow) -> Row | None:
-        newest = self._newest(delete.ns, delete.key)
+        state = self._key_state(delete.ns, delete.key)
         if delete.expected is not None:
-            _expect(delete.expected, newest.live.revision if newest.live else 0, delete)
-        if newest.lapsed:
-            self.end(newest.lapsed, "expired")
-        return self.end(newest.live, "delete", delete.writer) if newest.live else None
+            _check_revision(delete, delete.expected, state.live.revision if state.live else 0)
+        if state.lapsed:
+            self.end(state.lapsed, "expired")
+        return self.end(state.live, "delete", delete.writer) if state.live else None
 
     def _touch(self, touch: TouchRow) -> Row | None:
-        live = self._newest(touch.ns, touch.key).live
+        live = self._key_state(touch.ns, touch.key).live
         if not live and touch.refresh:
             return None
         if not live:
-            raise NotFound(f"{_place(touch.ns, touch.key)} is not there")
+            raise NotFound(f"{_describe_key(touch.ns, touch.key)} does not exist")
         if touch.refresh:
-            self._db.run("refresh", (self.at, live.seq))
+            self._db.run("restart_ttl", (self._moment, live.seq))
         else:
-            expires_at = None if touch.ttl is None else self.at + touch.ttl
+            expires_at = None if touch.ttl is None else self._moment + touch.ttl
             self._db.run("set_expiry", (expires_at, touch.ttl, live.seq))
-        row = self._do(GetRow(touch.ns, touch.key), 0)
+        row = self._apply(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
 
     def _evict(self, evict: EvictRow) -> Row | None:
-        """The memory that made room, as it was; None where there was room, or where the key is not new."""
-        count, oldest, known = self._one("crowd", evict.ns, evict.key) or (0, 0, 0)
-        found = None if count < evict.max_keys or known else self._one("still_live", oldest)
-        if not found:
+        """Returns the memory that was evicted; None if there was room, or if the key is not new."""
+        count, oldest, key_exists = self._one("oldest_key", evict.ns, evict.key) or (0, 0, 0)
+        version = None if count < evict.max_keys or key_exists else self._one("live_version", oldest)
+        if not version:
             return None
-        live = Live._make(found)
-        row = self._do(GetRow(live.ns, live.key), 0)
-        self._ahead.pop((live.ns, live.key), None)
+        live = Live._make(version)
+        row = self._apply(GetRow(live.ns, live.key), 0)
+        self._prefetched.pop((live.ns, live.key), None)
         self.end(live, "delete", evict.writer)
         return row
 
-    def _newest(self, ns: bytes, key: bytes, data_key: int | None = None) -> Newest:
-        asked = self._ahead.pop((ns, key), None)  # once: from now on it is what this operation makes it
-        if asked and asked[0] == data_key:
-            found: tuple[Any, ...] = asked[1].get
+    def _key_state(self, ns: bytes, key: bytes, data_key: int | None = None) -> KeyState:
+        prefetched = self._prefetched.pop((ns, key), None)  # true until this operation writes the key
+        if prefetched and prefetched[0] == data_key:
+            row: tuple[Any, ...] = prefetched[1].get
         else:
-            found = self._db.run("newest", (ns, key, data_key)).get
-        namespace_known, data_key_exists = found[-2:]
-        if found[0] is None:
-            return Newest(None, None, 0, None, namespace_known, data_key_exists)
-        last = Live._make(found[:6])
-        added_at, ended_at, expires_at = found[6:9]
+            row = self._db.run("key_state", (ns, key, data_key)).get
+        namespace_exists, data_key_exists = row[-2:]
+        if row[0] is None:
+            return KeyState(None, None, 0, None, namespace_exists, data_key_exists)
+        newest = Live._make(row[:6])
+        added_at, ended_at, expires_at = row[6:9]
         live = lapsed = None
-        if ended_at is None and (expires_at is None or expires_at > self.at):
-            live = last
+        if ended_at is None and (expires_at is None or expires_at > self._moment):
+            live = newest
         elif ended_at is None:
-            lapsed = last
-        return Newest(live, lapsed, last.revision, added_at, namespace_known, data_key_exists)
+            lapsed = newest
+        return KeyState(live, lapsed, newest.revision, added_at, namespace_exists, data_key_exists)
 
     def _append(self, version: tuple[Any, ...], owner: str | None, *, ended_at: int | None) -> Row:
         """Appends a version, which has the fields of a `Row` after its number."""
         number = next(self._numbers, None)
         self._db.run("append", (number, *version, owner, ended_at))
-        return Row(self._db.added() if number is None else number, *version)
+        return Row(self._db.last_id() if number is None else number, *version)
 
     def _one(self, name: str, *params: Value) -> tuple[Any, ...] | None:
         return self._db.run(name, params).fetchone()
 
 
-def put_parameters(put: PutRow, at: int, decided_by: int | None) -> tuple[Value, ...]:
-    """Returns the parameters of the statement `put`, for `Database.put_each`."""
-    return (decided_by, at, put.expected, put.until, put.ttl, put.original_at, put.added_at,
+def commit_puts(db: Database, clock: Clock, batch: Sequence[Submission]) -> list[Outcome | Exception] | None:
+    """Commits single puts in one round trip; None if any submission is something else."""
+    puts = list[PutRow]()
+    for submission in batch:
+        match submission.operations:
+            case [PutRow() as put] if not submission.once:
+                puts.append(put)
+            case _:
+                return None
+    moment = clock()
+    params = [_put_parameters(put, moment, each.rules_version) for put, each in zip(puts, batch, strict=True)]
+    outcomes = list[Outcome | Exception]()
+    for put, answer in zip(puts, db.put_many(params), strict=True):
+        try:
+            outcomes.append([_read_put_answer(put, answer)])
+        except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def commit_batch(db: Database, clock: Clock, batch: Sequence[Submission]) -> list[Outcome | Exception]:
+    """Commits submissions in one transaction; a refusal concerns one, an error of the disk all of them."""
+    outcomes = list[Outcome | Exception]()
+    with db.write() as connection:
+        prefetch = [each for submission in batch for each in submission.operations] if db.is_remote else ()
+        transaction = Transaction(connection, clock, prefetch)
+        for submission in batch:
+            try:
+                outcomes.append(transaction.run_submission(submission))
+            except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
+                outcomes.append(refusal)
+    return outcomes
+
+
+def _put_parameters(put: PutRow, moment: int, rules_version: int | None) -> tuple[Value, ...]:
+    """Returns the parameters of the statement `put`, for `Database.put_many`."""
+    return (rules_version, moment, put.expected, put.until, put.ttl, put.original_at, put.added_at,
             put.id, put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes,
             put.index_text)  # fmt: skip
 
 
-def read_put_answer(put: PutRow, answer: list[int]) -> Row:
+def _read_put_answer(put: PutRow, answer: list[int]) -> Row:
     """Returns the version that the statement `put` made, or raises why it was refused."""
     match answer:
         case [-1]:
@@ -253,39 +299,42 @@ def read_put_answer(put: PutRow, answer: list[int]) -> Row:
             raise DataKeyGone
         case [-3, actual]:
             assert put.expected is not None
-            _expect(put.expected, actual, put)
-    seq, revision, at, since = answer
-    return Row(seq, *_version(put, revision, at, since))
+            _check_revision(put, put.expected, actual)
+    seq, revision, moment, added_at = answer
+    return Row(seq, *_version(put, revision, moment, added_at))
 
 
-def _version(put: PutRow, revision: int, at: int, since: int | None) -> tuple[Any, ...]:
-    """The fields of a `Row` after its number; `since` when there has been something, for an update."""
-    expires_at = at + put.ttl if put.until is None and put.ttl is not None else put.until
-    original_at = _past(put.original_at, at)
-    added_at = _past(put.added_at, at)
-    if since is not None:  # 0 is a moment, too: the first of 1970
-        added_at = since if original_at is None else min(since, original_at)
-    kind: EventKind = "add" if since is None else "update"
-    return (put.id, put.ns, put.key, kind, revision, at, expires_at, *put.writer, put.data_key, put.sealed,
-            put.attributes, put.index_text, original_at, put.ttl, added_at)  # fmt: skip
+def _version(put: PutRow, revision: int, moment: int, live_since: int | None) -> tuple[Any, ...]:
+    """Returns the fields of a `Row` after its number.
+
+    `live_since`: for an update, since when the key has held something.
+    """
+    expires_at = moment + put.ttl if put.until is None and put.ttl is not None else put.until
+    original_at = _if_past(put.original_at, moment)
+    added_at = _if_past(put.added_at, moment)
+    if live_since is not None:  # 0 is a moment, too: the first of 1970
+        added_at = live_since if original_at is None else min(live_since, original_at)
+    kind: EventKind = "add" if live_since is None else "update"
+    return (put.id, put.ns, put.key, kind, revision, moment, expires_at, *put.writer, put.data_key,
+            put.sealed, put.attributes, put.index_text, original_at, put.ttl, added_at)  # fmt: skip
 
 
-def _past(moment: int | None, at: int) -> int | None:
-    """A moment that is told of something brought from elsewhere; one to come is not believed."""
-    return moment if moment is not None and moment < at else None
+def _if_past(timestamp: int | None, now: int) -> int | None:
+    """Returns an imported timestamp, or None: future timestamps are ignored."""
+    return timestamp if timestamp is not None and timestamp < now else None
 
 
-def _expect(expected: int, actual: int, at: PutRow | DeleteRow) -> None:
-    """`actual`: the revision that is there, or 0."""
+def _check_revision(write: PutRow | DeleteRow, expected: int, actual: int) -> None:
+    """Raises unless the live revision is the expected one; 0 stands for none."""
     if expected == actual:
         return
-    wanted = f"at revision {expected}" if expected else "absent"
-    found = f"at revision {actual}" if actual else "absent"
+    expectation = f"at revision {expected}" if expected else "absent"
+    state = f"at revision {actual}" if actual else "absent"
     raise Conflict(
-        f"{_place(at.ns, at.key)}: expected it {wanted}, but it is {found}",
+        f"{_describe_key(write.ns, write.key)}: expected it {expectation}, but it is {state}",
         details={"operation": 0, "expected_revision": expected, "revision": actual},
     )
 
 
-def _place(ns: bytes, key: bytes) -> str:
+def _describe_key(ns: bytes, key: bytes) -> str:
     return f"{Namespace.decode(ns)} {key.decode()!r}"

@@ -1,4 +1,4 @@
-"""A Valkey or Redis server, or a cluster of them, which may be away: a call then soon gives None."""
+"""A client of a Valkey or Redis server or cluster: while it is down, calls quickly return None."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     import redis
 
 log = logging.getLogger("alcove")
-PATIENCE = 0.2
-"""Seconds that a connection, or an answer, may take."""
-PAUSE = 1.0
-"""Seconds for which it is not asked again once it did not answer."""
+TIMEOUT_SECONDS = 0.2
+"""For a connection, and for each answer."""
+PAUSE_SECONDS = 1.0
+"""How long it sends nothing after a failure."""
 
 
 class Valkey:
-    """Commands to a server or to a cluster, from any thread."""
+    """Sends commands to a server or to a cluster, from any thread."""
 
     def __init__(self, address: str) -> None:
         """`address`: `redis://`, `rediss://` (TLS) or `valkey://`, with `?cluster=true` for a cluster."""
         with requires_extra("a session store", extra="valkey"):
-            import redis.backoff  # noqa: PLC0415  for who has one
+            import redis.backoff  # noqa: PLC0415  of an extra
             import redis.retry  # noqa: PLC0415
         self._errors = (redis.RedisError, OSError)
         self._place = without_password(address)
@@ -43,15 +43,19 @@ class Valkey:
 
         def connect() -> redis.Redis:
             return kind.from_url(  # type: ignore[no-any-return]
-                url, socket_connect_timeout=PATIENCE, socket_timeout=PATIENCE, retry=retry, protocol=2
+                url,
+                socket_connect_timeout=TIMEOUT_SECONDS,
+                socket_timeout=TIMEOUT_SECONDS,
+                retry=retry,
+                protocol=2,
             )
 
         self._connect: Callable[[], redis.Redis] = connect
         self._client: redis.Redis | None = None
         self._connecting = threading.Lock()
-        self._ask_again = 0.0
-        self.trouble: str | None = None
-        """Why it did not answer the last time; None where it did."""
+        self._retry_at = 0.0
+        self.problem: str | None = None
+        """Why the last command failed; None if it did not."""
         try:
             if not cluster:
                 self._client = connect()
@@ -59,22 +63,22 @@ class Valkey:
             raise InvalidRequest("session_store", f"redis://HOST:PORT/NUMBER ({error})") from None
 
     def __call__(self, *command: str | bytes | int | float) -> Any:
-        """What a command answers; None where it cannot be had in time."""
-        if time.monotonic() < self._ask_again:
+        """Returns the answer to a command; None if the server is down or too slow."""
+        if time.monotonic() < self._retry_at:
             return None
         try:
             if self._client is None:
                 with self._connecting:
-                    self._client = self._client or self._connect()  # asks a cluster for its nodes
+                    self._client = self._client or self._connect()  # a cluster is asked for its nodes
             answer = self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except self._errors as error:
-            self._ask_again = time.monotonic() + PAUSE
-            if self.trouble is None:
+            self._retry_at = time.monotonic() + PAUSE_SECONDS
+            if self.problem is None:
                 log.warning("the session store %s is away, and done without: %s", self._place, error)
-            self.trouble = str(error) or type(error).__name__
+            self.problem = str(error) or type(error).__name__
             return None
-        if self.trouble is not None:
-            self.trouble = None
+        if self.problem is not None:
+            self.problem = None
             log.info("the session store %s is back", self._place)
         return answer
 

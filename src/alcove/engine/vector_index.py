@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.locks import Locks
 from alcove.engine.rows.indexing import Text
 
@@ -80,7 +80,7 @@ class VectorIndex(ABC):
         """Removes vectors of ended versions; returns False if some stay until later."""
 
     @abstractmethod
-    def check(self) -> Findings:
+    def check(self) -> CheckResults:
         """Compares the index with the database."""
 
     def start(self, interval: float) -> None:  # noqa: B027  pgvector has no background work

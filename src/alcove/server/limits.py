@@ -241,7 +241,7 @@ class ThreadPool:
         done = loop.create_future()
 
         def lead() -> None:
-            if pending.settle():
+            if pending.try_commit():
                 loop.call_soon_threadsafe(_set, done)
 
         def signal() -> None:
@@ -251,7 +251,7 @@ class ThreadPool:
             else:
                 self._committer.submit(lead)
 
-        pending.attend(signal)
+        pending.watch(signal)
         await done
 
     def close(self) -> None:

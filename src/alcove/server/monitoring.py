@@ -165,18 +165,18 @@ class Metrics(Observer):
 
     # Of the store, on any thread
 
-    def submitted(self) -> None:
+    def write_submitted(self) -> None:
         self._writes_now += 1
 
-    def settled(self, writes: int, *, committed: bool) -> None:
+    def commit_ended(self, writes: int, *, committed: bool) -> None:
         self._writes_now -= writes
         if committed:
             self._writes.observe(writes)
         else:
             self._failures.inc()
 
-    def expired(self, memories: int, *, which: str) -> None:
-        self._expirations.labels(which).inc(memories)
+    def memories_expired(self, count: int, *, reason: str) -> None:
+        self._expirations.labels(reason).inc(count)
 
     def session_store(self, outcome: str) -> None:
         self._session_store.labels(outcome).inc()

@@ -108,7 +108,7 @@ class Audit:
             for entry in self._rows.audit_before(before, SETTINGS_PUT)
             if now - entry.at < _former_days(entry) * DAY
         ]
-        self._rows.purge_audit(before=before, but=shortened)
+        self._rows.purge_audit(before=before, keep=shortened)
 
     def imported(self, actor: Principal, owners: Iterable[str | None]) -> None:
         """Writes how many memories an import put into whose rooms; None is nobody's."""

@@ -202,7 +202,7 @@ class Finding(Timeline):
         belong to nobody if one of `authors` wrote them. The cost follows these, not all below the prefix.
         """
         scope, now = self._scope(principal, Namespace.checked(prefix, "prefix"), None), self._clock()
-        found = self._engine.owned_keys(scope, principal.user_id, besides=besides.encode(), now=now)
+        found = self._engine.owned_keys(scope, principal.user_id, except_namespace=besides.encode(), now=now)
         if (allowed := scope.unowned_written_by) is not None:
             authors = tuple(author for author in authors if author in allowed)
         of_nobody = replace(scope, unowned=True, unowned_written_by=authors)
@@ -389,7 +389,7 @@ class Finding(Timeline):
         begun = replace(scope, low=max(scope.low, after[0])) if after else scope
         if ruled_out := self._fields.held.rules_out(scope.filter):
             begun = replace(begun, filter=Filter())  # `_fits` decides of the few that are left
-        found = self._engine.scan(begun, now=self._clock(), at=at, ruled_out=ruled_out)
+        found = self._engine.scan(begun, now=self._clock(), as_of=at, skip=ruled_out)
         if after:
             found = dropwhile(lambda row: (row.ns, row.key) <= after, found)
         return (row for row in found if self._fits(scope.filter, row)) if scope.filter.conditions else found

@@ -188,7 +188,7 @@ class Memories(Writing, Overview):
     def key_binding(self, user: str) -> KeyBinding:
         """What a `Deferred` put for a user is bound to; waits for no other write."""
         known = self._vault.known(user_subject(user))
-        return (known.id, 0) if known else (None, self._engine.erasure.wipes())
+        return (known.id, 0) if known else (None, self._engine.erasure.generation())
 
     def derive_key(self, purpose: str) -> bytes:
         """A secret of this store for one purpose, the same in every process that has it open."""
@@ -200,11 +200,11 @@ class Memories(Writing, Overview):
 
     def try_lock(self, namespace: Namespace) -> bool:
         """Whether something may go on that does so once at a time for a namespace, in all processes."""
-        return self._engine.locks.take(namespace.encode("namespace"))
+        return self._engine.locks.try_acquire(namespace.encode("namespace"))
 
     def unlock(self, namespace: Namespace) -> None:
         """Lets the next take its turn."""
-        self._engine.locks.give(namespace.encode("namespace"))
+        self._engine.locks.release(namespace.encode("namespace"))
 
     def lasting_key_binding(self, user: str) -> KeyBinding:
         """The same for what takes long: makes the user's data key, so that a wipe of anybody else is none."""
@@ -223,7 +223,7 @@ class Memories(Writing, Overview):
         policy, settings = self._configuration.current()
         place = validation.parse_location(namespace, "*", settings)
         policy.authorise(principal, "delete", place.namespace, "*")
-        removed = self._engine.erasure.clear(place.ns)
+        removed = self._engine.erasure.clear_namespace(place.ns)
         self._erased(place.namespace.owner)
         return removed
 
@@ -251,7 +251,7 @@ class Memories(Writing, Overview):
         kept_from = max(0, now - int(settings.retention_days * DAY))
         purged = _until_none_left(lambda: engine.purge(before=kept_from, limit=batch))
         self._fields.keep_up(engine.erasure.count())
-        engine.purge_kept_answers(before=now - DAY)
+        engine.purge_stored_answers(before=now - DAY)
         self._audit.purge(now=now, days=settings.audit_days)
         self._audit.flush()
         self.admin.scrub()

@@ -55,7 +55,7 @@ class People(Service):
     def held(self, principal: Principal, user: str) -> PersonalData:
         """What is held of a user; they may ask for themselves."""
         self._may_read(principal, user)
-        rooms = self._rows.held(self._person(user))
+        rooms = self._engine.personal_data.rooms(self._person(user))
         own, others = [room for room in rooms if room.own], [room for room in rooms if not room.own]
         written = [moment for room in own for moment in (room.first, room.last)]
         figures = ("memories", "versions", "bytes")
@@ -64,7 +64,7 @@ class People(Service):
             **{name: sum(getattr(room, name) for room in own) for name in figures},
             shared=sum(room.versions for room in others),
             api_keys=sum(key.user == user for key in self._rows.api_keys()),
-            key=self._engine.data_key(subject=user_subject(user)) is not None,
+            key=self._engine.data_keys.find(subject=user_subject(user)) is not None,
             first_written=to_datetime(min(written)) if written else None,
             last_written=to_datetime(max(written)) if written else None,
             namespaces=[*map(_room, own)],
@@ -78,7 +78,7 @@ class People(Service):
         self._may_read(principal, user)
         limit = validation.check_integer(limit, "limit", 1, 1000)
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
-        found = self._rows.of_person(self._person(user), live=True, after=position)
+        found = self._engine.personal_data.versions(self._person(user), live=True, after=position)
         page, _ = take_page(self._read(seq for seq, _ in found), limit)
         items = [*self._opener.still_there(page, self._opener.memory)]
         self._audit.record(principal, "user.review", user=user, count=len(items))
@@ -87,7 +87,7 @@ class People(Service):
     def export(self, principal: Principal, user: str) -> Iterator[ExportedVersion]:
         """Every version that is held of a user, what they wrote into shared rooms included; audited."""
         self._may_read(principal, user)
-        current = dict(self._rows.of_person(self._person(user), live=False))
+        current = dict(self._engine.personal_data.versions(self._person(user), live=False))
         self._audit.record(principal, "user.export", user=user, count=len(current))
 
         def held(row: Row) -> ExportedVersion:
@@ -100,7 +100,7 @@ class People(Service):
         """Takes one memory away with every version it had; audited, and not undone by a restore."""
         principal.require("admin")
         person = self._person(user)
-        found = self._rows.of_person(person, live=True, id=_id(id))
+        found = self._engine.personal_data.versions(person, live=True, id=_id(id))
         row = next(self._read(seq for seq, _ in found), None)
         if row is None or not self.cleaned(principal, row):
             raise NotFound("this user has no such memory")
@@ -118,7 +118,7 @@ class People(Service):
         attributes = self._configuration.current().policy.attributes(
             principal, Namespace.decode(row.ns), row.key.decode(), b"null", None
         )
-        removed = self._engine.erasure.clean(
+        removed = self._engine.erasure.erase_key(
             row.ns, row.key, until=row.seq, attributes=attributes.decode(), note=note
         )
         self._erased(Namespace.decode(row.ns).owner)

@@ -65,7 +65,7 @@ class Reading(Finding):
 
         `namespace`, `key`: where. `as_of`: a past moment, of which to tell what was there.
         """
-        if self._engine.far:
+        if self._engine.is_remote:
             before_long_work()
         row = self._row(principal, namespace, key, as_of)
         if row is not None and len(row.sealed or b"") + len(row.index_text or "") > SMALL_BYTES:
@@ -108,7 +108,7 @@ class Reading(Finding):
         policy, settings = self._configuration.current()
         place, at = validation.parse_location(namespace, key, settings), parse_moment(as_of, "as_of")
         policy.authorise(principal, "read", place.namespace, key)
-        row = self._engine.get(place.ns, place.key, now=self._clock(), at=at)
+        row = self._engine.get(place.ns, place.key, now=self._clock(), as_of=at)
         self._refuse_forgotten(at)
         return row
 

@@ -181,7 +181,7 @@ class SessionCache:
     def check(self) -> str | None:
         """That it is away, where it is: what must work works without it."""
         asked = self._valkey("EXISTS", "alcove")  # of a cluster, PING would ask every node
-        return f"away, and done without: {self._valkey.trouble}" if asked is None else None
+        return f"away, and done without: {self._valkey.problem}" if asked is None else None
 
     def _pay(self) -> bool:
         """Takes away some of what could not be taken away before; whether nothing is left of it."""

@@ -34,7 +34,7 @@ class Timeline(Service):
 
     def when_told(self, call: Callable[[], None]) -> bool:
         """Has something called soon after each write, wherever it was made; False where nobody tells."""
-        return self._engine.when_told(call)
+        return self._engine.on_commit(call)
 
     def end_of_events(self) -> str:
         """The cursor after everything that has happened."""
@@ -91,7 +91,12 @@ class Timeline(Service):
 
         def read() -> EventPage:
             found, more = self._engine.events(
-                scope, position=position, kinds=chosen, between=(since, until), limit=limit, most=most_bytes
+                scope,
+                position=position,
+                kinds=chosen,
+                between=(since, until),
+                limit=limit,
+                max_bytes=most_bytes,
             )
             earliest, purged = self._engine.horizon()
             return EventPage(

@@ -175,7 +175,7 @@ class Writing(Service):
 
     def _refuse(self, refusal: AlcoveError, denials: Denials, version: int) -> None:
         """Raises a refusal, unless other rules were put than those of the version by which it was made."""
-        if self._engine.far:
+        if self._engine.is_remote:
             before_long_work()
         if self._configuration.is_newest(version):
             self._configuration.tell(denials)
@@ -205,7 +205,7 @@ class Writing(Service):
         """The results of a write that was committed."""
         principal, operations = request.principal, request.operations
         if isinstance(outcome, StoredAnswer):
-            if self._engine.far:
+            if self._engine.is_remote:
                 before_long_work()
             assert request.token is not None
             outcome = self._earlier(operations, request.token, outcome)
@@ -329,7 +329,7 @@ class Writing(Service):
         if known is not None:
             return self._vault.existing(known)
         data_key = self._vault.key(subject, wipes=wipes)
-        if self._engine.erasure.wipes() > wipes:  # it is of another time, or gone when it is looked for
+        if self._engine.erasure.generation() > wipes:  # it is of another time, or gone when it is looked for
             raise KeyDestroyed("somebody was wiped since")
         return data_key
 

@@ -25,7 +25,7 @@ from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.engine.engine import Engine
 from alcove.engine.rows.people import Person
 from alcove.engine.rows.versions import AuditRow, Row
-from alcove.engine.sqlite.backup_file import Copy
+from alcove.engine.sqlite.backup_file import BackupFile
 from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry, sync_folder
 from alcove.store.row_decoding import Opener, place, uuid
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
@@ -83,11 +83,11 @@ def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp
         for copied in engine.copy(partial.path):
             yield Progress("copying", copied.done, copied.total)
         partial.sync()
-        with Copy(partial.path) as copy:
-            if (summary := copy.summary()) != copied.figures:
+        with BackupFile(partial.path) as copy:
+            if (summary := copy.figures()) != copied.figures:
                 raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.figures}")
-            copy.refuse_damaged()
-            unreadable = yield from _opening(copy, vault.over(copy), summary.versions)
+            copy.check_integrity()
+            unreadable = yield from _opening(copy, vault.over(copy.data_keys), summary.versions)
         for row in unreadable:  # it may be copied as it is, but must not have become so in the copy
             if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
                 raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
@@ -115,24 +115,24 @@ def restore(
     local = ErasureLedger.beside(at)
     with Partial(at) as partial:
         found = _notes(at, ledger)
-        with Copy(backup) as copy:
-            Vault(copy, provider)  # a missing or wrong key is refused here
-            held = copy.summary()
+        with BackupFile(backup) as copy:
+            Vault(copy.data_keys, provider)  # a missing or wrong key is refused here
+            held = copy.figures()
             if found is None and held.wipes and not without_ledger:
                 raise StoreError(
                     f"somebody was wiped from the store of {backup}, but there is no ledger "
                     f"{local.path}: give it, or whoever was wiped since the backup would come "
                     "back; to accept that, say that you restore without a ledger"
                 )
-            copy.refuse_damaged()
+            copy.check_integrity()
         notes = found or []
         yield from _copying(backup, partial)
         with closing(_opened(partial.path)) as engine:
-            vault = Vault(engine, provider)
+            vault = Vault(engine.data_keys, provider)
             unreadable = yield from _opening(engine, vault, held.versions)
             users, memories = yield from _forgetting(engine, vault, notes, partial.path)
-        with Copy(partial.path) as copy:  # the log beside it is empty and gone
-            summary = copy.summary()
+        with BackupFile(partial.path) as copy:  # the log beside it is empty and gone
+            summary = copy.figures()
         local.include(notes)
         partial.complete()
     figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
@@ -157,7 +157,7 @@ def forget_again(
     if notes is None:
         raise StoreError(f"there is no ledger {local.path}: give the one of the lost store")
     with closing(_opened(address)) as engine:
-        vault = Vault(engine, keys or default_keys(beside))
+        vault = Vault(engine.data_keys, keys or default_keys(beside))
         done = yield from _forgetting(engine, vault, notes, without_password(address))
     local.include(notes)
     yield Progress("done", 1, 1, Forgotten(*done))
@@ -173,18 +173,20 @@ def _forgetting(
     details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
     engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
     yield Progress("scrubbing", 0, 1)
-    engine.erasure.skip(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
+    engine.erasure.skip_numbers(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
     if not engine.erasure.scrub():
         raise Unavailable(f"{place} could not be scrubbed: another process has it open")
     return users, memories
 
 
-def _opening(contents: Copy | Engine, vault: Vault, total: int) -> Generator[Progress[T], None, list[Row]]:
+def _opening(
+    contents: BackupFile | Engine, vault: Vault, total: int
+) -> Generator[Progress[T], None, list[Row]]:
     """Unwraps every data key, and opens every value: the rows that do not open.
 
     A key that does not open is an error.
     """
-    for key in contents.data_keys():
+    for key in contents.data_keys.find_all():
         vault.key(key.subject)
     opener, unreadable = Opener(vault), []
     for number, row in enumerate(contents.every_version()):
@@ -228,7 +230,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) ->
     users = {vault.pseudonym(user): user for user in (engine.erasure.users() if notes else ())}
     known, rooms = {*users, *engine.erasure.pseudonyms()}, dict[str, bytes]()
     if any(note.rooms for note in notes):
-        rooms = {vault.pseudonym(ns.hex()): ns for ns in engine.erasure.common_rooms()}
+        rooms = {vault.pseudonym(ns.hex()): ns for ns in engine.erasure.unowned_namespaces()}
     forgotten = set[str]()
     for note in notes:
         if note.api_key is not None:
@@ -251,7 +253,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) ->
                 forgotten.add(note.user)
     cleaned = 0
     for ns, key, last in _places(engine, vault, notes):
-        cleaned += engine.erasure.clean(ns, key, until=last, attributes="{}", note=lambda _: None) > 0
+        cleaned += engine.erasure.erase_key(ns, key, until=last, attributes="{}", note=lambda _: None) > 0
     return len(forgotten), cleaned
 
 
@@ -270,7 +272,7 @@ def _places(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> list[
 
 def _until(engine: Engine, note: LedgerEntry) -> int:
     """How far the log was at a note; by its time, where an older version wrote it."""
-    return engine.erasure.position(note.moment) if note.position is None else note.position
+    return engine.erasure.position_at(note.moment) if note.position is None else note.position
 
 
 class Partial:

@@ -96,7 +96,7 @@ def _ledger(engine: Engine, ledger: ErasureLedger) -> Examination:
     wrong, lines = [], 0
     try:
         lines = len(ledger.read())
-        if not lines and engine.erasure.wipes():
+        if not lines and engine.erasure.generation():
             wrong.append(f"{ledger.path} is missing or empty, but somebody was wiped")
     except AlcoveError as error:
         wrong.append(error.message)

@@ -21,7 +21,14 @@ from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.database import Connection
 from alcove.engine.engine import Engine
-from alcove.engine.table_copy import Sum, differences, pour, size, sums, told
+from alcove.engine.table_copy import (
+    Checksum,
+    compute_checksums,
+    copy_tables,
+    count_rows,
+    differences,
+    map_progress,
+)
 from alcove.engine.tables import COPIED_AS, COPIED_FROM
 from alcove.store.erasure_ledger import ErasureLedger
 from alcove.upkeep.backup import Progress
@@ -60,7 +67,7 @@ class _Condition(NamedTuple):
 
     @classmethod
     def of(cls, db: Connection) -> _Condition:
-        last, *rest, wipes = db.run("condition").fetchall()[0]
+        last, *rest, wipes = db.run("store_state").fetchall()[0]
         return cls(last, tuple(rest), wipes)
 
     @property
@@ -77,13 +84,13 @@ def migrate(source: str | Path, target: str | Path) -> Iterator[Progress[Migrate
     shown = without_password(str(target))
     with ExitStack() as stack:
         ours = stack.enter_context(closing(_opened(at)))
-        Vault(ours, default_keys(beside))  # a wrong or missing key is refused here
+        Vault(ours.data_keys, default_keys(beside))  # a wrong or missing key is refused here
         _bring_key(beside, beside_target, only_check=True)
         _bring_ledger(beside, beside_target, only_check=True)
         theirs = stack.enter_context(
             closing(Engine(to, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=lambda: None))
         )
-        if not theirs.locks.take(_LOCK):
+        if not theirs.locks.try_acquire(_LOCK):
             raise Unavailable(f"{shown} is being filled by another process")
         identity = _number(_identity(at))
         replaced, rounds = _refuse_another(theirs, identity, shown), 0
@@ -106,10 +113,10 @@ def migrate(source: str | Path, target: str | Path) -> Iterator[Progress[Migrate
         _mark(theirs, identity, copied.condition.number)
         key = _bring_key(beside, beside_target)
         ledger = _bring_ledger(beside, beside_target)
-        vault = Vault(theirs, default_keys(beside_target))
-        for each in theirs.data_keys():
+        vault = Vault(theirs.data_keys, default_keys(beside_target))
+        for each in theirs.data_keys.find_all():
             vault.key(each.subject)
-    counts = {name: one.rows for name, one in copied.sums.items()}
+    counts = {name: one.rows for name, one in copied.checksums.items()}
     changed = now != copied.condition
     result = Migrated(shown, counts["versions"], counts, rounds, missed, changed, key, ledger)
     yield Progress("done", 1, 1, result)
@@ -117,23 +124,27 @@ def migrate(source: str | Path, target: str | Path) -> Iterator[Progress[Migrate
 
 class _Copied(NamedTuple):
     condition: _Condition
-    sums: dict[str, Sum]
+    checksums: dict[str, Checksum]
     replaced: bool
 
 
 def _round(db: Connection, theirs: Engine, shown: str) -> Generator[Progress[Migrated], None, _Copied]:
     """Copies a moment, and reads all of the copy back."""
-    condition, total = _Condition.of(db), size(db)
-    poured = yield from told(pour(db, theirs.database), lambda done: Progress("copying", done, total))
+    condition, total = _Condition.of(db), count_rows(db)
+    copied = yield from map_progress(
+        copy_tables(db, theirs.database), lambda done: Progress("copying", done, total)
+    )
     with theirs.database.snapshot() as copy:
-        found = yield from told(sums(copy), lambda done: Progress("verifying", done, total))
-        if size(copy) != total:
+        found = yield from map_progress(
+            compute_checksums(copy), lambda done: Progress("verifying", done, total)
+        )
+        if count_rows(copy) != total:
             raise StoreError(
-                f"{shown} was not written as it should be: it has {size(copy):,} rows, not {total:,}"
+                f"{shown} was not written as it should be: it has {count_rows(copy):,} rows, not {total:,}"
             )
-    if wrong := differences(poured.sums, found):
+    if wrong := differences(copied.checksums, found):
         raise StoreError(f"{shown} was not written as it should be: {'; '.join(wrong)}")
-    return _Copied(condition, poured.sums, poured.replaced)
+    return _Copied(condition, copied.checksums, copied.replaced)
 
 
 def _refuse_another(theirs: Engine, identity: int, shown: str) -> bool:

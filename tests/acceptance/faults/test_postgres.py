@@ -15,7 +15,7 @@ import pytest
 from alcove import Settings, Unavailable
 from alcove.core.clock import SECOND, system_clock
 from alcove.engine.postgres.connection import Connection
-from alcove.engine.postgres.database import WRITING
+from alcove.engine.postgres.database import WRITER_LOCK
 from alcove.engine.postgres.pool import Pool
 from alcove.search.embedders import embedder_for
 from tests.support.embeddings import embeddings
@@ -142,14 +142,14 @@ def test_a_connection_that_died_while_nobody_used_it_fails_no_call(
 def test_who_finds_every_connection_in_use_for_too_long_is_told_so_and_the_next_one_gets_it(
     address: str,
 ) -> None:
-    pool = Pool(lambda: Connection.to(address), most=1, patience=0.01)
-    taken = pool.take()
+    pool = Pool(lambda: Connection.to(address), max_size=1, timeout_seconds=0.01)
+    taken = pool.acquire()
     with pytest.raises(Unavailable, match="every connection to it has been in use"):
-        pool.take()
-    pool.give(taken)
-    assert pool.take() is taken
+        pool.acquire()
+    pool.release(taken)
+    assert pool.acquire() is taken
     pool.close()
-    pool.give(taken)
+    pool.release(taken)
     assert taken.closed
 
 
@@ -213,13 +213,13 @@ def test_a_lock_that_a_restart_of_postgresql_freed_is_taken_again_by_who_had_it(
 ) -> None:
     with opened(tmp_path, address) as one, opened(tmp_path, address) as two:
         mine, theirs = one.memories._engine.locks, two.memories._engine.locks
-        assert mine.take(b"turn")
+        assert mine.try_acquire(b"turn")
         server.stop(mode="fast")
         server.start()
-        assert mine.take(b"another")
-        assert not theirs.take(b"turn")
-        mine.give(b"turn")
-        assert theirs.take(b"turn")
+        assert mine.try_acquire(b"another")
+        assert not theirs.try_acquire(b"turn")
+        mine.release(b"turn")
+        assert theirs.try_acquire(b"turn")
 
 
 def test_a_node_killed_amid_requests_loses_no_acknowledged_write_and_holds_no_other_up(
@@ -267,7 +267,7 @@ def test_texts_are_claimed_beside_who_writes_and_beside_who_claims_others(
     with opened(tmp_path, address) as memory, psycopg.connect(address) as other:
         for n in range(3):
             memory.put(("user", "noop"), f"k{n}", {}, index={"text": f"tea {n}"})
-        other.execute(f"SELECT pg_advisory_xact_lock({WRITING})")
+        other.execute(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
         ((taken,),) = other.execute("SELECT seq FROM to_index ORDER BY turn LIMIT 1 FOR UPDATE")
         now, index = system_clock(), memory.memories._engine.index
         with ThreadPoolExecutor(1) as thread:
@@ -348,8 +348,8 @@ def test_a_write_that_another_node_holds_up_for_too_long_is_refused_and_the_next
         psycopg.connect(address, autocommit=True) as other,
     ):
         memory.put(HOME, "k", {"n": 1})
-        other.execute(f"SELECT pg_advisory_lock({WRITING})")
-        with pytest.raises(Unavailable, match="somebody wrote for too long"):
+        other.execute(f"SELECT pg_advisory_lock({WRITER_LOCK})")
+        with pytest.raises(Unavailable, match="another writer took too long"):
             memory.put(HOME, "k", {"n": 2})
         other.execute("SELECT pg_advisory_unlock_all()")
         assert memory.put(HOME, "k", {"n": 3}).revision == 2

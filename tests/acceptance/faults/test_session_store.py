@@ -153,6 +153,6 @@ def test_one_that_does_not_answer_is_not_asked_again_for_a_moment(server: Server
     assert asked("PING") is None
     server.go_on()
     assert asked("PING") is None
-    time.sleep(valkey.PAUSE)
+    time.sleep(valkey.PAUSE_SECONDS)
     assert asked("PING")
     asked.close()

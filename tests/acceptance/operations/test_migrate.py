@@ -231,11 +231,11 @@ def _replaced(steps: Iterator[Progress[Migrated]]) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patched:
         for each in (postgres_connection.Connection, sqlite.Connection):
 
-            def load(self: Any, table: str, *rest: Any, really: Any = each.load) -> None:
+            def load(self: Any, table: str, *rest: Any, really: Any = each.insert_rows) -> None:
                 loaded.append(table)
                 really(self, table, *rest)
 
-            patched.setattr(each, "load", load)
+            patched.setattr(each, "insert_rows", load)
         list(steps)
     return (table for table in loaded if table == "versions")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from alcove.engine.postgres.database import WRITING
+from alcove.engine.postgres.database import WRITER_LOCK
 from tests.support.conversation_service import written as written_specs
 from tests.support.embeddings import embeddings
 from tests.support.postgres import new_database
@@ -210,7 +210,7 @@ def test_stores_in_schemas_of_one_database_are_apart_and_do_not_wait_for_one_ano
         assert len(first.events().events) == 1
         assert len([*tmp_path.glob("*.key")]) == 2
         with psycopg.connect(one) as busy, ThreadPoolExecutor() as beside:
-            busy.execute(f"SELECT pg_advisory_xact_lock({WRITING})")
+            busy.execute(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
             waiting = beside.submit(first.put, HOME, "later", {})
             second.put(HOME, "now", {})
             assert not waiting.done()

@@ -87,7 +87,7 @@ def test_a_truncated_backup_is_refused(memory: Alcove, path: Path, to: Path) -> 
     whole = to.read_bytes()
     for size in (0, 1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
         to.write_bytes(whole[:size])
-        assert_refused(to, path, StoreError, r"backup\.db is (cut short|not a database)")
+        assert_refused(to, path, StoreError, r"backup\.db is (truncated|not a database)")
 
 
 def test_a_backup_with_damaged_pages_is_refused(memory: Alcove, path: Path, to: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_backup_with_damaged_pages_is_refused(memory: Alcove, path: Path, to: 
 
 def test_what_is_no_backup_of_ours_is_refused(memory: Alcove, path: Path, to: Path) -> None:
     lose(memory, path)
-    assert_refused(to, path, StoreError, "not there")
-    assert_refused(path.parent, path, StoreError, "no file")
+    assert_refused(to, path, StoreError, "does not exist")
+    assert_refused(path.parent, path, StoreError, "not a file")
     to.write_bytes(b"hello" * 1000)
     assert_refused(to, path, StoreError, "not a database")
     to.unlink()

@@ -162,7 +162,7 @@ def test_a_store_whose_schema_was_changed_under_its_number_is_refused_with_what_
 ) -> None:
     with psycopg.connect(address) as db:
         db.execute(CHANGES[what].encode())
-    changed = r"tables are not as this Alcove makes them\. Not (there|expected): .*backup"
+    changed = r"tables are not as this version of Alcove creates them\. (Missing|Unexpected): .*backup"
     with pytest.raises(StoreError, match=changed):
         opened(tmp_path, address)
 

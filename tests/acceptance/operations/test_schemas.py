@@ -68,7 +68,7 @@ def test_a_turn_of_a_session_in_one_store_is_not_taken_in_another(stores: list[A
 
 
 def test_a_step_of_the_vector_store_in_one_store_holds_up_no_other(stores: list[Alcove]) -> None:
-    assert [store.memories._engine.locks.take(_STEP_LOCK) for store in stores] == [True, True, True]
+    assert [store.memories._engine.locks.try_acquire(_STEP_LOCK) for store in stores] == [True, True, True]
 
 
 def test_a_commit_in_one_store_wakes_nobody_who_listens_in_another(
@@ -163,7 +163,7 @@ def test_schemas_of_any_name_hold_stores_that_are_checked_and_scrubbed_apart(sch
     with psycopg.connect(schemas.address, autocommit=True) as db:
         db.execute('ALTER TABLE "One".replays DROP COLUMN position')
     schemas.open("one").close()
-    with pytest.raises(StoreError, match=r"Not there: column replays\.position"):
+    with pytest.raises(StoreError, match=r"Missing: column replays\.position"):
         schemas.open('"One"')
 
 

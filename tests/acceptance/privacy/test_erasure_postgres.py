@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from alcove import Alcove, Receipt, Settings
-from alcove.engine import administration
+from alcove.engine import erasure
 from alcove.engine.postgres import pgvector
 from alcove.engine.postgres import scrub as postgres_scrub
 from alcove.engine.postgres.connection import STATEMENTS
@@ -256,13 +256,13 @@ def test_of_two_nodes_that_scrub_the_same_wipes_one_rewrites_the_tables(place: P
 def test_a_scrub_that_took_long_is_followed_by_a_rest_in_which_wipes_gather(
     place: Place, al: Markers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(administration, "LONG_SECONDS", 0.0)
-    monkeypatch.setattr(administration, "RESTS", 1e6)
+    monkeypatch.setattr(erasure, "LONG_SCRUB_SECONDS", 0.0)
+    monkeypatch.setattr(erasure, "PAUSE_FACTOR", 1e6)
     with place.open() as memory:
         for name, scrubbed in (("carol", True), ("dave", False), (al.user, False)):
             memory.as_user(name).put(("user", name), "k", {"topic": ""})
             assert memory.wipe(name).scrubbed is scrubbed
-        memory.memories._engine.erasure._rests_until = 0.0
+        memory.memories._engine.erasure._paused_until = 0.0
         memory.sweep()
         assert [each.details["wipes"] for each in memory.admin.audit(action="scrub").entries] == [2, 1]
         assert place.on_disk(al) == set()

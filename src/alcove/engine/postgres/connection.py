@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that runs statements by name, each prepared once, and many in one journey.
+"""A connection to PostgreSQL that runs statements by name, each prepared once, many in one round trip.
 
-It talks to the driver's own library below its cursors, which would cost several times what a statement does:
-adapting, errors, streams and copies are the driver's.
+It uses libpq below the driver's cursors, which would cost several times as much as a statement. Adaptation,
+errors, streams and COPY are the driver's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
 
-from alcove.engine.database import Bound, Findings, format_finding, pairs
+from alcove.engine.database import CheckResults, Parameters, format_finding, read_checks
 from alcove.engine.postgres.text_escaping import escape, unescape
 from alcove.engine.statements import NO_HINTS, Value, load_all
 
@@ -31,10 +31,10 @@ STATEMENTS = load_all("postgres", "candidates", "vector_store", "scrub", hints=N
 _PARAMETER = re.compile(r"\?(\d*)|(?<!:):([a-z]\w*)")
 CONNECT_SECONDS = 5
 """How long it may take to reach the server."""
-AT_ONCE = 200
-"""Rows that are taken at once of a statement whose reader may stop."""
-MOST_PREPARED = 500
-"""Statements that are kept prepared, each once for every set of types that it is run with."""
+FETCH_SIZE = 200
+"""Rows that are fetched at once for a reader that may stop."""
+MAX_PREPARED = 500
+"""Prepared statements of a connection; one for every set of parameter types of a statement."""
 SESSION_SETTINGS = {
     "client_encoding": "UTF8",
     "standard_conforming_strings": "on",
@@ -48,7 +48,7 @@ SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-"""What every connection needs, whatever the defaults of the server, the database or the role are.
+"""The settings of every connection, whatever the defaults of the server, the database or the role are.
 
 Writers queue for an advisory lock and must then see what was committed while they waited: read committed.
 Consistent reads ask for repeatable read themselves. Requests, writers and scrubs have time limits of their
@@ -64,11 +64,11 @@ _SET_SESSION = """
         SELECT 'session_replication_role', 'origin'
         WHERE current_setting('session_replication_role') = 'replica'
     ) needed (name, value) WHERE current_setting(name, TRUE) IS NOT NULL"""
-"""Skips what older servers do not know. A commit is at least on the server's disk; the operator may ask for
-more, such as a replica's. The triggers that keep the queue and the vectors right do not fire for a `replica`,
-which only a superuser can be or change."""
+"""Skips settings that older servers do not have. A commit is at least on the server's disk; the operator may
+ask for more, such as a replica's. The triggers that maintain the queue and the vectors do not fire in the
+replication role `replica`, which only a superuser can set."""
 _TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
-_OF_A_VERSION = (
+_LOAD_BY_VERSION = (
     "CREATE TEMPORARY TABLE loading AS SELECT {fields} FROM {table} LIMIT 0",
     "loading",
     "INSERT INTO {table} (ns, {fields}) SELECT v.ns, l.* FROM loading l JOIN versions v USING (seq);"
@@ -76,44 +76,49 @@ _OF_A_VERSION = (
 )
 _LOADING = {
     "versions": (_TO_INDEX.format("DISABLE"), "versions", _TO_INDEX.format("ENABLE")),
-    **dict.fromkeys(("to_index", "pieces", "touches"), _OF_A_VERSION),
+    **dict.fromkeys(("to_index", "pieces", "touches"), _LOAD_BY_VERSION),
 }
-"""What is done before rows of a table are loaded, into where, and after: a trigger would look for the place
-of each version in line, and what waits for one has its namespace, which other databases leave out."""
+"""How rows of a table are loaded: a statement before, the table to copy into, and a statement after. The
+trigger would compute each version's turn in the queue; and the namespaces of some rows, which other databases
+do not store, come from their versions."""
 _Prepared = tuple[bytes, tuple[int, ...]]
 """A statement, and the types of its parameters."""
 
 
-class Found:
-    """The rows that a statement found; they are waited for when they are asked for."""
+class LazyResult:
+    """The rows of a statement; it waits for them when they are read."""
 
-    __slots__ = ("_at", "_db", "result")
+    __slots__ = ("_db", "_position", "answer")
 
     def __init__(self, db: Connection) -> None:
         self._db = db
-        self._at = 0
-        self.result: PGresult | None = None
+        self._position = 0
+        self.answer: PGresult | None = None
 
-    def _rows(self, upto: int | None = None) -> list[tuple[Any, ...]]:
-        result = self.result or self._db.answer(self)
-        first, self._at = self._at, min(result.ntuples, result.ntuples if upto is None else upto)
-        self._db.adapt.set_pgresult(result)
-        return self._db.adapt.load_rows(first, self._at, tuple)
+    def resolve(self, answer: PGresult) -> None:
+        """Sets the server's answer."""
+        self.answer = answer
+
+    def _rows(self, end: int | None = None) -> list[tuple[Any, ...]]:
+        answer = self.answer or self._db.wait_for(self)
+        start, self._position = self._position, min(answer.ntuples, answer.ntuples if end is None else end)
+        self._db.adapt.set_pgresult(answer)
+        return self._db.adapt.load_rows(start, self._position, tuple)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        while rows := self._rows(self._at + AT_ONCE):
+        while rows := self._rows(self._position + FETCH_SIZE):
             yield from rows
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        return next(iter(self._rows(self._at + 1)), None)
+        return next(iter(self._rows(self._position + 1)), None)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         return self._rows()
 
     @property
     def rowcount(self) -> int:
-        """How many rows were found or changed."""
-        return (self.result or self._db.answer(self)).command_tuples or 0
+        """How many rows the statement returned or changed."""
+        return (self.answer or self._db.wait_for(self)).command_tuples or 0
 
     @property
     def get(self) -> Any:
@@ -122,43 +127,43 @@ class Found:
 
 
 def set_session(db: psycopg.Connection[Any], settings: Mapping[str, str] = SESSION_SETTINGS) -> None:
-    """Changes settings of any connection for as long as it lasts; it must commit each statement by itself."""
+    """Changes settings of any connection until it is closed; the connection must be in autocommit mode."""
     with psycopg.RawCursor(db) as cursor:
         cursor.execute(_SET_SESSION, (json.dumps(settings),))
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection, which one user at a time has."""
+    """A connection, used by one thread at a time."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        """Every integer is of one width, so that a statement is planned once, and every text is as it was."""
-        super().__init__(*args, **named)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """All integers have one width, so a statement is prepared once; texts may have NUL characters."""
+        super().__init__(*args, **options)
         self.cursor_factory = psycopg.RawCursor
         self.adapters.register_dumper(int, Int8BinaryDumper)
         self.adapters.register_dumper(str, _TextDumper)
         self.adapters.register_loader("text", _TextLoader)
         self.adapt = Transformer(self)
-        self._kept: dict[_Prepared, bytes] = {}
-        self._names = 0
-        self._together = self._held_back = False
-        self._sent: deque[Found | _Prepared] = deque()
-        """What has no answer yet, in order."""
-        self._wrong: psycopg.Error | None = None
-        self._last: Found | None = None
+        self._statement_names: dict[_Prepared, bytes] = {}
+        self._statement_names_count = 0
+        self._in_pipeline = self._has_unsent = False
+        self._pending: deque[LazyResult | _Prepared] = deque()
+        """What was sent and has no answer yet, in order."""
+        self._error: psycopg.Error | None = None
+        self._last: LazyResult | None = None
         self._readable, self._ready = select.poll(), select.poll()
         self._readable.register(self.fileno(), select.POLLIN)
         self._ready.register(self.fileno(), select.POLLIN | select.POLLOUT)
 
     @classmethod
     def to(cls, address: str, search_path: str | None = None) -> Connection:
-        """Connects, and sets what the engine relies on; every connection of the engine is made here.
+        """Connects with the settings that the engine relies on; every connection is made here.
 
-        `search_path`: where tables and types are looked up, if not where the address says. What the driver
-        would prepare by itself it would also forget by itself, so it prepares nothing.
+        `search_path`: where tables and types are looked up, instead of where the address says. The driver
+        prepares no statements by itself, because it would also drop them by itself.
         """
         db = cls.connect(address, autocommit=True, connect_timeout=CONNECT_SECONDS, prepare_threshold=None)
         try:
-            db.use(
+            db.apply_settings(
                 SESSION_SETTINGS if search_path is None else SESSION_SETTINGS | {"search_path": search_path}
             )
         except BaseException:
@@ -166,48 +171,48 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
         return db
 
-    def use(self, settings: Mapping[str, str]) -> None:
-        """Changes settings for as long as the connection lasts."""
+    def apply_settings(self, settings: Mapping[str, str]) -> None:
+        """Changes settings until the connection is closed."""
         set_session(self, settings)
 
-    def run(self, name: str, params: Bound = (), **parts: str) -> Found:
+    def run(self, name: str, params: Parameters = (), **parts: str) -> LazyResult:
         statement = STATEMENTS[name]
         if parts:
-            return self.run_text(statement.format(**parts), params, keep=False)
+            return self.run_text(statement.format(**parts), params, prepare=False)
         return self.run_text(statement, params)
 
-    def run_kept(self, name: str, params: Bound = (), **parts: str) -> Found:
+    def run_prepared(self, name: str, params: Parameters = (), **parts: str) -> LazyResult:
         return self.run_text(STATEMENTS[name].format(**parts), params)
 
-    def run_text(self, statement: str, params: Bound = (), *, keep: bool = True) -> Found:
-        """Runs a statement as it is spelled here; `keep`: it is one of few, and comes again and again."""
+    def run_text(self, statement: str, params: Parameters = (), *, prepare: bool = True) -> LazyResult:
+        """Runs the text of a statement; `prepare` it if it is one of few that repeat."""
         text, names = number_parameters(statement)
         if isinstance(params, Mapping):
             params = [params[name] for name in names]
         values = self.adapt.dump_sequence(params, [PyFormat.BINARY] * len(params))
         types, formats = self.adapt.types or (), self.adapt.formats
-        prepared = text, types
-        name = self._kept.get(prepared)
-        if name is None and keep and len(self._kept) < MOST_PREPARED:
-            self._names += 1
-            self._kept[prepared] = name = b"alcove_%d" % self._names
+        key = text, types
+        name = self._statement_names.get(key)
+        if name is None and prepare and len(self._statement_names) < MAX_PREPARED:
+            self._statement_names_count += 1
+            self._statement_names[key] = name = b"alcove_%d" % self._statement_names_count
             self.pgconn.send_prepare(name, text, types)
-            self._note(prepared)
+            self._add_pending(key)
         if name is None:
             self.pgconn.send_query_params(text, values, types, formats, Format.BINARY)
         else:
             self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
-        self._last = found = Found(self)
-        self._note(found)
-        return found
+        self._last = result = LazyResult(self)
+        self._add_pending(result)
+        return result
 
-    def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> None:
-        with self.together():
-            for params in every:
-                self.run(name, params)
+    def run_many(self, name: str, params: Iterable[Sequence[Value]]) -> None:
+        with self.pipelined():
+            for each in params:
+                self.run(name, each)
 
-    def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
-        if together := self._together:
+    def insert_rows(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
+        if was_pipelined := self._in_pipeline:
             self._sync()
         parts = {"table": table, "fields": fields}
         before, into, after = _LOADING.get(table, ("SELECT", table, "SELECT"))
@@ -216,31 +221,31 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             for row in rows:
                 copy.write_row(row)
         self.execute(after.format(**parts))
-        if together:
-            self._begin_together()
+        if was_pipelined:
+            self._begin_pipeline()
 
-    def changed(self, name: str, *params: Value) -> int:
+    def update(self, name: str, *params: Value) -> int:
         return self.run(name, params).rowcount
 
     def mark(self, name: str) -> int:
         return int(self.run("mark", (name,)).get)
 
-    def added(self) -> int:
+    def last_id(self) -> int:
         assert self._last is not None
         return int(self._last.get)
 
-    def checks(self, file: str) -> Findings:
-        for name, count, finding in pairs(file):
+    def run_checks(self, file: str) -> CheckResults:
+        for name, count, search in read_checks(file):
             ((compared,),) = self.run_text(count)
-            yield name, compared, [format_finding(row[0]) for row in self.run_text(finding)]
+            yield name, compared, [format_finding(row[0]) for row in self.run_text(search)]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Statements inside of it are sent on when an answer is asked for, and at its end."""
-        if self._together:
+    def pipelined(self) -> Iterator[None]:
+        """Buffers statements until an answer is read or the block ends."""
+        if self._in_pipeline:
             yield
             return
-        self._begin_together()
+        self._begin_pipeline()
         try:
             yield
         except Exception:
@@ -250,86 +255,86 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         else:
             self._sync()
 
-    def _begin_together(self) -> None:
+    def _begin_pipeline(self) -> None:
         self.pgconn.enter_pipeline_mode()
-        self._together = True
+        self._in_pipeline = True
 
-    def _note(self, sent: Found | _Prepared) -> None:
-        """Notes what was sent; alone, its answer is waited for."""
-        self._sent.append(sent)
-        if self._together:
-            self._held_back = True
+    def _add_pending(self, request: LazyResult | _Prepared) -> None:
+        """Remembers what was sent; outside of a pipeline, waits for its answer."""
+        self._pending.append(request)
+        if self._in_pipeline:
+            self._has_unsent = True
             return
         self._flush()
-        while result := self._next():
-            self._take(result)
+        while answer := self._next():
+            self._accept(answer)
         self._raise()
 
-    def send(self) -> None:
-        """Sends what is held back; nothing is waited for."""
-        if self._held_back:
+    def flush(self) -> None:
+        """Sends what is buffered, and waits for nothing."""
+        if self._has_unsent:
             self.pgconn.send_flush_request()
             self._flush()
 
-    def answer(self, found: Found) -> PGresult:
-        """Waits for the answer to a statement that was sent together with others."""
-        self.send()
-        while found.result is None:
-            if not self._sent:
-                raise psycopg.InterfaceError("a statement was broken off")
-            if result := self._next():
-                self._take(result)
-            if self._wrong:
-                raise self._wrong
-        return found.result
+    def wait_for(self, result: LazyResult) -> PGresult:
+        """Waits for the answer to a pipelined statement."""
+        self.flush()
+        while result.answer is None:
+            if not self._pending:
+                raise psycopg.InterfaceError("a statement was interrupted")
+            if answer := self._next():
+                self._accept(answer)
+            if self._error:
+                raise self._error
+        return result.answer
 
     def _sync(self) -> None:
-        """Waits for all answers; raises the first error, after which nothing is under way."""
-        self._together = False
+        """Waits for all answers, ends the pipeline and raises the first error."""
+        self._in_pipeline = False
         self.pgconn.pipeline_sync()
         self._flush()
-        while not (result := self._next()) or result.status != ExecStatus.PIPELINE_SYNC:
-            if result:
-                self._take(result)
+        while not (answer := self._next()) or answer.status != ExecStatus.PIPELINE_SYNC:
+            if answer:
+                self._accept(answer)
         self.pgconn.exit_pipeline_mode()
         self._raise()
 
     def _raise(self) -> None:
-        wrong, self._wrong = self._wrong, None
-        if wrong:
-            raise wrong
+        error, self._error = self._error, None
+        if error:
+            raise error
 
     def _flush(self) -> None:
-        self._held_back = False
+        self._has_unsent = False
         while self.pgconn.flush():
             self._ready.poll()
-            self.pgconn.consume_input()  # a server that cannot answer takes nothing
+            self.pgconn.consume_input()  # a server that cannot send its answers receives nothing
 
     def _next(self) -> PGresult | None:
-        """The next answer; None after those to one statement."""
+        """Returns the next answer; None after the last one to a statement."""
         pgconn = self.pgconn
         while pgconn.is_busy():
             self._readable.poll()
             pgconn.consume_input()
-        if (result := pgconn.get_result()) is None and pgconn.status != ConnStatus.OK:
-            raise psycopg.OperationalError("the server hung up")
-        return result
+        if (answer := pgconn.get_result()) is None and pgconn.status != ConnStatus.OK:
+            raise psycopg.OperationalError("the server closed the connection")
+        return answer
 
-    def _take(self, result: PGresult) -> None:
-        asked = self._sent.popleft() if self._sent else None  # a server that ends says so unasked
-        if result.status in _DONE:
-            if isinstance(asked, Found):
-                asked.result = result
+    def _accept(self, answer: PGresult) -> None:
+        request = self._pending.popleft() if self._pending else None  # a server that stops says so unasked
+        if answer.status in _SUCCESS:
+            if isinstance(request, LazyResult):
+                request.resolve(answer)
             return
-        if isinstance(asked, tuple):
-            self._kept.pop(asked, None)
+        if isinstance(request, tuple):
+            self._statement_names.pop(request, None)
         if self.pgconn.status != ConnStatus.OK:
-            raise psycopg.OperationalError(result.get_error_message())
-        if self._wrong is None:
-            self._wrong = errors.error_from_result(result)
+            raise psycopg.OperationalError(answer.get_error_message())
+        if self._error is None:
+            self._error = errors.error_from_result(answer)
 
 
-_DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 @lru_cache(1024)
@@ -352,7 +357,7 @@ def number_parameters(statement: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 class _TextDumper(Dumper):
-    """A text, of which every one can be kept."""
+    """Escapes what PostgreSQL texts cannot hold."""
 
     format = Format.BINARY
     oid = postgres.types["text"].oid
@@ -362,7 +367,7 @@ class _TextDumper(Dumper):
 
 
 class _TextLoader(Loader):
-    """What was kept."""
+    """Restores the text that was stored."""
 
     format = Format.BINARY
 

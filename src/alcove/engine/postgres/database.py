@@ -1,8 +1,8 @@
-"""A PostgreSQL database: its connections, its schema, its errors in our words.
+"""A PostgreSQL database: its connections, its schema, its errors as ours.
 
 Writers of all nodes take turns by one advisory lock, held until the commit. So what is numbered inside a
-transaction (versions, vectors, changes of expiry) is visible in the order of its numbers, and who has read up
-to one has missed nothing.
+transaction (versions, vectors, changes of expiry) becomes visible in the order of its numbers, and a reader
+who has read up to a number has missed nothing.
 """
 
 from __future__ import annotations
@@ -25,68 +25,68 @@ from alcove.core import cancellation
 from alcove.core.addresses import without_password
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
 from alcove.core.records import Residue
-from alcove.engine.database import Database, Findings, RuledOut
+from alcove.engine.database import CheckResults, Database, SkipVersion
 from alcove.engine.locks import Locks, lock_number
-from alcove.engine.postgres.connection import AT_ONCE, STATEMENTS, Connection, number_parameters
+from alcove.engine.postgres.connection import FETCH_SIZE, STATEMENTS, Connection, number_parameters
 from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
 from alcove.engine.postgres.listener import Listener, ServerClock
-from alcove.engine.postgres.pool import Pool, alive, renewed
+from alcove.engine.postgres.pool import Pool, is_alive, reconnect_if_lost
 from alcove.engine.postgres.scrub import PAUSE_SECONDS, WAL, Scrub
 from alcove.engine.rows.versions import CopyProgress
-from alcove.engine.schema_check import POSTGRES_LINES, created, postgres_manifest, refuse_differences
+from alcove.engine.schema_check import POSTGRES_LINES, check_schema, created, postgres_manifest
 from alcove.engine.statements import Params, Value
 from alcove.engine.statements import schema as schema_scripts
 
 log = logging.getLogger("alcove")
-WRITING = "alcove_writing()"
-"""The lock that whoever writes holds until the commit."""
-EXTENDING = 0x416C6376_0002
-"""The lock under which pgvector is switched on, for all stores of a database."""
-MOST_READERS = 32
+WRITER_LOCK = "alcove_writing()"
+"""The lock that a writer holds until the commit."""
+EXTENSION_LOCK = 0x416C6376_0002
+"""The lock under which pgvector is installed, for all stores of a database."""
+MAX_READERS = 32
 """Connections of a node that read at the same time."""
-NO_PGVECTOR = "pgvector is not there: every subtree is searched in memory, however large"
-LEAST_PGVECTOR = (0, 8)
-"""The version of the extension from which on it looks further where a filter leaves too little."""
-SCRUBBING = b"scrub"
-"""The name of the lock under which tables are written anew."""
+NO_PGVECTOR = "pgvector is not installed: every subtree is searched in memory, however large"
+MIN_PGVECTOR = (0, 8)
+"""The first version of the extension with iterative scans, which go on where a filter leaves too few rows."""
+SCRUB_LOCK = b"scrub"
+"""The name of the lock under which tables are rewritten."""
 
 
 class PostgresDatabase(Database):
     """The connections of one node to a database: a writer, and readers from a pool."""
 
-    far = True
+    is_remote = True
     filters = PostgresFilterCompiler()
 
     def __init__(self, address: str, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self._address = address
         self._place = without_password(address)
-        self._patience = f"SET lock_timeout = {max(1, int(busy_timeout * 1000))}"
-        """How long who writes waits for another node's turn to end."""
+        self._set_lock_timeout = f"SET lock_timeout = {max(1, int(busy_timeout * 1000))}"
+        """Limits how long a writer waits for the writer of another node."""
         self._busy_timeout = busy_timeout
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._writer: Connection | None = None
         self._closed = False
         self.clock = ServerClock()
         self._search_path: str | None = None
-        with self._explained():
+        with self._translate_errors():
             self._writer = self._connect()
             try:
                 self.schema = _schema_of(self._writer, self._place)
                 self._search_path = _quoted(self.schema)
-                self._writer.use({"search_path": self._search_path})
+                self._writer.apply_settings({"search_path": self._search_path})
                 _migrate(self._writer, self.schema, self._place, on_create)
-                self.finds_candidates = _has_vectors(self._writer)
-                self._search_path = _with_vectors(self._writer, self.schema)
-                self._writer.use({"search_path": self._search_path})
-                self._writer.execute(self._patience)
+                self.finds_candidates = _has_pgvector(self._writer)
+                self._search_path = _search_path(self._writer, self.schema)
+                self._writer.apply_settings({"search_path": self._search_path})
+                self._writer.execute(self._set_lock_timeout)
                 self.clock.measure(self._writer)
                 self.candidates_missing = None if self.finds_candidates else NO_PGVECTOR
             except BaseException:
                 self._writer.close()
                 raise
-        self._readers = Pool(self._connect, most=MOST_READERS, patience=busy_timeout)
-        self.locks = AdvisoryLocks(self._connect, self._explained, _store_key(self.schema))
-        self._tell = f"NOTIFY {channel_of(self.schema)}"
+        self._readers = Pool(self._connect, max_size=MAX_READERS, timeout_seconds=busy_timeout)
+        self.locks = AdvisoryLocks(self._connect, self._translate_errors, _store_key(self.schema))
+        self._notify_commit = f"NOTIFY {channel_of(self.schema)}"
         self._listener = Listener(self._connect, self.clock, channel_of(self.schema))
 
     def _connect(self) -> Connection:
@@ -94,178 +94,178 @@ class PostgresDatabase(Database):
 
     def _connect_writer(self) -> Connection:
         connection = self._connect()
-        connection.execute(self._patience)
+        connection.execute(self._set_lock_timeout)
         return connection
 
     @contextmanager
     def write(
-        self, *, undo: bool = False, durable: bool = True, in_turn: bool = True
+        self, *, roll_back: bool = False, durable: bool = True, exclusive: bool = True
     ) -> Iterator[Connection]:
-        with self._writing() if in_turn else self.read() as writer:
-            sent = False
+        with self._exclusive_writer() if exclusive else self.read() as writer:
+            is_commit_sent = False
             try:
-                with writer.together():
+                with writer.pipelined():
                     writer.run_text("BEGIN")
                     if not durable:
                         writer.run_text("SET LOCAL synchronous_commit = off")
-                    if in_turn:
-                        writer.run_text(_TURN)
+                    if exclusive:
+                        writer.run_text(_LOCK_WRITERS)
                     yield writer
-                    tells = in_turn and not undo
-                    if tells and not self._listener.listens:
-                        writer.run_text(self._tell)
-                    sent = True
-                    writer.run_text("ROLLBACK" if undo else "COMMIT")
-                if tells and self._listener.listens:
-                    self._listener.wrote()
+                    notifies = exclusive and not roll_back
+                    if notifies and not self._listener.is_running:
+                        writer.run_text(self._notify_commit)
+                    is_commit_sent = True
+                    writer.run_text("ROLLBACK" if roll_back else "COMMIT")
+                if notifies and self._listener.is_running:
+                    self._listener.announce_commit()
             except BaseException as error:
-                self._give_up(writer, error, sent=sent)
+                self._abort(writer, error, is_commit_sent=is_commit_sent)
                 raise
 
-    def put_each(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
-        try:  # without the contexts of `_writing`: this is much of a put
-            with self._turn:
-                return self._put_each(self._writer_in_turn(), puts)
+    def put_many(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        try:  # without context managers, which would cost much of a put
+            with self._write_lock:
+                return self._put_many(self._live_writer(), puts)
         except psycopg.Error as error:
-            raise _explain(error, self._place) from error
+            raise _translate(error, self._place) from error
 
-    def _put_each(self, writer: Connection, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
-        listens = self._listener.listens
-        sent = True
+    def _put_many(self, writer: Connection, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
+        is_listening = self._listener.is_running
+        is_commit_sent = True
         try:
-            if len(puts) == 1 and listens:
-                found = [writer.run("put", puts[0])]
+            if len(puts) == 1 and is_listening:
+                results = [writer.run("put", puts[0])]
             else:
-                with writer.together():  # one transaction, which ends with the last of them
+                with writer.pipelined():  # one transaction, which ends with the last of them
                     try:
-                        sent = False
-                        found = [writer.run("put", each) for each in puts]
-                        if not listens:
-                            writer.run_text(self._tell)
-                        sent = True
+                        is_commit_sent = False
+                        results = [writer.run("put", each) for each in puts]
+                        if not is_listening:
+                            writer.run_text(self._notify_commit)
+                        is_commit_sent = True
                     except BaseException:
-                        writer.close()  # what was sent would be committed
+                        writer.close()  # otherwise the server would commit what it got
                         raise
         except BaseException as error:
-            self._give_up(writer, error, sent=sent)
+            self._abort(writer, error, is_commit_sent=is_commit_sent)
             raise
-        if listens:
-            self._listener.wrote()
-        return [each.get for each in found]
+        if is_listening:
+            self._listener.announce_commit()
+        return [result.get for result in results]
 
-    def _give_up(self, writer: Connection, error: BaseException, *, sent: bool) -> None:
-        """Leaves nothing of a transaction under way; `sent`: its commit was, and may have been done."""
-        _broken_off(writer)
-        if sent and writer.closed and isinstance(error, psycopg.OperationalError):
+    def _abort(self, writer: Connection, error: BaseException, *, is_commit_sent: bool) -> None:
+        """Ends a transaction that failed; after its commit was sent, the server may have done it."""
+        _end_transaction(writer)
+        if is_commit_sent and writer.closed and isinstance(error, psycopg.OperationalError):
             raise self._in_doubt() from error
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._turn, self._explained():
-            yield self._writer_in_turn()
+    def _exclusive_writer(self) -> Iterator[Connection]:
+        with self._write_lock, self._translate_errors():
+            yield self._live_writer()
 
-    def _writer_in_turn(self) -> Connection:
-        """The connection of who writes in turn."""
+    def _live_writer(self) -> Connection:
+        """Returns the writer's connection, and reconnects if it is lost; the caller holds the write lock."""
         if self._closed:
-            raise self._no_longer_open()
-        self._writer = renewed(self._writer, self._connect_writer)
+            raise self._closed_error()
+        self._writer = reconnect_if_lost(self._writer, self._connect_writer)
         return self._writer
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with self._explained():
-            reader = self._take()
+        with self._translate_errors():
+            reader = self._acquire_reader()
             try:
                 yield reader
             finally:
-                self._readers.give(reader)
+                self._readers.release(reader)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        with self.read() as db, _at_one_moment(db):
+        with self.read() as db, _repeatable_read(db):
             yield db
 
     @contextmanager
-    def snapshot_beside(self) -> Iterator[Connection | None]:
+    def try_snapshot(self) -> Iterator[Connection | None]:
         try:
-            db = self._readers.take(wait=False)  # whoever has one and waits for another may wait for ever
-        except (Unavailable, psycopg.Error):  # all are in use, or the server takes no more of them
+            db = self._readers.acquire(wait=False)  # waiting with one in hand could deadlock
+        except (Unavailable, psycopg.Error):  # all are in use, or the server accepts no more
             yield None
             return
         try:
-            with self._explained(), _at_one_moment(db):
+            with self._translate_errors(), _repeatable_read(db):
                 yield db
         finally:
-            self._readers.give(db)
+            self._readers.release(db)
 
     def fetch(self, name: str, *params: Value) -> list[tuple[Any, ...]]:
-        try:  # without the contexts of `read`: this is most of a get
-            reader = self._take()
+        try:  # without the context managers of `read`, which would cost much of a get
+            reader = self._acquire_reader()
             try:
                 return reader.run(name, params).fetchall()
             finally:
-                self._readers.give(reader)
+                self._readers.release(reader)
         except psycopg.Error as error:
-            raise _explain(error, self._place) from error
+            raise _translate(error, self._place) from error
 
     def stream(
-        self, name: str, params: Params, ruled_out: RuledOut | None = None, **parts: str
+        self, name: str, params: Params, skip: SkipVersion | None = None, **parts: str
     ) -> Iterator[tuple[Any, ...]]:
         statement = number_parameters(STATEMENTS[name].format(**parts))[0]
         with self.read() as db:
-            rows = db.cursor().stream(statement, params or None, binary=True, size=AT_ONCE)
+            rows = db.cursor().stream(statement, params or None, binary=True, size=FETCH_SIZE)
             for n, row in enumerate(rows):
-                if n % AT_ONCE == 0:
+                if n % FETCH_SIZE == 0:
                     cancellation.check()
-                if not (ruled_out and ruled_out(row[0])):
+                if not (skip and skip(row[0])):
                     yield row
 
-    def _take(self) -> Connection:
+    def _acquire_reader(self) -> Connection:
         if self._closed:
-            raise self._no_longer_open()
+            raise self._closed_error()
         cancellation.check()
-        return self._readers.take()
+        return self._readers.acquire()
 
-    def when_told(self, call: Callable[[], None]) -> bool:
-        self._listener.tell(call)
+    def on_commit(self, call: Callable[[], None]) -> bool:
+        self._listener.on_commit(call)
         return True
 
-    def sound(self) -> Findings:
-        """PostgreSQL checks its pages as it reads them, where it was told to (`data_checksums`)."""
+    def check_integrity(self) -> CheckResults:
+        """Checks nothing: PostgreSQL checks pages as it reads them, with `data_checksums`."""
         yield from ()
 
     def copy(self, to: Path) -> Iterator[CopyProgress]:
-        from alcove.engine.table_copy import into_file  # noqa: PLC0415  for who makes a backup
+        from alcove.engine.table_copy import into_file  # noqa: PLC0415  needed for backups only
 
         with self.snapshot() as db:
             yield from into_file(db, to)
 
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
-        """Writes every table anew, one node at a time: see `postgres_scrub`.
+        """Rewrites every table, one node at a time: see `Scrub`.
 
-        A table is locked while it is written, for readers too.
+        A table is locked while it is rewritten, for readers too.
         """
         deadline = time.monotonic() + self._busy_timeout
-        while not self.locks.take(SCRUBBING):
+        while not self.locks.try_acquire(SCRUB_LOCK):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(PAUSE_SECONDS)
         try:
-            with self._explained(), self._connect() as own:
+            with self._translate_errors(), self._connect() as own:
                 try:
                     return is_done() or Scrub(own, self._busy_timeout).run()
-                except errors.DiskFull as error:  # a table needs its size once more
+                except errors.DiskFull as error:  # a rewrite needs the table's size once more
                     log.warning("scrub: %s; trying again later", str(error).strip().partition("\n")[0])
                     return False
         finally:
-            self.locks.give(SCRUBBING)
+            self.locks.release(SCRUB_LOCK)
 
     def residues(self) -> list[Residue]:
         with self.read() as reader:
             return [*Scrub(reader, 0).residues(), WAL]
 
     def close(self) -> None:
-        with self._turn:
+        with self._write_lock:
             if self._closed:
                 return
             self._closed = True
@@ -275,123 +275,124 @@ class PostgresDatabase(Database):
         self._readers.close()
         self.locks.close()
 
-    def _no_longer_open(self) -> Unavailable:
+    def _closed_error(self) -> Unavailable:
         return hide_address(Unavailable(f"{self._place} has been closed"), self._place)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns the driver's errors into ours."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises the driver's errors as ours."""
         try:
             yield
         except psycopg.Error as error:
-            raise _explain(error, self._place) from error
+            raise _translate(error, self._place) from error
 
     def _in_doubt(self) -> Unavailable:
-        """Of a commit, of which nobody knows whether it was done where the server goes away at it."""
-        doubt = "the write may have been kept; look before you repeat it, or give it an idempotency key"
-        return hide_address(Unavailable(f"{self._place} went away during the commit: {doubt}"), self._place)
+        """The error for a commit that the server may or may not have done when the connection was lost."""
+        advice = "the write may have been kept; look before you repeat it, or give it an idempotency key"
+        return hide_address(Unavailable(f"{self._place} went away during the commit: {advice}"), self._place)
 
 
 class AdvisoryLocks(Locks):
-    """Those of a node, which the server gives back when its connection ends, however that happens."""
+    """The locks of a node, which the server releases when its connection ends, even by a crash."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        explained: Callable[[], AbstractContextManager[None]],
+        translate_errors: Callable[[], AbstractContextManager[None]],
         store: bytes,
     ) -> None:
-        """`explained`: goes around what may raise the driver's errors. `store`: see `lock_number`."""
+        """`store`: see `lock_number`."""
         self._connect = connect
         self._store = store
-        self._explained = explained
+        self._translate_errors = translate_errors
         self._connection: Connection | None = None
-        self._held: set[int] = set()
+        self._acquired: set[int] = set()
         self._mutex = threading.Lock()
 
-    def take(self, name: bytes) -> bool:
+    def try_acquire(self, name: bytes) -> bool:
         number = lock_number(name, self._store)
-        with self._mutex, self._explained():
-            if number in self._held:
+        with self._mutex, self._translate_errors():
+            if number in self._acquired:
                 return False
-            before, self._connection = self._connection, renewed(self._connection, self._connect)
-            if self._connection is not before:  # what was held on the other is taken again, where it is free
-                self._held = {each for each in self._held if self._try(self._connection, each)}
-            if taken := self._try(self._connection, number):
-                self._held.add(number)
-            return taken
+            before = self._connection
+            self._connection = reconnect_if_lost(before, self._connect)
+            if self._connection is not before:  # the locks of the lost one are free: acquire them again
+                self._acquired = {each for each in self._acquired if self._try(self._connection, each)}
+            if is_acquired := self._try(self._connection, number):
+                self._acquired.add(number)
+            return is_acquired
 
     def _try(self, connection: Connection, number: int) -> bool:
         return bool(connection.run_text("SELECT pg_try_advisory_lock(?)", (number,)).get)
 
-    def give(self, name: bytes) -> None:
+    def release(self, name: bytes) -> None:
         number = lock_number(name, self._store)
-        with self._mutex, self._explained():
-            held = number in self._held
-            self._held.discard(number)
-            if held and self._connection is not None and alive(self._connection):
+        with self._mutex, self._translate_errors():
+            was_acquired = number in self._acquired
+            self._acquired.discard(number)
+            if was_acquired and self._connection is not None and is_alive(self._connection):
                 self._connection.run_text("SELECT pg_advisory_unlock(?)", (number,))
 
     def close(self) -> None:
         with self._mutex:
             if self._connection is not None:
                 self._connection.close()
-            self._held.clear()
+            self._acquired.clear()
 
 
-_TURN = f"SELECT pg_advisory_xact_lock({WRITING})"
+_LOCK_WRITERS = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
 
 
 @contextmanager
-def _at_one_moment(db: Connection) -> Iterator[None]:
-    """Lets statements see one moment, and sends them together."""
+def _repeatable_read(db: Connection) -> Iterator[None]:
+    """Lets statements see one moment, and pipelines them."""
     try:
-        with db.together():
+        with db.pipelined():
             db.run_text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield
             db.run_text("ROLLBACK")
     except BaseException:
-        _broken_off(db)
+        _end_transaction(db)
         raise
 
 
-def _broken_off(db: Connection) -> None:
-    """Leaves no transaction open that did not come to its end."""
+def _end_transaction(db: Connection) -> None:
+    """Rolls back a transaction that did not end by itself."""
     match db.pgconn.transaction_status:
         case TransactionStatus.INTRANS | TransactionStatus.INERROR:
             db.run_text("ROLLBACK")
-        case TransactionStatus.ACTIVE:  # broken off while it waited for an answer
+        case TransactionStatus.ACTIVE:  # interrupted while it waited for an answer
             db.close()
 
 
 def _schema_of(db: Connection, place: str) -> str:
-    """The schema that holds the store: the first one of the search path, which has to exist.
+    """Returns the schema that holds the store: the first one of the search path, which must exist.
 
-    Found once, when the store is opened: a schema that is made later, under the role's name for example, must
-    not move the store.
+    It is determined once, when the store is opened: a schema that is created later, under the role's name for
+    example, must not move the store.
     """
-    path, schema, encoding = db.run_text(_PLACE).get
+    path, schema, encoding = db.run_text(_LOCATION).get
     first = _FIRST_NAME.match(path)
-    named = (first["quoted"] or first["plain"].strip().lower()) if first else ""
-    if schema is None or named not in (schema, "$user"):
-        missing = f"the schema {named!r}, which its search_path names first, does not exist"
-        raise StoreError(f'{place}: {missing}; run CREATE SCHEMA "{named}" in it, or name another one')
+    first_name = (first["quoted"] or first["plain"].strip().lower()) if first else ""
+    if schema is None or first_name not in (schema, "$user"):
+        missing = f"the schema {first_name!r}, which its search_path names first, does not exist"
+        raise StoreError(f'{place}: {missing}; run CREATE SCHEMA "{first_name}" in it, or name another one')
     if encoding != "UTF8":
-        ((versions,),) = db.execute("SELECT to_regclass('versions') IS NULL")
-        if versions:  # an older store goes on as it was
+        ((is_new,),) = db.execute("SELECT to_regclass('versions') IS NULL")
+        if is_new:  # an older store keeps its encoding
             create = "createdb --template=template0 --encoding=UTF8"
             raise StoreError(f"{place} has the encoding {encoding}, and a store needs UTF8: use {create}")
     return str(schema)
 
 
-_PLACE = "SELECT current_setting('search_path'), current_schema(), current_setting('server_encoding')"
+_LOCATION = "SELECT current_setting('search_path'), current_schema(), current_setting('server_encoding')"
 _FIRST_NAME = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<plain>[^,]*))')
 
 
-def _with_vectors(db: Connection, schema: str) -> str:
-    """A search path of the store's schema and of pgvector's, where no table of others is taken for ours."""
-    found = db.run_text(_PGVECTOR_SCHEMA).get
-    return ", ".join(_quoted(each) for each in dict.fromkeys((schema, found)) if each)
+def _search_path(db: Connection, schema: str) -> str:
+    """Returns a search path of the store's schema and of pgvector's, without tables of other stores."""
+    extension_schema = db.run_text(_PGVECTOR_SCHEMA).get
+    return ", ".join(_quoted(each) for each in dict.fromkeys((schema, extension_schema)) if each)
 
 
 _PGVECTOR_SCHEMA = """
@@ -399,12 +400,12 @@ _PGVECTOR_SCHEMA = """
 
 
 def _quoted(name: str) -> str:
-    """A name as an identifier in SQL."""
+    """Quotes a name as an identifier in SQL."""
     return '"{}"'.format(name.replace('"', '""'))
 
 
 def _store_key(schema: str) -> bytes:
-    """What tells the locks and the channel of a store from those of others in its database.
+    """Returns what distinguishes the locks and the channel of a store from those of others in its database.
 
     Empty for the usual schema, so that nodes of an earlier version and of this one share them.
     """
@@ -412,18 +413,18 @@ def _store_key(schema: str) -> bytes:
 
 
 def channel_of(schema: str) -> str:
-    """Where the nodes of a store tell one another of commits."""
+    """Returns the channel on which the nodes of a store notify each other of commits."""
     key = _store_key(schema)
     return f"alcove_{lock_number(b'commits', key):x}" if key else "alcove"
 
 
 def migration_lock(schema: str) -> int:
-    """The lock under which the tables of a store are brought to this program's version."""
+    """Returns the lock under which the tables of a store are migrated."""
     return lock_number(b"alcove schema", _store_key(schema))
 
 
 def _migrate(db: Connection, schema: str, place: str, on_create: Callable[[], None]) -> None:
-    """Brings the schema to this program's version, one node at a time; a new store's key is made with it."""
+    """Migrates the schema to this program's version, one node at a time; it creates a new store's key."""
     scripts = schema_scripts("schema_postgres")
     with db.transaction():
         db.execute(f"SELECT pg_advisory_xact_lock({migration_lock(schema)})")
@@ -436,27 +437,27 @@ def _migrate(db: Connection, schema: str, place: str, on_create: Callable[[], No
         for number, script in enumerate(scripts[version:], version + 1):
             db.execute(script)
             db.execute("INSERT INTO alcove_schema VALUES ($1)", (number,))
-        refuse_differences(place, len(scripts), postgres_manifest(), schema_lines(db))
+        check_schema(place, len(scripts), postgres_manifest(), schema_lines(db))
 
 
 def schema_lines(db: Connection) -> list[str]:
-    """What the server says of the tables and functions of a store."""
+    """Returns the server's description of the tables and functions of a store."""
     names = (json.dumps(created("TABLE")), json.dumps(created("FUNCTION")))
     return [line for (line,) in db.run_text(POSTGRES_LINES, names).fetchall()]
 
 
-def _has_vectors(db: Connection) -> bool:
-    """Whether pgvector is there, which is switched on where that is allowed."""
-    asked = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
-    if (version := db.run_text(asked).get) is None:
+def _has_pgvector(db: Connection) -> bool:
+    """Whether pgvector can be used; installs it if that is allowed."""
+    query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+    if (version := db.run_text(query).get) is None:
         with suppress(psycopg.Error), db.transaction():
-            db.execute(f"SELECT pg_advisory_xact_lock({EXTENDING})")
+            db.execute(f"SELECT pg_advisory_xact_lock({EXTENSION_LOCK})")
             db.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-        version = db.run_text(asked).get
-    return version is not None and tuple(map(int, version.split(".")[:2])) >= LEAST_PGVECTOR
+        version = db.run_text(query).get
+    return version is not None and tuple(map(int, version.split(".")[:2])) >= MIN_PGVECTOR
 
 
-def _explain(error: psycopg.Error, place: str) -> Exception:
+def _translate(error: psycopg.Error, place: str) -> Exception:
     match error:
         case errors.QueryCanceled():
             return cancellation.Cancelled()
@@ -465,15 +466,15 @@ def _explain(error: psycopg.Error, place: str) -> Exception:
         case errors.ReadOnlySqlTransaction():
             why = "it is read-only, and Alcove needs to write to it"
         case errors.LockNotAvailable():
-            why = "it is busy: somebody wrote for too long"
+            why = "it is busy: another writer took too long"
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            why = "others were in the way; nothing of this was kept, try again"
+            why = "another transaction was in the way; nothing of this was kept, try again"
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             return hide_address(
-                Unavailable(f"{place} cannot be reached: {said}"), place, "the store cannot be reached"
+                Unavailable(f"{place} cannot be reached: {reason}"), place, "the store cannot be reached"
             )
         case _:
-            said = error.diag.message_primary or str(error)  # its details may show a row
-            return hide_address(AlcoveError(f"{place}: {said}"), place, "the store has failed")
+            reason = error.diag.message_primary or str(error)  # the details may show a row
+            return hide_address(AlcoveError(f"{place}: {reason}"), place, "the store has failed")
     return hide_address(Unavailable(f"{place}: {why}"), place)

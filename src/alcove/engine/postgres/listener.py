@@ -1,6 +1,6 @@
-"""What a node learns of PostgreSQL beside its calls: that somebody has written, and what time it is there.
+"""Notifications of commits and the server's clock, which all nodes share.
 
-Nodes whose own clocks differ go by one clock, the database server's.
+The clocks of nodes differ, so all of them use the one of the database server.
 """
 
 from __future__ import annotations
@@ -20,128 +20,128 @@ from alcove.engine.postgres.pool import Raw
 
 log = logging.getLogger("alcove")
 RENEW_SECONDS = 60.0
-"""How long the server's clock is told by what was measured."""
-AGAIN_SECONDS = 1.0
-"""Until a connection is tried again that was lost."""
+"""How long a measurement of the server's clock is used."""
+RETRY_SECONDS = 1.0
+"""Pause before it connects again after it lost the connection."""
 GATHER_SECONDS = 0.01
-"""For which what is heard is gathered, so that many commits cost as much as one."""
+"""How long notifications are gathered, so that many commits cost as much as one."""
 STOP_SECONDS = 5.0
 _MEASURES = 3
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
 class ServerClock:
-    """The server's clock as it was when it was last asked, and as much later as has passed here since."""
+    """The server's clock: its time when it was last measured, plus the time that has passed here since."""
 
     def __init__(self) -> None:
-        self._ahead = 0
+        self._offset = 0
 
     def __call__(self) -> int:
-        return time.monotonic_ns() // 1000 + self._ahead
+        return time.monotonic_ns() // 1000 + self._offset
 
     def measure(self, connection: Raw) -> None:
-        """Asks the server a few times: the quickest answer tells best."""
-        found = []
+        """Asks the server a few times: the quickest answer is the most exact."""
+        measurements = []
         for _ in range(_MEASURES):
             before = time.monotonic_ns() // 1000
-            ((told,),) = connection.execute(_NOW)
+            ((server_time,),) = connection.execute(_NOW)
             after = time.monotonic_ns() // 1000
-            found.append((after - before, told - (before + after) // 2))
-        self._ahead = min(found)[1]
+            measurements.append((after - before, server_time - (before + after) // 2))
+        self._offset = min(measurements)[1]
 
 
 class Listener:
-    """One connection of this process on which it is told of every commit, and a thread that tells others."""
+    """A connection of this process that receives notifications, and a thread that passes them on."""
 
     def __init__(self, connect: Callable[[], Raw], clock: ServerClock, channel: str) -> None:
-        """`channel`: where all who have this store open are told, and nobody else."""
+        """`channel`: the one that all nodes of this store share, and no other store."""
         self._connect = connect
         self._channel = channel
         self._clock = clock
-        self._told: list[Callable[[], None]] = []
-        self._stopping = self._unsaid = False
+        self._calls: list[Callable[[], None]] = []
+        self._stopping = self._is_unannounced = False
         self._thread: threading.Thread | None = None
-        self._wakes, self._wake = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
 
-    def tell(self, call: Callable[[], None]) -> None:
-        """Calls it, on the listener's thread, soon after each commit, and where some may have been missed."""
-        self._told.append(call)
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Registers a call soon after each commit, and after commits that may have been missed."""
+        self._calls.append(call)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alcove-listening", daemon=True)
             self._thread.start()
 
     @property
-    def listens(self) -> bool:
-        """Whether its thread runs; where it does not, who commits has to say so."""
+    def is_running(self) -> bool:
+        """Whether its thread runs; otherwise each writer has to notify by itself."""
         return self._thread is not None
 
-    def wrote(self) -> None:
-        """Tells all who listen, this one included, soon after a commit: many cost them as much as one."""
-        if not self._unsaid:
-            self._unsaid = True
-            os.write(self._wake, b"!")
+    def announce_commit(self) -> None:
+        """Notifies all listeners, this one included, soon after a commit; many commits share one."""
+        if not self._is_unannounced:
+            self._is_unannounced = True
+            os.write(self._wake_write, b"!")
 
     def close(self) -> None:
         if self._stopping:
             return
         self._stopping = True
-        os.write(self._wake, b"!")
+        os.write(self._wake_write, b"!")
         if self._thread:
             self._thread.join(STOP_SECONDS)
         if not (self._thread and self._thread.is_alive()):
-            os.close(self._wakes)
-            os.close(self._wake)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
     def _run(self) -> None:
         while not self._stopping:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}")
-                    self._unsaid = True  # what was committed while nobody listened
+                    self._is_unannounced = True  # there may have been commits without a listener
                     self._listen(connection)
-                    self._say(connection)
+                    self._notify(connection)
             except psycopg.Error as error:
                 log.warning("listening: %s; trying again", str(error).strip().partition("\n")[0])
-                self._wait(self._wakes, seconds=AGAIN_SECONDS)
+                self._wait(self._wake_read, seconds=RETRY_SECONDS)
 
     def _listen(self, connection: Raw) -> None:
-        renewed = -RENEW_SECONDS
+        measured_at = -RENEW_SECONDS
         while not self._stopping:
-            if time.monotonic() - renewed >= RENEW_SECONDS:
+            if time.monotonic() - measured_at >= RENEW_SECONDS:
                 self._clock.measure(connection)
-                renewed = time.monotonic()
-                self._tell_all()  # of what came before, or while it measured
-            heard = self._say(connection)
-            if not (heard or self._wait(connection.fileno(), self._wakes, seconds=RENEW_SECONDS)):
+                measured_at = time.monotonic()
+                self._call_all()  # for commits before, or while it measured
+            is_notified = self._notify(connection)
+            if not (is_notified or self._wait(connection.fileno(), self._wake_read, seconds=RENEW_SECONDS)):
                 continue
             time.sleep(GATHER_SECONDS)
             connection.pgconn.consume_input()
             if connection.pgconn.status != ConnStatus.OK:
-                raise psycopg.OperationalError("the server hung up")
+                raise psycopg.OperationalError("the server closed the connection")
             while connection.pgconn.notifies():
-                heard = True
-            if heard:
-                self._tell_all()
+                is_notified = True
+            if is_notified:
+                self._call_all()
 
-    def _say(self, connection: Raw) -> bool:
-        """Says that something was committed, where something was."""
-        if self._wait(self._wakes, seconds=0):
-            os.read(self._wakes, 64)
-        unsaid, self._unsaid = self._unsaid, False
-        if unsaid:
+    def _notify(self, connection: Raw) -> bool:
+        """Sends a notification if there was a commit; returns whether there was."""
+        if self._wait(self._wake_read, seconds=0):
+            os.read(self._wake_read, 64)
+        had_commit, self._is_unannounced = self._is_unannounced, False
+        if had_commit:
             connection.execute(f"NOTIFY {self._channel}")
-        return unsaid
+        return had_commit
 
-    def _tell_all(self) -> None:
-        for call in self._told:
+    def _call_all(self) -> None:
+        for call in self._calls:
             try:
                 call()
-            except AlcoveError as error:  # the next commit, or its own pause, has it look again
+            except AlcoveError as error:  # the next commit, or its own timer, calls it again
                 log.debug("listening: %s", error.message)
 
     def _wait(self, *files: int, seconds: float) -> list[int]:
-        """Which of some files have something to read, by then."""
-        look = select.poll()
+        """Waits until some files have something to read; returns which."""
+        poll = select.poll()
         for each in files:
-            look.register(each, select.POLLIN)
-        return [file for file, _ in look.poll(seconds * 1000)]
+            poll.register(each, select.POLLIN)
+        return [file for file, _ in poll.poll(seconds * 1000)]

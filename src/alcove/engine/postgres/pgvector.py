@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.rows.indexing import Text
 from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
@@ -64,7 +64,7 @@ class PgVectorIndex(VectorIndex):
             drop_windows(db)
             db.run("make_windows", dimensions=str(dimensions))
             db.run("windows_by_text")
-        db.run_each("add_window", [(seq, _literal(row)) for seq, row in rows if len(row) == dimensions])
+        db.run_many("add_window", [(seq, _literal(row)) for seq, row in rows if len(row) == dimensions])
         return dimensions
 
     def nearest(
@@ -86,10 +86,10 @@ class PgVectorIndex(VectorIndex):
                 plan = "force_generic_plan" if is_prepared else "auto"
                 db.run("look_far", (min(query.limit, MAX_EF_SEARCH), sorting, plan))
                 params: Params = [scope.low, scope.high, now, _literal(query.vector)]
-                predicate = self._db.where(scope, params)
+                predicate = self._db.predicate(scope, params)
                 params += [query.limit, query.embedder]
-                answer = (db.run_kept if is_prepared else db.run)(name, params, where=predicate)
-                db.send()
+                answer = (db.run_prepared if is_prepared else db.run)(name, params, condition=predicate)
+                db.flush()
                 while_waiting()
                 rows = answer.fetchall()
                 texts |= {row[0]: Text(*row[:-1]) for row in rows}
@@ -117,7 +117,7 @@ class PgVectorIndex(VectorIndex):
     def remove_ended(self) -> bool:
         return not self._db.fetch("to_remove", 1)
 
-    def check(self) -> Findings:
+    def check(self) -> CheckResults:
         if collections := self._qdrant_collections():
             yield "vectors are where they are looked for", 0, [f"Qdrant has them, in {collections}_…"]
 

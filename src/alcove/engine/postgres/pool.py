@@ -1,7 +1,7 @@
-"""The connections that a node reads a PostgreSQL database with.
+"""The pool of connections with which a node reads a PostgreSQL database.
 
-psycopg's own pool connects from threads of its own, and whoever asks while the server is away waits for them.
-Here it is told at once, and a server that is back is found by the next who asks.
+psycopg's own pool connects from background threads, and callers wait for them while the server is down. Here
+a caller gets an error at once, and the next caller connects again.
 """
 
 from __future__ import annotations
@@ -22,72 +22,72 @@ C = TypeVar("C", bound=Raw)
 
 
 class Pool(Generic[C]):
-    """Connections that one user at a time has, the one given back last first; at most so many at once."""
+    """Connections for one thread at a time; the one that was released last is used first."""
 
-    def __init__(self, connect: Callable[[], C], *, most: int, patience: float) -> None:
-        """`patience`: the seconds that somebody waits for one where all are in use."""
+    def __init__(self, connect: Callable[[], C], *, max_size: int, timeout_seconds: float) -> None:
+        """`timeout_seconds`: how long a caller waits if all connections are in use."""
         self._connect = connect
-        self._places = SimpleQueue[None]()  # a semaphore is written in Python, and costs each get
-        for _ in range(most):
-            self._places.put(None)
-        self._patience = patience
+        self._permits = SimpleQueue[None]()  # a semaphore is written in Python and would slow each get
+        for _ in range(max_size):
+            self._permits.put(None)
+        self._timeout_seconds = timeout_seconds
         self._idle: list[C] = []
         self._mutex = threading.Lock()
         self._closed = False
 
-    def take(self, *, wait: bool = True) -> C:
-        """One that is alive, as far as can be told without asking the server."""
+    def acquire(self, *, wait: bool = True) -> C:
+        """Returns a connection that is alive, as far as the socket shows."""
         try:
-            self._places.get(timeout=self._patience if wait else 0)
+            self._permits.get(timeout=self._timeout_seconds if wait else 0)
         except Empty:
             busy = "the database is busy: every connection to it has been in use for too long"
             raise Unavailable(busy) from None
         try:
-            while found := self._pop():
-                if alive(found):
-                    return found
-                found.close()
+            while connection := self._pop():
+                if is_alive(connection):
+                    return connection
+                connection.close()
             return self._connect()
         except BaseException:
-            self._places.put(None)
+            self._permits.put(None)
             raise
 
-    def give(self, connection: C) -> None:
-        """Takes one back; one that broke, or whose user stopped half-way, is closed."""
-        sound = connection.pgconn.transaction_status == TransactionStatus.IDLE
+    def release(self, connection: C) -> None:
+        """Takes a connection back; it closes one that broke or is still in a transaction."""
+        is_idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
         with self._mutex:
-            kept = sound and not self._closed
-            if kept:
+            is_reusable = is_idle and not self._closed
+            if is_reusable:
                 self._idle.append(connection)
-        self._places.put(None)
-        if not kept:
+        self._permits.put(None)
+        if not is_reusable:
             connection.close()
 
     def close(self) -> None:
-        """Closes those that nobody has, and the others when they are given back."""
+        """Closes idle connections now, and the others when they are released."""
         with self._mutex:
             self._closed = True
-        while found := self._pop():
-            found.close()
+        while connection := self._pop():
+            connection.close()
 
     def _pop(self) -> C | None:
         with self._mutex:
             return self._idle.pop() if self._idle else None
 
 
-def alive(connection: Raw) -> bool:
-    """Whether the server has not hung up on a connection that nobody uses: nothing has come in meanwhile."""
+def is_alive(connection: Raw) -> bool:
+    """Whether the server has not closed an idle connection: it has sent nothing on it."""
     if connection.closed:
         return False
-    look = select.poll()
-    look.register(connection.fileno(), select.POLLIN)
-    return not look.poll(0)
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
-def renewed(connection: C | None, connect: Callable[[], C]) -> C:
-    """The same connection if it is alive, or another instead."""
+def reconnect_if_lost(connection: C | None, connect: Callable[[], C]) -> C:
+    """Returns the same connection if it is alive, or a new one."""
     if connection is not None:
-        if alive(connection):
+        if is_alive(connection):
             return connection
         connection.close()
     return connect()

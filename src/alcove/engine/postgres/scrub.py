@@ -1,8 +1,8 @@
 """Removing the last bytes of deleted rows from the data files of PostgreSQL.
 
-VACUUM gives the space of deleted rows back, but leaves their bytes in pages and indexes until others take
-their place. Here every table of a store is written anew (VACUUM FULL), with its indexes and its TOAST table.
-The planner's statistics hold samples of texts too, and are gathered anew and written anew.
+VACUUM frees the space of deleted rows, but leaves their bytes in pages and indexes until something overwrites
+them. Here every table of a store is rewritten (VACUUM FULL), with its indexes and its TOAST table. The
+planner's statistics also hold samples of texts: they are gathered again and rewritten.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.schema_check import created
 
 LOCK_MS = 200
-"""How long a rewrite waits for a table. All who use the table meanwhile wait behind it, so it does not wait
-for a long reader but tries again."""
+"""How long a rewrite waits for a table. All users of the table queue behind it, so it does not wait for
+a long reader but retries."""
 PAUSE_SECONDS = 0.5
-"""Between two tries."""
-_MADE_ELSEWHERE = ("alcove_schema", "windows")
+"""Pause between two tries."""
+_OTHER_TABLES = ("alcove_schema", "windows")
 """Tables that no version file of the schema creates."""
 
-_FIRST_OF_PART = re.compile(r"FROM \('(\\x[0-9a-f]*)'\)")
+_PARTITION_START = re.compile(r"FROM \('(\\x[0-9a-f]*)'\)")
 _BLANK = {"bigint": "0", "boolean": "FALSE", "bigint[]": "'{}'"}
-"""What a column of a row holds that says nothing; an empty text, or no bytes, for other types."""
+"""The value of a blank row's column by its type; an empty text, or no bytes, for other types."""
 _STATISTICS = ("pg_catalog.pg_statistic", "pg_catalog.pg_statistic_ext_data")
 
 WAL = Residue(
@@ -43,19 +43,19 @@ WAL = Residue(
     " PERFORM pg_logical_emit_message(FALSE, 'alcove', ''); PERFORM pg_switch_wal(); END LOOP;"
     " EXECUTE 'CHECKPOINT'; END LOOP; END $$",
 )
-"""What no rewrite reaches: the log of all databases of the server. A superuser runs the command, in psql: it
-fills each segment there is with zeros. A segment that a slot, the archiver or `wal_keep_size` needs stays."""
+"""What no rewrite reaches: the log of all databases of the server. A superuser runs the command in psql: it
+overwrites each segment with zeros. A segment that a slot, the archiver or `wal_keep_size` needs stays."""
 STATISTICS = Residue(
     where="samples of texts in the statistics of the planner (pg_statistic, pg_statistic_ext_data)",
     until="the server's own vacuum and other statistics take their place",
     command=f"VACUUM (FULL, FREEZE) {', '.join(_STATISTICS)}",
     in_data_files=True,
 )
-"""What only the owner of the database, or a superuser, can rewrite."""
+"""Only the owner of the database, or a superuser, can rewrite these."""
 
 
-def tables_of_others(names: Sequence[str]) -> Residue:
-    """What only the owner of these tables can rewrite, or a role that may maintain them."""
+def foreign_tables(names: Sequence[str]) -> Residue:
+    """Tables that only their owner can rewrite, or a role that may maintain them."""
     return Residue(
         where=f"deleted rows in tables that this role may not rewrite: {', '.join(names)}",
         until="their owner rewrites them, or grants this role MAINTAIN on them (PostgreSQL 17)",
@@ -65,89 +65,89 @@ def tables_of_others(names: Sequence[str]) -> Residue:
 
 
 def table_names() -> list[str]:
-    """The tables of a store, from the files that make them: a new one cannot be forgotten."""
-    return [*created("TABLE"), *_MADE_ELSEWHERE]
+    """Returns the tables of a store, from the files that create them: a new one cannot be forgotten."""
+    return [*created("TABLE"), *_OTHER_TABLES]
 
 
 class _Table(NamedTuple):
     oid: int
     name: str
-    """As SQL spells it."""
-    is_split: bool
+    """Quoted for SQL."""
+    is_partitioned: bool
     has_statistics: bool
 
 
 class Scrub:
-    """One rewrite of all tables of a store, on a connection that nobody else uses."""
+    """Rewrites all tables of a store, on a connection of its own."""
 
-    def __init__(self, db: Connection, patience_seconds: float) -> None:
+    def __init__(self, db: Connection, timeout_seconds: float) -> None:
         self._db = db
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
 
     def run(self) -> bool:
-        """Rewrites the tables; False where somebody was in the way, or could see old rows, for too long."""
-        self._db.use({"lock_timeout": f"{LOCK_MS}ms"})
-        erased_before = self._db.run("next_transaction").get
-        if not self._retry(lambda: bool(self._db.run("nobody_looks_back", (erased_before,)).get)):
+        """Rewrites the tables; False if locks, or readers of old rows, were in the way for too long."""
+        self._db.apply_settings({"lock_timeout": f"{LOCK_MS}ms"})
+        erased_by = self._db.run("next_transaction").get
+        if not self._retry(lambda: bool(self._db.run("no_old_snapshots", (erased_by,)).get)):
             return False
         tables = self._tables()
-        rewritten = all(self._rewrite(each, erased_before) for each in tables if not each.is_split)
+        rewritten = all(self._rewrite(each, erased_by) for each in tables if not each.is_partitioned)
         return rewritten and self._renew_statistics(tables)
 
     def residues(self) -> list[Residue]:
-        """What this role cannot rewrite."""
+        """Returns what this role cannot rewrite."""
         foreign = [each.name for each in self._tables() if not self._db.run("may_rewrite", (each.oid,)).get]
-        found = [tables_of_others(foreign)] if foreign else []
-        return found if self._may_rewrite_statistics() else [*found, STATISTICS]
+        residues = [foreign_tables(foreign)] if foreign else []
+        return residues if self._may_rewrite_statistics() else [*residues, STATISTICS]
 
     def _tables(self) -> list[_Table]:
-        found = [*map(_Table._make, self._db.run("store_tables", (json.dumps(table_names()),)).fetchall())]
-        if missing := {*created("TABLE")} - {each.name.rpartition(".")[2] for each in found}:
+        tables = [*map(_Table._make, self._db.run("store_tables", (json.dumps(table_names()),)).fetchall())]
+        if missing := {*created("TABLE")} - {each.name.rpartition(".")[2] for each in tables}:
             raise StoreError(f"tables of this store cannot be found: {', '.join(sorted(missing))}")
-        return found
+        return tables
 
     def _may_rewrite_statistics(self) -> bool:
-        """Whether this role owns the database: only then it may rewrite the tables of statistics."""
+        """Whether this role owns the database: only the owner may rewrite the tables of statistics."""
         return bool(self._db.run("may_rewrite_statistics").get)
 
-    def _rewrite(self, table: _Table, erased_before: str) -> bool:
-        """Writes a table and its indexes anew; whether nothing is left of what was deleted before."""
+    def _rewrite(self, table: _Table, erased_by: str) -> bool:
+        """Rewrites a table and its indexes; returns whether no row is left that was deleted before."""
         if table.name == "windows":
-            # The index by meaning takes minutes to make, during which a rewrite would lock the table. Who
-            # indexes makes it again beside others, as for a new table (`PgVectorIndex.tidy`).
+            # Building the vector index takes minutes, during which a rewrite would lock the table. The
+            # indexer builds it again without a lock, as for a new table (`PgVectorIndex.tidy`).
             self._db.run("forget_order", schema=self._db.run("own_schema").get)
-        how = "rewrite_and_sample" if table.has_statistics else "rewrite"
-        return self._unhindered(lambda: self._db.run(how, table=table.name)) and self._is_rewritten(
-            table.name, erased_before
+        statement = "rewrite_and_analyze" if table.has_statistics else "rewrite"
+        return self._when_unlocked(lambda: self._db.run(statement, table=table.name)) and self._is_rewritten(
+            table.name, erased_by
         )
 
-    def _is_rewritten(self, table: str, erased_before: str) -> bool:
-        return bool(self._db.run("is_rewritten", (erased_before, table)).get)
+    def _is_rewritten(self, table: str, erased_by: str) -> bool:
+        return bool(self._db.run("is_rewritten", (erased_by, table)).get)
 
     # Statistics
 
     def _renew_statistics(self, tables: list[_Table]) -> bool:
-        """Drops samples of what is gone; where this role may not drop all of them, `STATISTICS` says so."""
+        """Drops samples of deleted rows; if this role may not drop all of them, `STATISTICS` says so."""
         for table in tables:
-            if table.has_statistics and not self._unhindered(partial(self._renew, table)):
+            if table.has_statistics and not self._when_unlocked(partial(self._renew, table)):
                 return False
         if not self._may_rewrite_statistics():
             return True
-        erased_before = self._db.run("next_transaction").get
-        return all(self._rewrite_statistics(each, erased_before) for each in _STATISTICS)
+        erased_by = self._db.run("next_transaction").get
+        return all(self._rewrite_statistics(each, erased_by) for each in _STATISTICS)
 
-    def _rewrite_statistics(self, table: str, erased_before: str) -> bool:
+    def _rewrite_statistics(self, table: str, erased_by: str) -> bool:
         return self._retry(
             lambda: (
-                self._unhindered(lambda: self._db.run("rewrite", table=table))
-                and self._is_rewritten(table, erased_before)
+                self._when_unlocked(lambda: self._db.run("rewrite", table=table))
+                and self._is_rewritten(table, erased_by)
             )
         )
 
     def _renew(self, table: _Table) -> None:
-        """Has the planner sample what a table holds now; its rewrite has done that, unless it has parts."""
-        if table.is_split:
-            self._db.run("sample", table=table.name)
+        """Samples what a table holds now; the rewrite has done that, unless the table is partitioned."""
+        if table.is_partitioned:
+            self._db.run("analyze", table=table.name)
         if self._is_empty(table):
             (self._drop_windows if table.name == "windows" else self._forget_samples)(table)
 
@@ -155,48 +155,53 @@ class Scrub:
         return bool(self._db.run("is_empty", table=table.name).get)
 
     def _drop_windows(self, table: _Table) -> None:
-        """Drops the table, which is made again with the first text that is found by meaning."""
+        """Drops the table; the first vectors create it again."""
         with self._db.transaction():
-            self._db.run("take_writers_turn")
+            self._db.run("lock_writers")
             if self._is_empty(table):
                 drop_windows(self._db)
                 self._db.run("start_over")
 
     def _forget_samples(self, table: _Table) -> None:
-        """Has the planner sample one blank row: of an empty table, it keeps what it sampled before.
+        """Samples one blank row: for an empty table, the planner keeps its old samples.
 
-        Nobody else sees the row, which is deleted by the transaction that adds it.
+        No other transaction sees the row: the one that inserts it deletes it.
         """
         row = dict[str, str]()
-        for column, kind, is_namespace, bounds in self._db.run("columns_to_fill", (table.oid,)).fetchall():
-            first = _FIRST_OF_PART.search(bounds or "") if is_namespace else None
-            row[column] = f"'{first[1]}'" if first else _BLANK.get(kind, "''")
+        for column, column_type, is_namespace, bounds in self._db.run(
+            "required_columns", (table.oid,)
+        ).fetchall():
+            start = _PARTITION_START.search(bounds or "") if is_namespace else None
+            row[column] = f"'{start[1]}'" if start else _BLANK.get(column_type, "''")
         with self._db.transaction():
             self._db.run(
-                "add_blank", table=table.name, columns_to_fill=", ".join(row), blanks=", ".join(row.values())
+                "insert_blank",
+                table=table.name,
+                names=", ".join(row),
+                values=", ".join(row.values()),
             )
-            self._db.run("sample", table=table.name)
-            self._db.run("remove_blank", table=table.name)
+            self._db.run("analyze", table=table.name)
+            self._db.run("delete_blank", table=table.name)
 
-    # Waiting
+    # Retries
 
-    def _unhindered(self, work: Callable[[], object]) -> bool:
-        """Does something when nobody holds a lock that it needs; False where somebody did for too long."""
+    def _when_unlocked(self, work: Callable[[], object]) -> bool:
+        """Retries some work until it gets its locks; False if it did not in time."""
 
-        def is_done() -> bool:
+        def try_once() -> bool:
             try:
                 work()
             except (errors.LockNotAvailable, errors.DeadlockDetected):
                 return False
             return True
 
-        return self._retry(is_done)
+        return self._retry(try_once)
 
-    def _retry(self, is_done: Callable[[], bool]) -> bool:
-        """Tries something again and again; whether it was done before patience ran out."""
-        deadline = time.monotonic() + self._patience_seconds
-        while not is_done():
+    def _retry(self, try_once: Callable[[], bool]) -> bool:
+        """Retries until it succeeds; False after the timeout."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while not try_once():
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(min(PAUSE_SECONDS, self._patience_seconds / 4))
+            time.sleep(min(PAUSE_SECONDS, self._timeout_seconds / 4))
         return True

@@ -9,7 +9,7 @@ from heapq import nlargest
 from operator import itemgetter
 
 from alcove.engine.candidate_index import CandidateIndex, IndexEntry
-from alcove.engine.database import Connection, Database, Found
+from alcove.engine.database import Connection, Database, Result
 from alcove.engine.postgres.pgvector import MAX_EF_SEARCH
 from alcove.engine.rows.indexing import Text
 from alcove.engine.scope import Scope
@@ -33,7 +33,7 @@ class TermIndex(CandidateIndex):
 
     def add(self, db: Connection, before: IndexProgress, entries: Mapping[int, IndexEntry]) -> int:
         db.run("forget_terms", (json.dumps([*entries]),))
-        db.run_each("add_terms", [(seq, json.dumps(terms)) for seq, (terms, _) in entries.items()])
+        db.run_many("add_terms", [(seq, json.dumps(terms)) for seq, (terms, _) in entries.items()])
         vectors = {seq: windows for seq, (_, windows) in entries.items()}
         return self._vector_index.add(db, before.dimensions, vectors)
 
@@ -51,7 +51,7 @@ class TermIndex(CandidateIndex):
 
     def find_beside(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> bool:
         """The same on a second connection, beside another query; returns False if none is free."""
-        return self._find(self._db.snapshot_beside(), scope, query, take, now)
+        return self._find(self._db.try_snapshot(), scope, query, take, now)
 
     def _find(
         self,
@@ -66,13 +66,13 @@ class TermIndex(CandidateIndex):
                 take(map(Text._make, self._rows_with_terms(db, scope, query, now=now)))
             return db is not None
 
-    def _rows_with_terms(self, db: Connection, scope: Scope, query: CandidateQuery, *, now: int) -> Found:
+    def _rows_with_terms(self, db: Connection, scope: Scope, query: CandidateQuery, *, now: int) -> Result:
         db.run("look_far", (MAX_EF_SEARCH, "on", "auto"))
         params: Params = [scope.low, scope.high, now, json.dumps([*query.terms]), OVERSAMPLING * query.limit]
         weights = []
         for term, weight in nlargest(MAX_WEIGHTED_TERMS, query.weights.items(), key=itemgetter(1)):
             params += [term, weight]
             weights.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
-        predicate = self._db.where(scope, params)
+        predicate = self._db.predicate(scope, params)
         params += [query.limit, query.embedder]
-        return db.run("holding", params, weight=" + ".join(weights), where=predicate)
+        return db.run("holding", params, weight=" + ".join(weights), condition=predicate)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from alcove.core.background import Worker
 from alcove.core.namespace import Namespace
 from alcove.engine.candidate_index import MAX_MISSING
-from alcove.engine.database import Connection, Database, Findings
+from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.locks import Locks
 from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.qdrant.client import QdrantPoints, QdrantUnavailable, VersionVectors
@@ -108,7 +108,7 @@ class QdrantIndex(VectorIndex):
         self._compared_to = 0
         self._compares_all = False
         if not db.fetch("vector_store"):
-            db.change("use_vector_store", secrets.token_hex(6))
+            db.update("use_vector_store", secrets.token_hex(6))
 
     def start(self, interval: float) -> None:
         """Keeps Qdrant in step from now until `close`."""
@@ -133,8 +133,8 @@ class QdrantIndex(VectorIndex):
             state = SyncState.read(db)
             is_ready = state.collection == state.collection_for(len(query.vector))
             params: Params = [scope.low, scope.high, state.last_vector if is_ready else 0, state.serving]
-            predicate = self._db.where(scope, params)
-            rows = db.run("unsearchable", [*params, MAX_MISSING + 1], where=predicate)
+            predicate = self._db.predicate(scope, params)
+            rows = db.run("unsearchable", [*params, MAX_MISSING + 1], condition=predicate)
             unsent = {seq for (seq,) in rows}
         lag = LAGGING if len(unsent) > MAX_MISSING else None
         if not is_ready:
@@ -166,9 +166,9 @@ class QdrantIndex(VectorIndex):
 
     def _select(self, statement: str, params: Params, scope: Scope, *last_params: int) -> set[int]:
         """The versions that a statement selects; `last_params` come after those of the scope's predicate."""
-        predicate = self._db.where(scope, params)
+        predicate = self._db.predicate(scope, params)
         with self._db.read() as db:
-            return {seq for (seq,) in db.run(statement, [*params, *last_params], where=predicate)}
+            return {seq for (seq,) in db.run(statement, [*params, *last_params], condition=predicate)}
 
     def _note_failure(self, error: QdrantUnavailable) -> None:
         if not self._away_until:
@@ -229,12 +229,12 @@ class QdrantIndex(VectorIndex):
 
     def _exclusively(self, work: Callable[[], T]) -> T | None:
         """Does some work; returns None if another process or thread is at it."""
-        if not self._locks.take(_STEP_LOCK):
+        if not self._locks.try_acquire(_STEP_LOCK):
             return None
         try:
             return work()
         finally:
-            self._locks.give(_STEP_LOCK)
+            self._locks.release(_STEP_LOCK)
 
     def _prepared_state(self) -> SyncState:
         """The state, with an empty collection where the vectors have other dimensions or another embedder."""
@@ -269,7 +269,7 @@ class QdrantIndex(VectorIndex):
 
     # Comparing
 
-    def check(self) -> Findings:
+    def check(self) -> CheckResults:
         with self._db.read() as db:
             state = SyncState.read(db)
         start: int | None = 0

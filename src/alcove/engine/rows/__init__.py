@@ -1,1 +1,1 @@
-"""What goes into the engine and comes out of it, by what it is about: records without behaviour."""
+"""Records that go into the engine and come out of it, by subject."""

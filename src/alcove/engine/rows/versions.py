@@ -65,7 +65,7 @@ def read_page(
 
 
 class Writer(NamedTuple):
-    """Who writes a version."""
+    """The author of a version: user, client and agent."""
 
     user: str | None
     client: str | None

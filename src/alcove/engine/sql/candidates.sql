@@ -91,7 +91,7 @@ WITH asked AS MATERIALIZED (SELECT CAST(CAST(?4 AS TEXT) AS HALFVEC) AS vector)
 SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
     SELECT seq, count(*) AS windows FROM (
         SELECT w.seq FROM windows w JOIN versions v ON v.seq = w.seq
-        WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+        WHERE w.ns >= ?1 AND w.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {condition}
         ORDER BY w.embedding <=> (SELECT vector FROM asked) LIMIT ?) n GROUP BY seq) t
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
@@ -103,7 +103,7 @@ WITH inside AS MATERIALIZED (
 SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
     SELECT seq, count(*) AS windows FROM (
         SELECT t.seq FROM (SELECT seq, distance FROM inside ORDER BY distance OFFSET 0) t JOIN versions v ON v.seq = t.seq
-        WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+        WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {condition}
         ORDER BY t.distance LIMIT ?) n GROUP BY seq) t
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
@@ -116,6 +116,6 @@ WITH held AS MATERIALIZED (
         WHERE terms @> ARRAY[CAST(term AS BIGINT)] AND ns >= ?1 AND ns < ?2 LIMIT ?5) t)
 SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM (
     SELECT v.seq FROM (SELECT seq, weight FROM held ORDER BY weight DESC, seq DESC OFFSET 0) t JOIN versions v ON v.seq = t.seq
-    WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+    WHERE v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {condition}
     ORDER BY t.weight DESC, t.seq DESC LIMIT ?) t
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?

@@ -1,18 +1,18 @@
 -- Figures of a store, for a copy to be compared with; a schema of any version must answer them.
 
--- name: rows_of
-SELECT {fields} FROM {table} WHERE {where} ORDER BY {order} LIMIT ?
+-- name: table_rows
+SELECT {fields} FROM {table} WHERE {condition} ORDER BY {order} LIMIT ?
 
--- name: row_count
-SELECT count(*) FROM {table} WHERE {where}
+-- name: table_row_count
+SELECT count(*) FROM {table} WHERE {condition}
 
--- name: forget_rows
-DELETE FROM {table} WHERE {where}
+-- name: delete_rows
+DELETE FROM {table} WHERE {condition}
 
--- name: load_rows
+-- name: insert_rows
 INSERT INTO {table} ({fields}) VALUES ({places})
 
--- name: condition
+-- name: store_state
 -- What changes with whatever anybody does to a store, but for its index, which is made from it.
 SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(seq), 0) FROM audit),
        (SELECT coalesce(max(id), 0) FROM touches), (SELECT coalesce(max(version), 0) FROM documents),

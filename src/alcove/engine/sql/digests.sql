@@ -8,17 +8,17 @@ INSERT OR REPLACE INTO terms (ns, seq, terms, rounded) SELECT ns, seq, ?2, ?3 FR
 
 -- name: digests
 SELECT t.seq, t.terms, t.rounded FROM terms t CROSS JOIN versions v ON v.seq = t.seq
-WHERE t.ns >= ?1 AND t.ns < ?2 AND ?3 = 0 AND {where}
+WHERE t.ns >= ?1 AND t.ns < ?2 AND ?3 = 0 AND {condition}
 
 -- name: digests_after
 -- Those of vectors that came after a position.
 SELECT t.seq, t.terms, t.rounded FROM vectors x NOT INDEXED CROSS JOIN terms t ON t.ns = x.ns AND t.seq = x.seq
 CROSS JOIN versions v ON v.seq = t.seq
-WHERE x.ns >= ?1 AND x.ns < ?2 AND x.id > ?3 AND {where}
+WHERE x.ns >= ?1 AND x.ns < ?2 AND x.id > ?3 AND {condition}
 
 -- name: shown
 SELECT v.seq FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
-WHERE v.ns >= ?2 AND v.ns < ?3 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?4) AND {where}
+WHERE v.ns >= ?2 AND v.ns < ?3 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?4) AND {condition}
 
 -- name: around
 -- For some texts, so many before and after each in the order of writing, in its namespace.

@@ -1,4 +1,4 @@
--- What indexing and searching ask of a store. `{where}` is a predicate compiled by filters.py, and `{along}`
+-- What indexing and searching ask of a store. `{condition}` is a predicate compiled by filters.py, and `{along}`
 -- says which way to read: along the log from a position near its end, else along the subtree.
 
 -- name: serving
@@ -90,7 +90,7 @@ SELECT ns FROM namespaces {by_owned} WHERE owner = ? AND ns >= ? AND ns < ? ORDE
 -- Live texts of a subtree that came after a position, with their vectors if they have them.
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v {along}
 LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
-WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL AND {where}
+WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND v.index_text IS NOT NULL AND {condition}
 
 -- name: superseded
 -- The versions that those after a position took over from.
@@ -102,7 +102,7 @@ WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2
 -- Live texts of a subtree whose vectors came after a position.
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body
 FROM vectors x {along} {in_order} JOIN versions v USING (seq)
-WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at IS NULL AND {where}
+WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at IS NULL AND {condition}
 
 -- name: live
 -- Read off the index alone, whether a version has a text or not.
@@ -116,7 +116,7 @@ SELECT count(*) FROM (SELECT 1 FROM versions {by_live} WHERE ns >= ? AND ns < ? 
 -- What has no text among the first so many that are live in a subtree.
 SELECT {columns} FROM versions v WHERE seq IN (
     SELECT seq FROM versions {by_live} WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL LIMIT ?3)
-  AND index_text IS NULL AND (expires_at IS NULL OR expires_at > ?4) AND {where}
+  AND index_text IS NULL AND (expires_at IS NULL OR expires_at > ?4) AND {condition}
 
 -- name: expiring
 -- When the versions of a subtree expire whose expiry changed after a position.
@@ -126,4 +126,4 @@ WHERE t.id > ?3 AND v.ns >= ?1 AND v.ns < ?2
 -- name: fitting
 -- Which of a subtree's texts after a position were asked for.
 SELECT seq FROM versions v {by_live}
-WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {where}
+WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {condition}

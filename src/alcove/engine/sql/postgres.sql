@@ -18,7 +18,7 @@ INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, 
 VALUES (coalesce(?, nextval('versions_seq_seq')), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
 
--- name: begin_ahead
+-- name: begin_with_numbers
 -- What `begin` tells, and the last of so many numbers for versions: only who writes takes any, so none is missing.
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
        (SELECT max(nextval('versions_seq_seq')) FROM generate_series(1, ?)) FROM marks WHERE name = 'documents'
@@ -39,12 +39,12 @@ SELECT substring(ns FROM 1 FOR position('\x00'::bytea IN ns)),
        coalesce(sum(length(sealed)), 0)
 FROM versions GROUP BY 1 ORDER BY 1
 
--- part: theirs
+-- part: personal_versions
 older AS MATERIALIZED (
     SELECT n.ns FROM json_array_elements(CAST(:older AS JSON)) r JOIN namespaces n
         ON n.ns >= decode(r.value ->> 0, 'hex') AND n.ns < decode(r.value ->> 1, 'hex')
     WHERE n.owner IS NULL),
-theirs (seq, own) AS (
+personal (seq, own) AS (
     SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
     UNION ALL
     SELECT seq, ns IN (SELECT ns FROM older) FROM versions WHERE "user" = :user AND "user" IS DISTINCT FROM owner
@@ -54,7 +54,7 @@ theirs (seq, own) AS (
     SELECT seq, TRUE FROM versions
     WHERE :authorless AND ns IN (SELECT ns FROM older) AND "user" IS NULL AND formerly IS NULL)
 
--- name: skip
+-- name: skip_numbers
 SELECT setval('versions_seq_seq', greatest({log_end}, ?) + ?)
 
 -- name: reach
@@ -106,16 +106,16 @@ SELECT coalesce((SELECT max(seq) FROM versions), 0), coalesce((SELECT max(id) FR
 SELECT {columns} FROM json_array_elements_text(CAST(?1 AS JSON)) WITH ORDINALITY asked (number, place)
 JOIN versions v ON v.seq = CAST(number AS BIGINT)
 WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
-  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {where}
+  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {condition}
 ORDER BY place
 
--- name: summary
+-- name: figures
 SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL), (SELECT count(*) FROM versions), {log_end},
        (SELECT value FROM marks WHERE name = 'wipes'), (SELECT value FROM marks WHERE name = 'scrubbed')
 
--- name: count_of
+-- name: table_counter
 SELECT greatest((SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_{key}_seq),
                 (SELECT max({key}) FROM {table}))
 
--- name: set_count
+-- name: set_table_counter
 SELECT setval('{table}_{key}_seq', greatest(?1, 1), ?1 > 0)

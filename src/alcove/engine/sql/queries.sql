@@ -1,7 +1,7 @@
--- Reading and writing memories. `{columns}` are those of rows.Row; `{where}` is a
+-- Reading and writing memories. `{columns}` are those of rows.Row; `{condition}` is a
 -- predicate compiled by filters.py, with its own parameters bound after the numbered ones.
 
--- name: newest
+-- name: key_state
 -- All that a write must know, in one statement: the last version of its key, live or not, whether its
 -- namespace is known, and whether the data key that sealed it still exists.
 SELECT seq, ns, key, revision, owner, attributes, coalesce(added_at, original_at, created_at), ended_at, expires_at,
@@ -13,27 +13,27 @@ FROM (SELECT 1) one LEFT JOIN versions ON seq = (
 -- What a transaction begins with: the newest document, and the time of the last version, which no later one may precede.
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1) FROM marks WHERE name = 'documents'
 
--- name: begin_one
+-- name: set_savepoint
 -- One submission of several operations, of which all are done or none.
 SAVEPOINT one
 
--- name: undo_one
+-- name: roll_back_to_savepoint
 ROLLBACK TO one
 
--- name: end_one
+-- name: release_savepoint
 RELEASE one
 
--- name: end
+-- name: end_version
 UPDATE versions SET ended_at = ? WHERE seq = ?
 
 -- name: set_expiry
 UPDATE versions SET expires_at = ?, ttl = ? WHERE seq = ?
 
--- name: refresh
+-- name: restart_ttl
 -- Once more the time to live that it was written with.
 UPDATE versions SET expires_at = ? + ttl WHERE seq = ? AND ttl IS NOT NULL
 
--- name: know_namespace
+-- name: add_namespace
 INSERT INTO namespaces (ns, owner) VALUES (?, ?) ON CONFLICT DO NOTHING
 
 -- name: get
@@ -57,7 +57,7 @@ SELECT (SELECT value FROM marks WHERE name = 'documents'), (SELECT coalesce(max(
        count(*), CAST(coalesce(sum(seq), 0) AS BIGINT), coalesce(max(created_at), 0)
 FROM versions {by_live} WHERE ns = ?1 AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)
 
--- name: crowd
+-- name: oldest_key
 -- How many keys a namespace holds, which was written longest ago and whether one is among them, off the index alone.
 SELECT count(*), min(seq), count(*) FILTER (WHERE key = ?2) FROM versions {by_live} WHERE ns = ?1 AND ended_at IS NULL
 
@@ -71,7 +71,7 @@ WHERE ns = ?1 AND key = ?2 AND created_at <= ?3
 -- What is live in a subtree, in order of namespace and key.
 SELECT {columns} FROM versions v {by_live}
 WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
-  AND {where}
+  AND {condition}
 ORDER BY ns, key
 
 -- name: scan_at
@@ -79,7 +79,7 @@ ORDER BY ns, key
 SELECT {columns} FROM versions v {by_history}
 WHERE ns >= ? AND ns < ? AND created_at <= ?3
   AND (ended_at IS NULL OR ended_at > ?3) AND (expires_at IS NULL OR expires_at > ?3)
-  AND {where}
+  AND {condition}
 ORDER BY ns, key
 
 -- name: history
@@ -88,9 +88,9 @@ SELECT {columns} FROM versions v WHERE ns = ? AND key = ? AND revision < ? ORDER
 -- name: namespaces
 -- The namespaces of a subtree with something live in them that the caller may see; all of them or one owner's.
 SELECT n.ns FROM namespaces n
-WHERE {whose} n.ns >= ? AND n.ns < ? AND EXISTS (
+WHERE {of_owner} n.ns >= ? AND n.ns < ? AND EXISTS (
     SELECT 1 FROM versions v {by_live}
-    WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where})
+    WHERE v.ns = n.ns AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {condition})
 ORDER BY n.ns
 
 -- name: owned_keys
@@ -98,7 +98,7 @@ ORDER BY n.ns
 SELECT v.seq, v.ns, v.key, v.revision, coalesce(v.original_at, v.created_at)
 FROM namespaces n {by_owned} {in_order} JOIN versions v {by_live} ON v.ns = n.ns
 WHERE n.owner = ? AND n.ns >= ? AND n.ns < ? AND n.ns != ? AND v.ended_at IS NULL
-  AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+  AND (v.expires_at IS NULL OR v.expires_at > ?) AND {condition}
 
 -- name: authored_keys
 -- What is live in a subtree that one user wrote in rooms that do not belong to them. It is found by its author alone:
@@ -107,18 +107,18 @@ WITH v AS MATERIALIZED (
     SELECT seq, ns, key, revision, original_at, created_at, ended_at, expires_at, owner, "user", attributes
     FROM versions {by_authored} WHERE "user" = ? AND "user" IS DISTINCT FROM owner)
 SELECT seq, ns, key, revision, coalesce(original_at, created_at) FROM v
-WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {condition}
 
 -- name: keys
 -- What is live in a subtree.
 SELECT v.seq, v.ns, v.key, v.revision, coalesce(v.original_at, v.created_at) FROM versions v {by_live}
-WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {where}
+WHERE v.ns >= ? AND v.ns < ? AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?) AND {condition}
 
 -- name: counts
 -- Off the index alone where the caller sees everything: what has expired is known by an index of its own.
 SELECT ns, count(*) FROM versions v {by_live}
 WHERE ns >= ? AND ns < ? AND ended_at IS NULL
-  AND seq NOT IN (SELECT seq FROM versions {by_expiring} WHERE ended_at IS NULL AND expires_at <= ?) AND {where}
+  AND seq NOT IN (SELECT seq FROM versions {by_expiring} WHERE ended_at IS NULL AND expires_at <= ?) AND {condition}
 GROUP BY ns ORDER BY ns
 
 -- name: scan_newest
@@ -128,21 +128,21 @@ FROM versions v WHERE seq IN (
     SELECT seq FROM versions v {by_live}
     WHERE ns >= ? AND ns < ? AND ended_at IS NULL
       AND seq NOT IN (SELECT seq FROM versions {by_expiring} WHERE ended_at IS NULL AND expires_at <= ?)
-      AND seq < ? AND {where}
+      AND seq < ? AND {condition}
     ORDER BY seq DESC LIMIT ?)
 ORDER BY seq DESC
 
 -- name: activity
 -- How often what happened on each day since one, of a subtree.
 SELECT created_at / 86400000000, kind, count(*) FROM versions v
-WHERE ns >= ? AND ns < ? AND created_at >= ? AND {where} GROUP BY 1, 2 ORDER BY 1, 2
+WHERE ns >= ? AND ns < ? AND created_at >= ? AND {condition} GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: growth
 -- By how much the rooms of a subtree in which most happened have grown on each day since one.
 WITH happened AS MATERIALIZED (
     SELECT ns, created_at / 86400000000 AS day,
            CASE kind WHEN 'add' THEN 1 WHEN 'update' THEN 0 ELSE -1 END AS more FROM versions v
-    WHERE ns >= ? AND ns < ? AND created_at >= ? AND {where})
+    WHERE ns >= ? AND ns < ? AND created_at >= ? AND {condition})
 SELECT ns, day, CAST(sum(more) AS BIGINT) FROM happened
 WHERE ns IN (SELECT ns FROM happened GROUP BY ns ORDER BY count(*) DESC, ns LIMIT ?)
 GROUP BY ns, day ORDER BY ns, day
@@ -153,14 +153,14 @@ SELECT coalesce(max(seq), 0) FROM versions
 -- name: events_by_seq
 -- A page of the timeline, read along the log: for a position near its end.
 SELECT {columns} FROM versions v {not_indexed}
-WHERE seq > ? AND ns >= ? AND ns < ? AND {where}
+WHERE seq > ? AND ns >= ? AND ns < ? AND {condition}
 ORDER BY seq LIMIT ?
 
 -- name: events_by_subtree
 -- The same page, read from the subtree: its cost follows the subtree, not the store.
 SELECT {columns} FROM versions WHERE seq IN (
     SELECT seq FROM versions v {by_history}
-    WHERE seq > ? AND ns >= ? AND ns < ? AND {where}
+    WHERE seq > ? AND ns >= ? AND ns < ? AND {condition}
     ORDER BY seq LIMIT ?)
 ORDER BY seq
 
@@ -181,7 +181,7 @@ WHERE ended_at IS NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
 SELECT seq FROM versions {by_live}
 WHERE ended_at IS NULL AND ns >= ? AND ns < ? AND coalesce(original_at, created_at) < ? LIMIT ?
 
--- name: still_live
+-- name: live_version
 SELECT seq, ns, key, revision, owner, attributes FROM versions WHERE seq = ? AND ended_at IS NULL
 
 -- name: purge
@@ -191,19 +191,19 @@ DELETE FROM versions WHERE seq IN (
     WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at, seq LIMIT ?)
 RETURNING seq, ns
 
--- name: forget_namespace
+-- name: remove_empty_namespace
 -- A namespace goes with its last version.
 DELETE FROM namespaces WHERE ns = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.ns = ?1)
 
--- name: kept_answer
+-- name: stored_answer
 SELECT data_key, sealed FROM replays WHERE "user" = ? AND token = ? AND created_at > ?
 
--- name: keep_answer
+-- name: store_answer
 INSERT INTO replays ("user", token, created_at, data_key, sealed, position) VALUES (?, ?, ?, ?, ?, {log_end})
 ON CONFLICT ("user", token) DO UPDATE SET created_at = excluded.created_at, data_key = excluded.data_key,
                                         sealed = excluded.sealed, position = excluded.position
 
--- name: purge_kept_answers
+-- name: purge_stored_answers
 DELETE FROM replays WHERE created_at <= ?
 
 -- name: data_key_exists
@@ -249,9 +249,9 @@ SELECT {columns} FROM versions v WHERE seq IN ({numbers}) ORDER BY seq
 -- What is live in a subtree after a place in it: a page that holds no snapshot open for a slow reader.
 SELECT {columns} FROM versions v {by_live}
 WHERE (ns, key) > (?, ?) AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
-  AND {where}
+  AND {condition}
 ORDER BY ns, key LIMIT ?
 
 -- name: count
 SELECT count(*) FROM versions v {by_live}
-WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {where}
+WHERE ns >= ? AND ns < ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND {condition}

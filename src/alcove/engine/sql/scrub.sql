@@ -14,7 +14,7 @@ FROM every JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = relnamespa
 -- name: next_transaction
 SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT)
 
--- name: nobody_looks_back
+-- name: no_old_snapshots
 -- Whether nobody sees the database as it was before a transaction: a row that somebody sees is not dropped.
 SELECT pg_snapshot_xmin(pg_current_snapshot()) >= CAST(CAST(?1 AS TEXT) AS xid8) AND NOT EXISTS (
     SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND age(backend_xmin) > {age} UNION ALL
@@ -24,7 +24,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot()) >= CAST(CAST(?1 AS TEXT) AS xid8)
 -- name: rewrite
 VACUUM (FULL, FREEZE) {table}
 
--- name: rewrite_and_sample
+-- name: rewrite_and_analyze
 VACUUM (FULL, FREEZE, ANALYZE) {table}
 
 -- name: is_rewritten
@@ -32,25 +32,25 @@ VACUUM (FULL, FREEZE, ANALYZE) {table}
 -- `relfrozenxid` before which transaction nobody looked back.
 SELECT age(relfrozenxid) <= {age} FROM pg_class WHERE oid = CAST(CAST(?2 AS TEXT) AS regclass)
 
--- name: take_writers_turn
+-- name: lock_writers
 SELECT pg_advisory_xact_lock(alcove_writing())
 
 -- name: is_empty
 SELECT NOT EXISTS (SELECT 1 FROM {table})
 
--- name: sample
+-- name: analyze
 ANALYZE {table}
 
--- name: columns_to_fill
+-- name: required_columns
 -- The columns that a row needs, their types, whether it is the namespace, and the bounds of a part.
 SELECT quote_ident(attname), CAST(CAST(atttypid AS regtype) AS TEXT), attname = 'ns',
        (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = attrelid)
 FROM pg_attribute WHERE attrelid = CAST(? AS OID) AND attnum > 0 AND NOT attisdropped AND attnotnull
 
--- name: add_blank
-INSERT INTO {table} ({columns_to_fill}) VALUES ({blanks})
+-- name: insert_blank
+INSERT INTO {table} ({names}) VALUES ({values})
 
--- name: remove_blank
+-- name: delete_blank
 DELETE FROM {table} WHERE xmin = CAST(pg_current_xact_id() AS xid)
 
 -- name: may_rewrite_statistics

@@ -24,16 +24,16 @@ SELECT EXISTS (SELECT 1 FROM to_index)
 -- name: unsearchable
 -- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
 SELECT v.seq FROM vectors x {not_indexed} {in_order} JOIN versions v ON v.seq = x.seq
-WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND {where} ORDER BY v.seq DESC LIMIT ?
+WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND {condition} ORDER BY v.seq DESC LIMIT ?
 
 -- name: queued
 -- Texts of a subtree that wait for their vectors, or cannot get any; newest first.
 SELECT v.seq FROM to_index q {in_order} JOIN versions v ON v.seq = q.seq
-WHERE v.ns >= ?1 AND v.ns < ?2 AND {where} ORDER BY v.seq DESC LIMIT ?
+WHERE v.ns >= ?1 AND v.ns < ?2 AND {condition} ORDER BY v.seq DESC LIMIT ?
 
 -- name: texts_of
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v {not_indexed}
 LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
 WHERE v.seq IN ({numbers})
   AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3)
-  AND v.index_text IS NOT NULL AND {where}
+  AND v.index_text IS NOT NULL AND {condition}

@@ -27,7 +27,7 @@ SELECT substr(ns, 1, instr(ns, x'00')),
        coalesce(sum(length(sealed)), 0)
 FROM versions GROUP BY 1 ORDER BY 1
 
--- part: theirs
+-- part: personal_versions
 -- A WITH clause: the versions that are a person's. `own` are those in rooms that belong to them, and what they wrote
 -- into older rooms, which belong to nobody and show each author their part. The others they wrote into rooms
 -- of others, under their name or, once it was taken off, under their pseudonym.
@@ -35,7 +35,7 @@ older AS MATERIALIZED (
     SELECT n.ns FROM json_each(:older) r JOIN namespaces n
         ON n.ns >= unhex(r.value ->> 0) AND n.ns < unhex(r.value ->> 1)
     WHERE n.owner IS NULL),
-theirs (seq, own) AS (
+personal (seq, own) AS (
     SELECT seq, TRUE FROM versions WHERE ns IN (SELECT ns FROM namespaces WHERE owner = :user)
     UNION ALL
     SELECT seq, ns IN (SELECT ns FROM older) FROM versions INDEXED BY authored WHERE "user" = :user AND "user" IS DISTINCT FROM owner
@@ -44,7 +44,7 @@ theirs (seq, own) AS (
     UNION ALL
     SELECT seq, TRUE FROM versions WHERE :authorless AND ns IN (SELECT ns FROM older) AND "user" IS NULL AND formerly IS NULL)
 
--- name: skip
+-- name: skip_numbers
 UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = 'versions'
 
 -- name: reach
@@ -97,9 +97,9 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
 -- Those of some versions, in their order, that still are what a reader may see and asked for.
 SELECT {columns} FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
 WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
-  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {where}
+  AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {condition}
 
--- name: summary
+-- name: figures
 SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL),
        (SELECT count(*) FROM versions),
        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'versions'),
@@ -108,11 +108,11 @@ SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL),
 
 -- Tables as they are, for a copy in another database; `tables.py` has the parts.
 
--- name: count_of
+-- name: table_counter
 -- The highest number that a row of the table ever had.
 SELECT max(coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = '{table}'), 0),
            coalesce((SELECT max({key}) FROM {table}), 0))
 
--- name: set_count
+-- name: set_table_counter
 DELETE FROM sqlite_sequence WHERE name = '{table}';
 INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', ?)

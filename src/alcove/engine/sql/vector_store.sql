@@ -41,9 +41,9 @@ DELETE FROM to_remove
 -- Those of some versions that a scope shows.
 SELECT v.seq FROM versions v
 WHERE v.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?4 AS JSON)))
-  AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where}
+  AND v.ns >= ?1 AND v.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {condition}
 
 -- name: shown
 -- The first texts of a subtree that a scope shows.
 SELECT v.seq FROM terms t JOIN versions v ON v.seq = t.seq
-WHERE t.ns >= ?1 AND t.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {where} LIMIT ?
+WHERE t.ns >= ?1 AND t.ns < ?2 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?3) AND {condition} LIMIT ?

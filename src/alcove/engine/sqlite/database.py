@@ -1,4 +1,4 @@
-"""One SQLite file: opening it safely, its connections, its statements by name, its errors in our words."""
+"""One SQLite file: opening it safely, its connections, its errors as ours."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
-from alcove.engine.database import Bound, Database, Findings, RuledOut, format_finding, pairs
+from alcove.engine.database import (
+    CheckResults,
+    Database,
+    Parameters,
+    SkipVersion,
+    format_finding,
+    read_checks,
+)
 from alcove.engine.rows.versions import CopyProgress
-from alcove.engine.schema_check import refuse_differences, sqlite_lines, sqlite_manifest
+from alcove.engine.schema_check import check_schema, sqlite_lines, sqlite_manifest
 from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
 from alcove.engine.statements import SQLITE_HINTS, Params, Value, load_all, schema
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
-_making = threading.Lock()
-RULED_OUT = "alcove_ruled_out"
-"""What a statement asks that with."""
+_create_lock = threading.Lock()
+_SKIP = "alcove_skip"
+"""The SQL function that tells whether to skip a version."""
 
 READER_CACHE_KB, WRITER_CACHE_KB = 8192, 2048
-"""What a connection keeps of the file; the writer comes by the same few pages, the ends of its indexes."""
+"""Page cache of a connection; the writer uses few pages again and again, the ends of its indexes."""
 STATEMENTS = load_all("sqlite", "digests", hints=SQLITE_HINTS)
 STEPS_BETWEEN_CHECKS = 50_000
-"""Steps of SQLite's machine, a few milliseconds, after which a read looks whether anybody waits for it."""
+"""Steps of SQLite's virtual machine, a few milliseconds, after which a read checks for cancellation."""
 
 
 def migrations() -> list[str]:
@@ -41,44 +48,48 @@ def migrations() -> list[str]:
 
 
 class Connection(apsw.Connection):
-    """A connection, which one user at a time has."""
+    """A connection, used by one thread at a time."""
 
-    ruled_out: Callable[..., bool]
+    _skip: Callable[..., bool]
 
-    def asked(self, *seq: apsw.SQLiteValue) -> bool:
-        """What `RULED_OUT` is registered as, once: registering another makes SQLite plan everything anew."""
-        return self.ruled_out(*seq)
+    def skip_versions(self, skip: SkipVersion) -> None:
+        """Sets which versions the statements skip that ask for it."""
+        self._skip = skip
 
-    def run(self, name: str, params: Bound = (), **parts: str) -> apsw.Cursor:
+    def skips(self, *seq: apsw.SQLiteValue) -> bool:
+        """Is registered once as an SQL function: registering another makes SQLite plan everything anew."""
+        return self._skip(*seq)
+
+    def run(self, name: str, params: Parameters = (), **parts: str) -> apsw.Cursor:
         statement = STATEMENTS[name]
         return self.execute(statement.format(**parts) if parts else statement, params)
 
-    run_kept = run
+    run_prepared = run
 
-    def run_each(self, name: str, every: Iterable[Sequence[Value]]) -> apsw.Cursor:
-        return self.executemany(STATEMENTS[name], every)
+    def run_many(self, name: str, params: Iterable[Sequence[Value]]) -> apsw.Cursor:
+        return self.executemany(STATEMENTS[name], params)
 
-    def load(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
+    def insert_rows(self, table: str, fields: str, rows: Sequence[Sequence[Any]]) -> None:
         places = ", ".join("?" * (fields.count(",") + 1))
-        self.executemany(STATEMENTS["load_rows"].format(table=table, fields=fields, places=places), rows)
+        self.executemany(STATEMENTS["insert_rows"].format(table=table, fields=fields, places=places), rows)
 
-    def send(self) -> None:
-        """Nothing is held back here."""
+    def flush(self) -> None:
+        """Nothing is buffered here."""
 
-    def changed(self, name: str, *params: Value) -> int:
+    def update(self, name: str, *params: Value) -> int:
         self.execute(STATEMENTS[name], params)
         return self.changes()
 
     def mark(self, name: str) -> int:
         return int(self.execute(STATEMENTS["mark"], (name,)).get)
 
-    def added(self) -> int:
+    def last_id(self) -> int:
         return self.last_insert_rowid()
 
-    def checks(self, file: str) -> Findings:
-        for name, count, finding in pairs(file):
+    def run_checks(self, file: str) -> CheckResults:
+        for name, count, search in read_checks(file):
             ((compared,),) = self.execute(count)
-            yield name, compared, [format_finding(row[0]) for row in self.execute(finding)]
+            yield name, compared, [format_finding(row[0]) for row in self.execute(search)]
 
 
 class SqliteDatabase(Database):
@@ -89,15 +100,15 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
         self.path = path
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._busy_timeout = busy_timeout
         self._readers: deque[Connection] = deque()
-        """Connections that nobody uses at the moment."""
+        """Idle connections."""
         self._closed = False
-        self._syncs = True
-        """Whether the writer's commits wait for the disk, as it was last told."""
-        _make(path)
-        with explained(self.path):
+        self._is_durable = True
+        """Whether the writer's commits wait for the disk now."""
+        _create_file(path)
+        with translate_errors(self.path):
             self._writer = self._connect(cache_kb=WRITER_CACHE_KB)
             try:
                 self._migrate(on_create)
@@ -107,29 +118,29 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def write(
-        self, *, undo: bool = False, durable: bool = True, in_turn: bool = True
+        self, *, roll_back: bool = False, durable: bool = True, exclusive: bool = True
     ) -> Iterator[Connection]:
-        with self._turn:
+        with self._write_lock:
             if self._closed:
-                raise self._no_longer_open()
+                raise self._closed_error()
             try:
-                if durable is not self._syncs:
-                    self._sync(durable=durable)
+                if durable is not self._is_durable:
+                    self._set_durable(durable=durable)
                 self._writer.execute("BEGIN IMMEDIATE")
                 yield self._writer
-                self._writer.execute("ROLLBACK" if undo else "COMMIT")
+                self._writer.execute("ROLLBACK" if roll_back else "COMMIT")
             except BaseException as error:
                 if self._writer.in_transaction:  # a full disk has rolled it back already
                     self._writer.execute("ROLLBACK")
                 if isinstance(error, apsw.Error):
-                    raise _explain(error, self.path) from error
+                    raise _translate(error, self.path) from error
                 raise
 
-    def _sync(self, *, durable: bool) -> None:
-        """FULL syncs the log, with all that came before, at each commit; NORMAL only when it is emptied."""
-        self._syncs = False  # and True only once it is
+    def _set_durable(self, *, durable: bool) -> None:
+        """FULL syncs the log and everything before it at each commit; NORMAL only at a checkpoint."""
+        self._is_durable = False  # True only once it succeeded
         self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
-        self._syncs = durable
+        self._is_durable = durable
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -140,7 +151,7 @@ class SqliteDatabase(Database):
         try:
             yield reader
         except apsw.Error as error:
-            raise _explain(error, self.path) from error
+            raise _translate(error, self.path) from error
         finally:
             self._readers.append(reader)
 
@@ -154,20 +165,20 @@ class SqliteDatabase(Database):
             reader = self._readers.pop()
         except IndexError:
             reader = self._new_reader()
-        try:  # and not `with`: every get comes here, and that costs as much as the statement
+        try:  # not `with self.read()`: every get runs this, and that costs as much as the statement
             return reader.execute(STATEMENTS[name], params).fetchall()
         except apsw.Error as error:
-            raise _explain(error, self.path) from error
+            raise _translate(error, self.path) from error
         finally:
             self._readers.append(reader)
 
     def stream(
-        self, name: str, params: Params, ruled_out: RuledOut | None = None, **parts: str
+        self, name: str, params: Params, skip: SkipVersion | None = None, **parts: str
     ) -> Iterator[tuple[Any, ...]]:
         with self.read() as db:
-            if ruled_out:
-                db.ruled_out = ruled_out
-                parts["where"] = f"NOT {RULED_OUT}(seq) AND {parts['where']}"
+            if skip:
+                db.skip_versions(skip)
+                parts["condition"] = f"NOT {_SKIP}(seq) AND {parts['condition']}"
             cursor = db.run(name, params, **parts)
             try:
                 yield from cursor
@@ -177,62 +188,59 @@ class SqliteDatabase(Database):
     def index_hint(self, index: str | None) -> str:
         return f"INDEXED BY {index}" if index else "NOT INDEXED"
 
-    def sound(self) -> Findings:
+    def check_integrity(self) -> CheckResults:
         with self.snapshot() as db:
             pages = db.execute("PRAGMA page_count").fetchone()
             wrong = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             yield "the file is sound", pages[0] if pages else 0, wrong
 
     def copy(self, to: Path) -> Iterator[CopyProgress]:
-        from alcove.engine.sqlite.backup_file import copy  # noqa: PLC0415  it reads what is here
+        from alcove.engine.sqlite.backup_file import copy  # noqa: PLC0415  it imports this module
 
         with self.read() as db:
             yield from copy(db, to)
 
     def _new_reader(self) -> Connection:
         if self._closed:
-            raise self._no_longer_open()
-        with explained(self.path):
+            raise self._closed_error()
+        with translate_errors(self.path):
             reader = self._connect(cache_kb=READER_CACHE_KB)
-            reader.create_scalar_function(RULED_OUT, reader.asked, 1)
+            reader.create_scalar_function(_SKIP, reader.skips, 1)
             reader.set_progress_handler(cancellation.is_cancelled, STEPS_BETWEEN_CHECKS)
             return reader
 
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
-        """Writes the whole file anew, so that no deleted byte is left in it or in its log.
+        """Rewrites the whole file, so that no deleted byte is left in it or in its log.
 
-        `secure_delete` would not do: splitting a page leaves copies of keys in its unused part. False
-        where a reader elsewhere kept the log from being emptied; deleted bytes may then be left in it.
+        `secure_delete` is not enough: splitting a page leaves copies of keys in its unused part. It returns
+        False if a reader elsewhere kept the log from being emptied: deleted bytes may be left in it.
         """
-        with self._turn, explained(self.path):
+        with self._write_lock, translate_errors(self.path):
             if self._closed:
-                raise self._no_longer_open()
-            self._sync(durable=True)
+                raise self._closed_error()
+            self._set_durable(durable=True)
             rewrite(self._writer)
             ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return not busy
 
     def close(self) -> None:
-        """Closes every connection that is not in use; the last one empties the log into the file."""
-        with self._turn:
+        """Closes idle connections; closing the last one empties the log into the file."""
+        with self._write_lock:
             self._closed = True
-            idle, self._readers = self._readers, deque(maxlen=0)  # which keeps none that comes back later
+            idle, self._readers = self._readers, deque(maxlen=0)  # keeps none that is returned later
             while idle:
                 idle.pop().close()
             self._writer.close()
 
-    def _no_longer_open(self) -> Unavailable:
+    def _closed_error(self) -> Unavailable:
         return hide_address(Unavailable(f"{self.path} has been closed"), self.path)
 
     def _connect(self, *, cache_kb: int) -> Connection:
-        """A connection to the file, once it is known to be ours; refusing it leaves it as it was.
-
-        `cache_kb`: how much of the file it keeps in memory.
-        """
+        """Connects to the file if it is a store of ours; otherwise raises and leaves it as it was."""
         db = Connection(os.fspath(self.path))
         try:
-            self._refuse_what_is_not_ours(db)
-            # One plan a statement: without this, SQLite plans `ORDER BY` queries anew for every value bound.
+            self._check_ownership(db)
+            # Without this, SQLite plans `ORDER BY` queries anew for every bound value.
             db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             db.create_scalar_function(
                 "alcove_instant", lambda *texts: parse_rfc3339(str(texts[0])), 1, deterministic=True
@@ -245,33 +253,33 @@ class SqliteDatabase(Database):
         return db
 
     def _switch_to_wal(self, db: apsw.Connection) -> None:
-        """SQLite asks no busy handler here, so processes that open a new file together ask again."""
-        patience = _Patience(self._busy_timeout)
+        """SQLite calls no busy handler here, so processes that open a new file together retry."""
+        keep_trying = _BusyHandler(self._busy_timeout)
         for tries in itertools.count():
             try:
                 ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
                 break
             except apsw.BusyError:
-                if not patience(tries):
+                if not keep_trying(tries):
                     raise
         if mode != "wal":
             raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
 
-    def _refuse_what_is_not_ours(self, db: apsw.Connection) -> None:
-        db.set_busy_handler(_Patience(self._busy_timeout))
+    def _check_ownership(self, db: apsw.Connection) -> None:
+        db.set_busy_handler(_BusyHandler(self._busy_timeout))
         if db.readonly("main"):
             error = Unavailable(f"{self.path} is read-only: Alcove needs to write to it")
             raise hide_address(error, self.path)
-        db.execute("BEGIN")  # one look: another process may be making it at this moment
-        mark, version = pragma(db, "application_id"), pragma(db, "user_version")
-        empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        db.execute("BEGIN")  # one snapshot: another process may be creating it
+        application_id, version = pragma(db, "application_id"), pragma(db, "user_version")
+        is_empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
         db.execute("ROLLBACK")
-        if mark == 0 and empty:
-            return  # nobody's yet
-        refuse_foreign(self.path, mark, version)
+        if application_id == 0 and is_empty:
+            return  # a new file
+        check_ownership(self.path, application_id, version)
 
     def _migrate(self, on_create: Callable[[], None]) -> None:
-        """Brings the schema to this program's version; a new file's key is made in the same step."""
+        """Migrates the schema to this program's version; a new file's key is created in the same step."""
         scripts = migrations()
         if pragma(self._writer, "user_version") != len(scripts):
             with self.write() as db:
@@ -282,37 +290,37 @@ class SqliteDatabase(Database):
                 for script in scripts[version:]:
                     db.execute(script)
                 db.execute(f"PRAGMA user_version = {len(scripts)}")
-        refuse_differences(self.path, len(scripts), sqlite_manifest(), sqlite_lines(self._writer))
+        check_schema(self.path, len(scripts), sqlite_manifest(), sqlite_lines(self._writer))
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turns the driver's errors over a file into ours."""
+def translate_errors(path: Path) -> Iterator[None]:
+    """Raises the driver's errors about a file as ours."""
     try:
         yield
     except apsw.Error as error:
-        raise _explain(error, path) from error
+        raise _translate(error, path) from error
 
 
-def refuse_foreign(path: Path, mark: int, version: int) -> None:
-    """Raises unless these marks are those of a store that this program can read."""
-    if mark != APPLICATION_ID:
+def check_ownership(path: Path, application_id: int, version: int) -> None:
+    """Raises unless a file with this id and schema version is a store that this program can read."""
+    if application_id != APPLICATION_ID:
         raise StoreError(f"{path} is another program's database, not an Alcove store")
     if version > len(migrations()):
         raise StoreError(f"{path} was made by a newer Alcove (schema {version}); upgrade first")
 
 
-def _make(path: Path) -> None:
-    """Makes an empty file that only its owner can read, unless there is one; SQLite's log gets its mode.
+def _create_file(path: Path) -> None:
+    """Creates an empty file that only its owner can read, if there is none; SQLite's log gets its mode.
 
     One thread at a time: when a file is closed, this process loses its other locks on it.
     """
-    with _making, suppress(OSError):  # SQLite explains what is in the way
+    with _create_lock, suppress(OSError):  # SQLite reports the reason
         os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-class _Patience:
-    """A busy handler that asks again every millisecond or so, until the time-out."""
+class _BusyHandler:
+    """A busy handler that retries every millisecond or so, until the timeout."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -326,9 +334,9 @@ class _Patience:
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Writes a whole file anew, without the bytes of deleted rows.
+    """Rewrites a whole file, without the bytes of deleted rows.
 
-    Statistics that an ANALYZE left have samples of keys, which VACUUM would copy: they are gathered anew.
+    The statistics of an ANALYZE hold samples of keys, which VACUUM would copy: they are gathered again.
     """
     names = "SELECT name FROM sqlite_schema WHERE name GLOB 'sqlite_stat[1-4]'"
     statistics = [name for (name,) in db.execute(names).fetchall()]
@@ -340,7 +348,7 @@ def rewrite(db: apsw.Connection) -> None:
 
 
 def distrust_schema(db: apsw.Connection) -> None:
-    """Keeps a file that somebody else may have made from running anything of its own when it is read."""
+    """Keeps a file that may come from elsewhere from running code of its own when it is read."""
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
@@ -352,13 +360,13 @@ def pragma(db: apsw.Connection, name: str) -> int:
     return int(value)
 
 
-def _explain(error: apsw.Error, path: Path) -> Exception:
+def _translate(error: apsw.Error, path: Path) -> Exception:
     if isinstance(error, apsw.InterruptError):
         return cancellation.Cancelled()
-    return hide_address(_in_our_words(error, path), path)
+    return hide_address(_to_error(error, path), path)
 
 
-def _in_our_words(error: apsw.Error, path: Path) -> AlcoveError:
+def _to_error(error: apsw.Error, path: Path) -> AlcoveError:
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is busy: another process held it for too long")
