@@ -116,7 +116,7 @@ def noted_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return noted
 
-    for way in ("run", "run_kept"):
+    for way in ("run", "run_prepared"):
         monkeypatch.setattr(Connection, way, noting(getattr(Connection, way)))
     return asked
 

@@ -1,12 +1,12 @@
-"""What adapters have in common: they await a handle of either kind, and tell a model of some errors."""
+"""Shared by the adapters: calls to both kinds of handles, and the errors that a model can correct."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
+from alcove.api.operation import AsyncHandle
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, InvalidRequest, NotFound
 
@@ -22,10 +22,10 @@ def checked_handle(handle: object) -> None:
         raise InvalidRequest("handle", 'an agent of a store: store.agent("helper")')
 
 
-async def awaited(
+async def call_handle(
     call: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]], *args: P.args, **named: P.kwargs
 ) -> R:
-    """What a method of a handle gives: awaited, or done in a thread where it blocks."""
-    if inspect.iscoroutinefunction(call):
-        return cast(R, await call(*args, **named))
+    """Calls a method of either kind of handle: awaits it, or runs it in a thread if it blocks."""
+    if isinstance(getattr(call, "__self__", None), AsyncHandle | AsyncAgentHandle):
+        return await cast("Callable[P, Coroutine[Any, Any, R]]", call)(*args, **named)
     return cast(R, await asyncio.to_thread(call, *args, **named))

@@ -21,7 +21,7 @@ from alcove.agents.sessions import MAX_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, requires_extra
 from alcove.core.messages import Message
-from alcove.integrations.calling import MENDABLE, awaited, checked_handle
+from alcove.integrations.calling import MENDABLE, call_handle, checked_handle
 
 with requires_extra("alcove.integrations.openai_agents", extra="openai-agents"):
     from agents import FunctionTool, SessionSettings, Tool
@@ -65,7 +65,7 @@ class AlcoveSession:
         """Keeps items after those that are there, in one transaction, or in one for each 200 messages."""
         messages = _messages(cast("list[Item]", items))
         for start in range(0, len(messages), MAX_MESSAGES):
-            await awaited(self._handle.remember, messages[start : start + MAX_MESSAGES])
+            await call_handle(self._handle.remember, messages[start : start + MAX_MESSAGES])
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Takes the last item away and gives it; None where there is none. Of two at once, each gets one."""
@@ -76,7 +76,7 @@ class AlcoveSession:
             (last,) = page.said
             try:
                 left = _without_last(last)
-                await awaited(agents.replace_last, name, self.session_id, last=last, message=left)
+                await call_handle(agents.replace_last, name, self.session_id, last=last, message=left)
                 return cast("TResponseInputItem", _items(last)[-1])
             except Conflict:
                 await asyncio.sleep(random.random() * min(attempt + 1, 10) * 0.005)  # noqa: S311
@@ -85,14 +85,14 @@ class AlcoveSession:
     async def clear_session(self) -> None:
         """Takes the conversation away, without a trace but in summaries of earlier ones."""
         with suppress(NotFound):
-            await awaited(self._handle.agents.delete_session, self._handle.name, self.session_id)
+            await call_handle(self._handle.agents.delete_session, self._handle.name, self.session_id)
 
     async def _page(self, limit: int, before: int | None = None) -> SessionLog | None:
         """The last messages, or those before one; None where nothing was said yet."""
         agents, name = self._handle.agents, self._handle.name
         with suppress(NotFound):
-            return await awaited(agents.session, name, self.session_id, limit, before)
-        await awaited(agents.agent, name)  # that there is no such agent must not look like silence
+            return await call_handle(agents.session, name, self.session_id, limit, before)
+        await call_handle(agents.agent, name)  # that there is no such agent must not look like silence
         return None
 
 
@@ -116,7 +116,7 @@ def _tool(handle: AgentHandle | AsyncAgentHandle, about: Item) -> Tool:
     async def invoke(_: ToolContext[Any], arguments: str) -> str:
         try:
             given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-            return (await awaited(handle.call, about["name"], given)).text
+            return (await call_handle(handle.call, about["name"], given)).text
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return "error: arguments: expected a JSON object"
         except MENDABLE as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import InvalidRequest, requires_extra
-from alcove.integrations.calling import MENDABLE, awaited, checked_handle
+from alcove.integrations.calling import MENDABLE, call_handle, checked_handle
 
 with requires_extra("alcove.integrations.pydantic_ai", extra="pydantic-ai"):
     from pydantic_ai import ModelRetry, RunContext, ToolDefinition
@@ -36,7 +36,7 @@ class AlcoveToolset(AbstractToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """The tools of the rooms that the agent's spec has, by name."""
-        return {each["name"]: self._tool(each) for each in await awaited(self._handle.tools, "mcp")}
+        return {each["name"]: self._tool(each) for each in await call_handle(self._handle.tools, "mcp")}
 
     def _tool(self, about: dict[str, Any]) -> ToolsetTool[Any]:
         return ToolsetTool(
@@ -58,7 +58,7 @@ class AlcoveToolset(AbstractToolset[Any]):
         if not isinstance(tool_args, dict):
             raise ModelRetry("arguments: expected a JSON object")
         try:
-            return (await awaited(self._handle.call, name, tool_args)).text
+            return (await call_handle(self._handle.call, name, tool_args)).text
         except InvalidRequest as error:
             raise ModelRetry(error.public_message) from error
         except MENDABLE as error:  # that nothing is there is an answer, too

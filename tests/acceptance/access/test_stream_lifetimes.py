@@ -165,7 +165,7 @@ def test_a_stream_of_a_room_ends_cleanly_when_its_reader_is_let_go(table: Table,
         if written:
             alice.call("bot", "shared_memory_write", where=where, namespace="workflow", key="k", value=1)
         assert last_words(lines)["code"] == "not_found"
-    assert "broken off" not in table.service.log
+    assert "cut off" not in table.service.log
 
 
 def test_an_idle_stream_ends_when_the_policy_no_longer_lets_its_reader_look(table: Table) -> None:

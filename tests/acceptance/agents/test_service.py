@@ -143,7 +143,7 @@ def test_specs_follow_their_file_and_a_broken_one_leaves_the_last_good(tmp_path:
         assert "agents[1]" in said
         assert "agents.yaml" in said
         assert table.service.call("GET", "/readyz").status_code == 200
-        assert [line for line in table.service.lines if "broken" in str(line)]
+        assert [line for line in table.service.lines if "last valid ones stay" in str(line)]
         assert alice.see("/v1/agents/bot")["memory"]["facts"]["max_facts"] == 7
         assert alice.call("plain", "recall", key="k")["content"] == "c"
         replaced(table.specs, "agents: [{name: plain, shared_with: [bob], memory: {private: {}}}]")

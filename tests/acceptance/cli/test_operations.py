@@ -128,7 +128,7 @@ def test_touch_changes_when_a_memory_expires(command: Command) -> None:
     assert after["expires_at"] > before["expires_at"]
     assert command.says("touch", command.room, "tea").endswith("revision 1, never expires\n")
     assert command.json("get", command.room, "tea")["expires_at"] is None
-    assert "not there" in command.refuses("touch", command.room, "coffee", code=1)
+    assert "does not exist" in command.refuses("touch", command.room, "coffee", code=1)
 
 
 @pytest.mark.parametrize("wrong", ["soon", "-1", "1.5", "0.4s", "1w", "1h30m", "", "9" * 400, "NaN", "1e3"])

@@ -263,11 +263,11 @@ def test_a_checkpoint_that_claims_any_number_of_parts_ends_as_an_error_at_once(
 ) -> None:
     requested: list[int] = []
 
-    async def count(alcove: Any, gets: Any) -> list[Any]:
+    def count(alcove: Any, gets: Any) -> list[Any]:
         requested.append(len(gets))
         return [None for _ in gets]
 
-    monkeypatch.setattr(things, "got", count)
+    monkeypatch.setattr(things, "read_all", count)
     plant(service, {**VALUE, "parts": parts})
     with saver_of(service) as saver, pytest.raises(Unreadable, match="is not signed"):
         saver.get_tuple(thread())

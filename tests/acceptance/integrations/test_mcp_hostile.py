@@ -105,7 +105,7 @@ def test_a_page_of_another_origin_gets_nowhere_without_authentication(
         rpc(noop, "/mcp", "tools/list", headers=headers),
     ):
         assert answer.status_code == 403
-        assert "without authentication" in answer.json()["error"]["message"]
+        assert "has no authentication" in answer.json()["error"]["message"]
     assert rpc(noop, "/mcp/bot", "tools/list", headers={"origin": "http://localhost:3000"}).status_code == 200
 
 

@@ -135,7 +135,7 @@ def test_who_does_not_take_an_answer_loses_the_connection(hasty: Service) -> Non
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(closing(sent(hasty, "GET /v1/memories/export HTTP/1.1\nHost: localhost\n\n")))
-        until(lambda: hasty.log.count("was broken off") == 20)
+        until(lambda: hasty.log.count("was cut off") == 20)
         until(lambda: sockets() < before + 10)
 
 

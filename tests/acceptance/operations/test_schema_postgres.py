@@ -210,7 +210,7 @@ def test_two_nodes_that_start_together_bring_an_earlier_store_up_to_date_once(
 def test_the_manifest_says_what_the_version_files_make(tmp_path: Path) -> None:
     """If this fails after a new version file, write these lines to `engine/sql/schema_postgres.manifest`."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(postgres, "refuse_differences", lambda *_: None)
+        patched.setattr(postgres, "check_schema", lambda *_: None)
         memory = opened(tmp_path, new_database())
     with memory:
         assert sorted(postgres_manifest()) == sorted(lines(memory))
