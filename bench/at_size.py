@@ -30,7 +30,7 @@ import psycopg
 
 from alcove import Alcove, Settings
 from alcove.engine.postgres.pgvector import MIN_INDEXED
-from alcove.engine.rows.indexing import TextToIndex
+from alcove.engine.rows import TextToIndex
 from alcove.search.embedders import Matrix, unit
 from alcove.search.sources.sampled import index_entry
 from alcove.search.stored_vectors import window_vectors

@@ -9,7 +9,7 @@ import pytest
 from alcove import Alcove, Namespace, Principal
 from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.core.filters import Filter
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.engine.sqlite import database as sqlite
 from alcove.search.sources.base import CandidateRequest
 from alcove.search.sources.memory import ScopeCorpus

@@ -12,9 +12,7 @@ import pytest
 
 from alcove import Alcove, Namespace, Settings
 from alcove.core.clock import SECOND
-from alcove.engine.rows.indexing import EmbeddedPiece, TextToIndex
-from alcove.engine.rows.versions import MAX_INT64
-from alcove.engine.scope import Scope
+from alcove.engine.rows import MAX_INT64, EmbeddedPiece, Scope, TextToIndex
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
 from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates

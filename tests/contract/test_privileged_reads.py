@@ -18,7 +18,7 @@ from alcove.core.clock import to_datetime
 from alcove.core.namespace import Namespace
 from alcove.core.records import SearchMode, SearchResults
 from alcove.engine.administration import Administration
-from alcove.engine.rows.versions import AuditRow
+from alcove.engine.rows import AuditRow
 from alcove.store import audit
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock

@@ -11,7 +11,7 @@ from pathlib import Path
 from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.filters import Filter
 from alcove.core.records import SearchMode
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from tests.contract.conftest import Open
 from tests.support.child_programs import say, started
 from tests.support.clock import ManualClock

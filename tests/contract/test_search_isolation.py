@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from alcove import Alcove, Grant, InvalidRequest, Memory, Namespace, Principal, Settings
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.search.sources.memory import ScopeCorpus
 from tests.contract.conftest import Open
 from tests.support.child_programs import say, started

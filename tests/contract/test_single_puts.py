@@ -8,8 +8,7 @@ import pytest
 
 from alcove import Alcove, Conflict
 from alcove.engine.commit import Submission
-from alcove.engine.rows.operations import DataKeyGone, GetRow, PutRow, RowOperation, StaleDecision
-from alcove.engine.rows.versions import Row, Writer
+from alcove.engine.rows import DataKeyGone, GetRow, PutRow, Row, RowOperation, StaleDecision, Writer
 from alcove.engine.transaction import new_id
 from tests.support.clock import ManualClock
 

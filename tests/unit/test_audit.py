@@ -12,7 +12,7 @@ import pytest
 from alcove import Principal, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.engine.administration import Administration
-from alcove.engine.rows.versions import AuditRow
+from alcove.engine.rows import AuditRow
 from alcove.store import audit
 from alcove.store.audit import Audit
 from alcove.vault import Vault

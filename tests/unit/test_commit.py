@@ -10,8 +10,7 @@ import pytest
 
 from alcove.core.errors import Unavailable
 from alcove.engine.commit import MAX_BYTES, CommitQueue, Submission
-from alcove.engine.rows.operations import GetRow, Outcome, PutRow
-from alcove.engine.rows.versions import Writer
+from alcove.engine.rows import GetRow, Outcome, PutRow, Writer
 
 
 @pytest.fixture

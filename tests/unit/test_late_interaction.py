@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alcove.engine.rows.indexing import TextToIndex
+from alcove.engine.rows import TextToIndex
 from alcove.search.corpus.corpus import SMALL, Corpus, JoinedCorpus
 from alcove.search.corpus.late_interaction import (
     AT_ONCE,

@@ -10,7 +10,7 @@ from alcove.core.admin_records import ApiKey, RootSize
 from alcove.core.clock import Clock, parse_moment, to_datetime
 from alcove.core.namespace import Namespace
 from alcove.engine.database import Database
-from alcove.engine.rows.versions import AuditRow
+from alcove.engine.rows import AuditRow
 
 
 class Administration:

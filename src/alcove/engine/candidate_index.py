@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from alcove.engine.database import CheckResults, Connection, Database
-from alcove.engine.rows.indexing import Text
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope, Text
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import IndexProgress, Vector
 

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from alcove.engine.rows.operations import IdempotentRequest, Outcome, PutRow, RowOperation
+from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
 MAX_OPERATIONS = 2000
 """Operations after which a shared transaction is closed, so that no writer waits for it too long."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from alcove.engine.database import Connection
-from alcove.engine.rows.versions import MAX_INT64
+from alcove.engine.rows import MAX_INT64
 
 
 class DataKey(NamedTuple):

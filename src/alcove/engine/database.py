@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from alcove.core.clock import Clock, system_clock
 from alcove.core.records import Residue
 from alcove.engine.filter_sql import FilterCompiler
-from alcove.engine.rows.versions import CopyProgress
-from alcove.engine.scope import Scope
+from alcove.engine.rows import CopyProgress, Scope
 from alcove.engine.statements import Params, Value, load
 
 Parameters = Sequence[Value] | Mapping[str, Value]

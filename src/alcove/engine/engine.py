@@ -24,9 +24,7 @@ from alcove.engine.erasure import Erasure
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
 from alcove.engine.personal_data import PersonalData
-from alcove.engine.rows.operations import Outcome
-from alcove.engine.rows.versions import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Row, read_page
-from alcove.engine.scope import Scope
+from alcove.engine.rows import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Outcome, Row, Scope, read_page
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.statements import Params
 from alcove.engine.transaction import Live, Transaction, commit_batch, commit_puts

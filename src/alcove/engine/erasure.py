@@ -12,8 +12,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
 from alcove.engine.database import Connection, Database
 from alcove.engine.personal_data import person_parameters, rooms_of
-from alcove.engine.rows.people import Person, WipeResult
-from alcove.engine.rows.versions import MAX_INT64
+from alcove.engine.rows import MAX_INT64, Person, WipeResult
 from alcove.engine.statements import Value
 from alcove.engine.transaction import Live, Transaction
 from alcove.engine.vector_index import VectorIndex

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from alcove.core.filters import Exists, FieldTest, Filter, Not, OneOf, Range
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.engine.statements import Params
 
 

@@ -17,17 +17,18 @@ from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.postgres.pgvector import PgVectorIndex
 from alcove.engine.postgres.term_index import TermIndex
 from alcove.engine.quantized_index import QuantizedIndex
-from alcove.engine.rows.indexing import (
+from alcove.engine.rows import (
+    MAX_INT64,
     Change,
     CorpusTooLarge,
     EmbeddedPiece,
     IndexState,
     IndexStatus,
+    Row,
+    Scope,
     Text,
     TextToIndex,
 )
-from alcove.engine.rows.versions import MAX_INT64, Row
-from alcove.engine.scope import Scope
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import VectorIndex
 

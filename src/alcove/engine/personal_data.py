@@ -6,7 +6,7 @@ import json
 
 from alcove.core.clock import Clock
 from alcove.engine.database import Connection, Database
-from alcove.engine.rows.people import Person, PersonalDataRow
+from alcove.engine.rows import Person, PersonalDataRow
 from alcove.engine.statements import Value
 
 

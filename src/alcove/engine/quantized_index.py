@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from alcove.engine.candidate_index import CandidateIndex, IndexEntry
 from alcove.engine.database import Connection
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import IndexProgress, Vector
 

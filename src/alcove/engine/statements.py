@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 
-from alcove.engine.rows.versions import Row
+from alcove.engine.rows import Row
 
 Value = int | float | str | bytes | None
 Params = list[Value]

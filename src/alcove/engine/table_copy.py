@@ -17,7 +17,7 @@ import msgspec
 
 from alcove.core.errors import StoreError
 from alcove.engine.database import Connection, Database
-from alcove.engine.rows.versions import MAX_INT64, CopyProgress, StoreFigures
+from alcove.engine.rows import MAX_INT64, CopyProgress, StoreFigures
 from alcove.engine.sqlite.backup_file import remove_log
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.tables import TABLES, Key, Table

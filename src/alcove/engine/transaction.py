@@ -13,7 +13,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.records import EventKind
 from alcove.engine.commit import Submission
 from alcove.engine.database import Connection, Database, Result
-from alcove.engine.rows.operations import (
+from alcove.engine.rows import (
     DataKeyGone,
     DeleteRow,
     EvictRow,
@@ -21,12 +21,13 @@ from alcove.engine.rows.operations import (
     IdempotentRequest,
     Outcome,
     PutRow,
+    Row,
     RowOperation,
     StaleDecision,
     StoredAnswer,
     TouchRow,
+    Writer,
 )
-from alcove.engine.rows.versions import Row, Writer
 from alcove.engine.statements import Value
 
 NOBODY = Writer(None, None, None)

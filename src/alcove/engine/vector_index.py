@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.locks import Locks
-from alcove.engine.rows.indexing import Text
+from alcove.engine.rows import Text
 
 Vector = Sequence[float]
 

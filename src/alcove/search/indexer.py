@@ -16,7 +16,7 @@ from alcove.core.blocking import before_waiting
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows.indexing import EmbeddedPiece, TextToIndex
+from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import Embedder, load_numpy
 from alcove.search.sources import database_source
 from alcove.search.stored_vectors import dimensions_of, merge_pieces

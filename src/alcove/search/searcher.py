@@ -19,9 +19,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
 from alcove.core.records import RankingSignal, SearchMode
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows.indexing import Text, TextToIndex
-from alcove.engine.rows.versions import Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Row, Scope, Text, TextToIndex
 from alcove.search.corpus.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
 from alcove.search.corpus.late_interaction import token_matrix
 from alcove.search.embedders import (

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 
 import msgspec
 
-from alcove.engine.rows.indexing import EmbeddedPiece, TextToIndex
+from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, Matrix, unit
 from alcove.search.stored_vectors import FieldTokens, FieldVectors, encode_vectors
 

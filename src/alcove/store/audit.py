@@ -19,7 +19,7 @@ from alcove.core.errors import Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.engine.administration import Administration
-from alcove.engine.rows.versions import AuditRow
+from alcove.engine.rows import AuditRow
 from alcove.vault import Vault
 
 _DENIALS_APART = 1000

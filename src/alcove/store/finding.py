@@ -30,8 +30,7 @@ from alcove.core.records import (
     SearchResults,
     TimeLike,
 )
-from alcove.engine.rows.versions import Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Row, Scope
 from alcove.store import row_decoding
 from alcove.store.timeline import Timeline
 

@@ -41,7 +41,7 @@ from alcove.core.records import (
     SweepResult,
     Touch,
 )
-from alcove.engine.rows.versions import MAX_INT64
+from alcove.engine.rows import MAX_INT64
 from alcove.store import row_decoding
 from alcove.store.admin import Admin
 from alcove.store.common import Parts

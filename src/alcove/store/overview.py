@@ -18,8 +18,7 @@ from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import AfterCursor, EventKind, Limit, Memory, NamespaceLike
-from alcove.engine.rows.versions import MAX_INT64, Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import MAX_INT64, Row, Scope
 from alcove.store import row_decoding
 from alcove.store.reading import Reading
 

@@ -9,7 +9,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from alcove.core.errors import AlcoveError
 from alcove.engine.commit import Submission
-from alcove.engine.rows.operations import DataKeyGone, Outcome, StaleDecision
+from alcove.engine.rows import DataKeyGone, Outcome, StaleDecision
 
 P = ParamSpec("P")
 R = TypeVar("R")

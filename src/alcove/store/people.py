@@ -17,8 +17,7 @@ from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
 from alcove.core.records import ExportedVersion, Limit, NamespaceSize, Receipt, SharedHandling
-from alcove.engine.rows.people import Person, PersonalDataRow, WipeResult
-from alcove.engine.rows.versions import Row
+from alcove.engine.rows import Person, PersonalDataRow, Row, WipeResult
 from alcove.store import row_decoding
 from alcove.store.common import Parts, Service
 from alcove.store.erasure_ledger import LedgerEntry

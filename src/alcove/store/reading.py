@@ -28,8 +28,7 @@ from alcove.core.records import (
     Version,
 )
 from alcove.core.settings import Settings
-from alcove.engine.rows.versions import MAX_INT64, Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import MAX_INT64, Row, Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding
 from alcove.store.finding import MOST_OFFSET, Finding

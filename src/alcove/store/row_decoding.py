@@ -15,7 +15,7 @@ from alcove.core.errors import KeyDestroyed, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
 from alcove.core.records import Author, Deletion, Entry, Event, Memory, Version
-from alcove.engine.rows.versions import Row
+from alcove.engine.rows import Row
 from alcove.vault import Vault
 
 if TYPE_CHECKING:

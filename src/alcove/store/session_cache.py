@@ -24,8 +24,7 @@ from alcove.core.principal import Principal
 from alcove.core.records import Key, Memory, NamespaceLike
 from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
-from alcove.engine.rows.versions import Fingerprint, Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Fingerprint, Row, Scope
 from alcove.engine.valkey import Valkey
 from alcove.policy import Policy
 from alcove.store.row_decoding import Opener

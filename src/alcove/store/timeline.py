@@ -17,7 +17,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLike, TimeLike
 from alcove.core.value_pattern import filter_to_json
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.store import row_decoding
 from alcove.store.common import Service
 

@@ -21,19 +21,20 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import BatchOperation, Entry, OperationResult, Put
 from alcove.engine.commit import Submission
-from alcove.engine.rows.operations import (
+from alcove.engine.rows import (
     DeleteRow,
     EvictRow,
     GetRow,
     IdempotentRequest,
     Outcome,
     PutRow,
+    Row,
     RowOperation,
     StaleDecision,
     StoredAnswer,
     TouchRow,
+    Writer,
 )
-from alcove.engine.rows.versions import Row, Writer
 from alcove.engine.transaction import new_id
 from alcove.store import row_decoding
 from alcove.store.active_config import ActiveConfig, Denials

@@ -23,8 +23,7 @@ from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
 from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.engine.engine import Engine
-from alcove.engine.rows.people import Person
-from alcove.engine.rows.versions import AuditRow, Row
+from alcove.engine.rows import AuditRow, Person, Row
 from alcove.engine.sqlite.backup_file import BackupFile
 from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry, sync_folder
 from alcove.store.row_decoding import Opener, place, uuid

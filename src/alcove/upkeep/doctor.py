@@ -16,8 +16,7 @@ from msgspec import Struct
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.engine.engine import Engine
-from alcove.engine.rows.versions import Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Row, Scope
 from alcove.store.erasure_ledger import ErasureLedger
 from alcove.store.row_decoding import Opener
 

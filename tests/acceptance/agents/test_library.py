@@ -14,7 +14,7 @@ import pytest
 from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable, connect
 from alcove.agents.specs.problems import InvalidSpecs
 from alcove.core.principal import JSON
-from alcove.engine.rows.versions import Row
+from alcove.engine.rows import Row
 from alcove.store.row_decoding import Opener
 from tests.support.concurrent_workers import QUIET
 from tests.support.service import serving

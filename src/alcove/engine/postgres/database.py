@@ -32,7 +32,7 @@ from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
 from alcove.engine.postgres.listener import Listener, ServerClock
 from alcove.engine.postgres.pool import Pool, is_alive, reconnect_if_lost
 from alcove.engine.postgres.scrub import PAUSE_SECONDS, WAL, Scrub
-from alcove.engine.rows.versions import CopyProgress
+from alcove.engine.rows import CopyProgress
 from alcove.engine.schema_check import POSTGRES_LINES, check_schema, created, postgres_manifest
 from alcove.engine.statements import Params, Value
 from alcove.engine.statements import schema as schema_scripts

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from alcove.engine.database import CheckResults, Connection, Database
-from alcove.engine.rows.indexing import Text
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope, Text
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import (
     EXTERNAL,

@@ -11,8 +11,7 @@ from operator import itemgetter
 from alcove.engine.candidate_index import CandidateIndex, IndexEntry
 from alcove.engine.database import Connection, Database, Result
 from alcove.engine.postgres.pgvector import MAX_EF_SEARCH
-from alcove.engine.rows.indexing import Text
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope, Text
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import CandidateQuery, IndexProgress, VectorIndex
 

@@ -23,8 +23,7 @@ from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.locks import Locks
 from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.qdrant.client import QdrantPoints, QdrantUnavailable, VersionVectors
-from alcove.engine.rows.versions import MAX_INT64
-from alcove.engine.scope import Scope
+from alcove.engine.rows import MAX_INT64, Scope
 from alcove.engine.statements import Params
 from alcove.engine.vector_index import EXTERNAL, CandidateQuery, NearestTexts, Vector, VectorIndex
 

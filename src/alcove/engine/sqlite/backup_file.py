@@ -14,7 +14,7 @@ import apsw
 
 from alcove.core.errors import StoreError
 from alcove.engine.data_keys import DataKeys
-from alcove.engine.rows.versions import CopyProgress, Row, StoreFigures
+from alcove.engine.rows import CopyProgress, Row, StoreFigures
 from alcove.engine.sqlite.database import (
     STATEMENTS,
     check_ownership,

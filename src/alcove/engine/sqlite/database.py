@@ -25,7 +25,7 @@ from alcove.engine.database import (
     format_finding,
     read_checks,
 )
-from alcove.engine.rows.versions import CopyProgress
+from alcove.engine.rows import CopyProgress
 from alcove.engine.schema_check import check_schema, sqlite_lines, sqlite_manifest
 from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
 from alcove.engine.statements import SQLITE_HINTS, Params, Value, load_all, schema

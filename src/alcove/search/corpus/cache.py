@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from alcove.core.cache import Cache
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 
 
 class Sized(Protocol):

@@ -10,9 +10,7 @@ import msgspec
 from alcove.core.clock import SECOND
 from alcove.core.filters import Filter
 from alcove.core.records import SearchMode
-from alcove.engine.rows.indexing import Text
-from alcove.engine.rows.versions import Row
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Row, Scope, Text
 from alcove.search.corpus.corpus import Corpus, Mask
 from alcove.search.stored_vectors import decode_vectors
 from alcove.search.text.terms import NO_TOKENS, NO_VECTORS, Item, ParsedQuery

@@ -10,8 +10,7 @@ from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows.indexing import CorpusTooLarge
-from alcove.engine.scope import Scope
+from alcove.engine.rows import CorpusTooLarge, Scope
 from alcove.search.corpus.cache import CorpusCache
 from alcove.search.sources import database_source
 from alcove.search.sources.base import CandidateRequest, Candidates, CandidateSource, ScopeCandidates

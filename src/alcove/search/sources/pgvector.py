@@ -5,7 +5,7 @@ from __future__ import annotations
 from alcove.engine.index import SearchIndex
 from alcove.engine.postgres.pgvector import PgVectorIndex
 from alcove.engine.postgres.term_index import TakeTexts, TermIndex
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.sources.sampled import SAMPLE_TEXTS, SampledSource, ScopeSample
 

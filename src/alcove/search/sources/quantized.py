@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from alcove.engine.index import SearchIndex
 from alcove.engine.quantized_index import TERM_BITS, QuantizedEntry, QuantizedIndex
-from alcove.engine.scope import Scope
+from alcove.engine.rows import Scope
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.corpus.int16_matrix import row_slices
 from alcove.search.corpus.postings import Postings, Rows

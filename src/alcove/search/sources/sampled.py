@@ -23,8 +23,7 @@ from alcove.core.cache import Cache
 from alcove.core.records import SearchMode
 from alcove.engine.candidate_index import CandidateIndex, IndexEntry
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows.indexing import IndexState, Text
-from alcove.engine.scope import Scope
+from alcove.engine.rows import IndexState, Scope, Text
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
 from alcove.search.corpus.late_interaction import TokenTable

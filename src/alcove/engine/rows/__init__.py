@@ -1,1 +1,0 @@
-"""Records that go into the engine and come out of it, by subject."""
