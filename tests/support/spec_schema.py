@@ -6,16 +6,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from copy import deepcopy
+from importlib.resources import files
 from itertools import product
 from typing import Any
 
 import msgspec
 
-from alcove.agents.specs.aliases import ACCEPTED_TOO, ALIASES, CHOICES, GROUPS, NULLABLE, OTHER_PROGRAMS
+from alcove.agents.specs.reader import ACCEPTED_TOO, OTHER_PROGRAMS
 from alcove.agents.specs.records import Agent, Knowledge, Team
 from alcove.server.openapi import _field_text
 
+_TABLE = tomllib.loads((files("alcove.agents.specs") / "aliases.toml").read_text("utf-8"))
+_ALIASES, _CHOICES, _GROUPS = _TABLE["aliases"], _TABLE["choices"], _TABLE["groups"]
 _NULL = {"type": "null"}
 _IGNORED = {"description": "Not used here."}
 _ACCEPTED_TOO = {"a number": {"type": "number"}, "true or false": {"type": "boolean"}}
@@ -62,9 +66,8 @@ class _Aliases:
     def __init__(self, parts: dict[str, Any]) -> None:
         self._parts = parts
         memory = parts["AgentMemory"]["properties"]
-        for path, accepted in ACCEPTED_TOO.items():
-            block = memory if path.startswith("memory.") else parts["Agent"]["properties"]
-            field = path.rpartition(".")[2]
+        for (*above, field), accepted in ACCEPTED_TOO.items():
+            block = memory if above else parts["Agent"]["properties"]
             known = block[field].pop("anyOf", None) or [{"$ref": block[field].pop("$ref")}]
             block[field]["anyOf"] = [*known, _ACCEPTED_TOO[accepted]]
         parts["Agent"]["properties"]["memory"] = _or_null(_ref("AgentMemory"))
@@ -91,20 +94,20 @@ class _Aliases:
                 block["properties"]["id"] = {"enum": [id]}
                 block["required"] = ["id"]
             return _list({"anyOf": [*fields.values()]})
-        ignored = GROUPS[path]
-        block = _block({**dict.fromkeys(ignored or (), _IGNORED), **fields})
-        return {**block, "additionalProperties": ignored is None}
+        ignored = [*OTHER_PROGRAMS, *_GROUPS[path]]
+        block = _block({**dict.fromkeys(ignored, _IGNORED), **fields})
+        return _block(fields) | {"additionalProperties": True} if "*" in ignored else block
 
     def _field(self, path: str) -> dict[str, Any]:
-        if path in GROUPS:
+        if path in _GROUPS:
             return self.group(path)
-        if path in CHOICES:
-            return {"enum": [*CHOICES[path]]}
-        schema = self._own(ALIASES[path])
+        if path in _CHOICES:
+            return {"enum": [*_CHOICES[path]]}
+        schema = self._own(_ALIASES[path])
         if below := {name: self._field(f"{path}.{name}") for name in _children(path)}:
             schema = deepcopy(schema)
             schema["properties"] |= below
-        return _or_null(schema) if path in NULLABLE else schema
+        return _or_null(schema) if path in _TABLE["nullable"] else schema
 
     def _own(self, path: str) -> dict[str, Any]:
         """The schema of what is at a path of our own form."""
@@ -121,7 +124,7 @@ class _Aliases:
 
 def _children(path: str) -> list[str]:
     start = f"{path}." if path else ""
-    below = (each.removeprefix(start).partition(".")[0] for each in ALIASES if each.startswith(start))
+    below = (each.removeprefix(start).partition(".")[0] for each in _ALIASES if each.startswith(start))
     return [*dict.fromkeys(below)]
 
 

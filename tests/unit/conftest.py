@@ -8,8 +8,7 @@ import jsonschema_rs
 import pytest
 
 from alcove.agents.specs import loading
-from alcove.agents.specs.conversion import to_yaml
-from alcove.agents.specs.loading import read_specs
+from alcove.agents.specs.loading import read_specs, to_yaml
 from alcove.agents.specs.yaml_documents import read_yaml
 from tests.support.spec_schema import json_schema
 

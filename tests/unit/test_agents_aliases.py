@@ -9,7 +9,7 @@ import pytest
 
 from alcove.agents.specs.catalogue import Catalogue
 from alcove.agents.specs.loading import load
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 from alcove.agents.specs.records import (
     Agent,
     AgentMemory,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from alcove import InvalidRequest, Namespace
 from alcove.agents.rooms import Rooms, private_template
 from alcove.agents.specs.loading import load
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 from alcove.agents.specs.records import Agent, AgentMemory, Private
 from tests.support.waiting import LONG
 

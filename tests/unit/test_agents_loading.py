@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from alcove.agents.specs.loading import load
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 from alcove.core.errors import AlcoveError
 
 A: dict[str, Any] = {"name": "a"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alcove.agents.specs.loading import load
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from alcove.agents.specs import loading
 from alcove.agents.specs.loading import WatchedSpecs
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 
 
 class Seconds:

@@ -16,7 +16,6 @@ from alcove.agents.documents import SUFFIXES, Chunk
 from alcove.agents.library import Document, DocumentText, Library, source_files, source_principal, source_room
 from alcove.agents.runs import ALCOVE
 from alcove.agents.specs.catalogue import Catalogue, includes_caller
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Knowledge as Source
 from alcove.agents.stored_records import decode_value
 from alcove.agents.tokens import TokenCounter
@@ -24,7 +23,7 @@ from alcove.agents.tools.answers import MAX_READ_CHARACTERS, format_value
 from alcove.agents.tools.turn import Turn
 from alcove.core import validation
 from alcove.core.background import Worker
-from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, NotFound, PermissionDenied, quote_name
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Query
 from alcove.store.memories import Memories

@@ -17,9 +17,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.rooms import MOST_ID, RUNS
-from alcove.agents.specs.problems import quote_name
 from alcove.core import validation
-from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.errors import Conflict, InvalidRequest, NotFound, PermissionDenied, quote_name
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal, check_user_id
 from alcove.core.records import Put

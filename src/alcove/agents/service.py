@@ -31,7 +31,6 @@ from alcove.agents.runner import Runner
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
 from alcove.agents.specs.catalogue import Catalogue, may_use
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import Agent, Team
 from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import token_counter
@@ -41,7 +40,7 @@ from alcove.agents.tools.scratch import enter
 from alcove.agents.tools.tool import render_tool
 from alcove.agents.tools.turn import RecallBudget, Room
 from alcove.core import validation
-from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied, quote_name
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Event

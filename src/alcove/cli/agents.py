@@ -72,12 +72,12 @@ def convert(path: Path) -> None:
     Needs no store. Fields for other programs are left out, each with a warning.
     Example:  alcove agents convert theirs.yaml > agents.yaml
     """
-    from alcove.agents.specs import conversion  # noqa: PLC0415  loads YAML, which few calls need
+    from alcove.agents.specs import loading  # noqa: PLC0415  loads YAML, which few calls need
 
-    specs = conversion.read_valid_specs(path)
+    specs = loading.read_valid_specs(path)
     for warning in specs.warnings:
         click.echo(f"warning: {plain(warning)}", err=True)
-    show(conversion.to_own_form(specs), conversion.to_yaml(specs).rstrip("\n"))
+    show(loading.to_own_form(specs), loading.to_yaml(specs).rstrip("\n"))
 
 
 def _rooms(memory: Any) -> str:

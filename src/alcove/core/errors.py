@@ -184,3 +184,8 @@ def requires_extra(what: str, *, extra: str) -> Iterator[None]:
         raise MissingExtra(
             f"{what} needs {error.name}: pip install '.[{extra}]' in a clone of Alcove"
         ) from None
+
+
+def quote_name(name: str) -> str:
+    """A name that a caller sent, quoted and at most 60 characters long, for an error message."""
+    return repr(name if len(name) <= 60 else f"{name[:60]}…")

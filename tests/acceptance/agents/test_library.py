@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable, connect
-from alcove.agents.specs.problems import InvalidSpecs
+from alcove.agents.specs.reader import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows import Row
 from alcove.store.row_decoding import Opener

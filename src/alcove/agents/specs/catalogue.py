@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import (
     OWNER_SEGMENTS,
     SYSTEM,
@@ -19,7 +18,7 @@ from alcove.agents.specs.records import (
     SessionMemory,
     Team,
 )
-from alcove.core.errors import NotFound
+from alcove.core.errors import NotFound, quote_name
 from alcove.core.principal import Principal
 
 EVERYBODY = "*"

@@ -1,4 +1,4 @@
-"""Loads specs from files: every mistake at once, and again whenever a file changes."""
+"""Loads specs: from files, again whenever they change, or from data; and writes them in our own form."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path as FilePath
+from pathlib import Path
 
-from alcove.agents.specs import consistency
+import msgspec
+import yaml
+
 from alcove.agents.specs.catalogue import Catalogue
-from alcove.agents.specs.problems import InvalidSpecs, SpecProblem
-from alcove.agents.specs.spec_set import SpecSet
+from alcove.agents.specs.reader import InvalidSpecs, SpecFile, SpecProblem
+from alcove.agents.specs.records import KINDS
+from alcove.agents.specs.validator import SpecSet
 from alcove.agents.specs.yaml_documents import MAX_BYTES
 
 logger = logging.getLogger(__name__)
-Contents = dict[FilePath, bytes | str]
+Contents = dict[Path, bytes | str]
 """The bytes of each file, or why it cannot be read."""
 
 
-def load(path: str | FilePath, *, max_depth: int = 5) -> Catalogue:
+def load(path: str | Path, *, max_depth: int = 5) -> Catalogue:
     """Loads a file, or the `.yaml` and `.yml` files of a folder; raises `InvalidSpecs` with every mistake."""
-    return build_catalogue(FilePath(path), read_contents(FilePath(path)), max_depth)
+    return build_catalogue(Path(path), read_contents(Path(path)), max_depth)
 
 
 class InlineSpecs:
@@ -32,7 +35,7 @@ class InlineSpecs:
 
     def __init__(self, content: bytes, *, max_depth: int = 5) -> None:
         """`content`: what a spec file would contain, as YAML or JSON."""
-        path = FilePath("specs")
+        path = Path("specs")
         self._catalogue = build_catalogue(path, {path: content}, max_depth)
 
     def current(self) -> Catalogue:
@@ -45,13 +48,13 @@ class WatchedSpecs:
 
     def __init__(
         self,
-        path: str | FilePath,
+        path: str | Path,
         *,
         max_depth: int = 5,
         interval: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._max_depth = FilePath(path), max_depth
+        self._path, self._max_depth = Path(path), max_depth
         self._interval, self._clock = interval, clock
         self._lock = threading.Lock()
         self._contents = read_contents(self._path)
@@ -64,75 +67,62 @@ class WatchedSpecs:
 
     def current(self) -> Catalogue:
         """The active specs; checks the files at most once an interval, and never waits for another check."""
-        if self._clock() >= self._next_check and self._lock.acquire(blocking=False):
-            try:
-                self._reload()
-            finally:
-                self._next_check = self._clock() + self._interval
-                self._lock.release()
+        if self._clock() >= self._next_check:
+            self.reload(wait=False)
         return self._catalogue
 
-    def reload(self) -> None:
-        """Checks the files now."""
-        with self._lock:
-            self._reload()
-
-    def _reload(self) -> None:
-        before, self._contents = self._contents, read_contents(self._path)
-        if self._contents == before:
+    def reload(self, *, wait: bool = True) -> None:
+        """Checks the files now; without `wait`, not while another thread does so."""
+        if not self._lock.acquire(blocking=wait):
             return
         try:
+            before, self._contents = self._contents, read_contents(self._path)
+            if self._contents == before:
+                return
             self._catalogue = build_catalogue(self._path, self._contents, self._max_depth)
+            self.problems, self.version = (), _digest(self._contents)
+            logger.info("agent specs reloaded: %d agents", len(self._catalogue.agents))
         except InvalidSpecs as error:
             self.problems = error.problems
             logger.error("agent specs have mistakes, the last valid ones stay active: %s", error.message)
-        else:
-            self.problems, self.version = (), _digest(self._contents)
-            logger.info("agent specs reloaded: %d agents", len(self._catalogue.agents))
+        finally:
+            self._next_check = self._clock() + self._interval
+            self._lock.release()
 
 
-def build_catalogue(path: FilePath, contents: Contents, max_depth: int) -> Catalogue:
+def build_catalogue(path: Path, contents: Contents, max_depth: int) -> Catalogue:
     """The specs in the files of `path`; raises `InvalidSpecs` with every mistake in them."""
     specs = read_specs(contents)
-    for spec, place, message in consistency.find_problems(specs, max_depth):
-        specs.problems.append(SpecProblem(spec.file, spec.locate(place), message))
+    specs.check_together(max_depth)
     if specs.problems:
         raise InvalidSpecs(specs.problems)
     if not (specs.agents or specs.teams or specs.knowledge):
         reason = "no file has any spec" if contents else "it has no .yaml or .yml file"
         specs.warnings.append(f"{path}: {reason}, so there are no agents")
-    warnings = (
-        f"{spec.file}: {spec.locate(place)}: {message}"
-        for spec, place, message in consistency.find_warnings(specs)
-    )
     return Catalogue(
-        {agent.spec.name: agent.spec for agent in specs.agents},
-        {team.spec.name: team.spec for team in specs.teams},
-        {source.spec.name: source.spec for source in specs.knowledge},
-        (*sorted(specs.warnings), *warnings),
+        {agent.name: agent for agent in specs.agents.values()},
+        {team.name: team for team in specs.teams.values()},
+        {source.name: source for source in specs.knowledge.values()},
+        tuple(specs.warnings),
     )
 
 
 def read_specs(contents: Contents) -> SpecSet:
-    """Reads files, without checking that their specs fit together."""
-    specs = SpecSet()
-    for file, content in contents.items():
-        if isinstance(content, str):
-            specs.problems.append(SpecProblem(str(file), "", content))
-        else:
-            specs.read(file, content)
-    return specs
+    """Reads files and checks each spec, but not whether they fit together."""
+    return SpecSet([SpecFile(file, content) for file, content in contents.items()])
 
 
-def read_contents(path: FilePath) -> Contents:
-    """Reads a file, or the spec files of a folder."""
+def read_contents(path: Path) -> Contents:
+    """Reads a file, or the spec files of a folder without hidden ones, which editors and mounts make."""
     try:
-        return {file: _read_file(file) for file in _spec_files(path)}
+        entries = sorted(path.iterdir()) if path.is_dir() else []
     except OSError as error:
         return {path: f"expected a folder that can be read: {error.strerror}"}
+    specs = (file for file in entries if file.suffix in (".yaml", ".yml") and file.name[0] != ".")
+    return {file: _read_file(file) for file in (specs if path.is_dir() else [path])}
 
 
-def _read_file(file: FilePath) -> bytes | str:
+def _read_file(file: Path) -> bytes | str:
     try:
         if not file.is_file():
             return "expected a file" if file.exists() else "expected a file or folder that exists"
@@ -142,17 +132,42 @@ def _read_file(file: FilePath) -> bytes | str:
         return f"expected a file that can be read: {error.strerror}"
 
 
-def _spec_files(path: FilePath) -> list[FilePath]:
-    """The file itself, or the spec files of a folder without hidden ones, which editors and mounts make."""
-    if not path.is_dir():
-        return [path]
-    files = (file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
-    return sorted(file for file in files if not file.name.startswith("."))
-
-
 def _digest(contents: Contents) -> str:
-    digest = hashlib.sha256()
-    for file, content in contents.items():
-        for part in (file.name.encode(), content if isinstance(content, bytes) else content.encode()):
-            digest.update(b"%d:%b" % (len(part), part))
-    return digest.hexdigest()[:16]
+    parts = [(file.name, content) for file, content in contents.items()]
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:16]
+
+
+# Our own form
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, and no YAML aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def read_valid_specs(path: Path) -> SpecSet:
+    """The specs of a file or a folder; raises `InvalidSpecs` with every mistake in them."""
+    specs = read_specs(read_contents(path))
+    if specs.problems:
+        raise InvalidSpecs(specs.problems)
+    return specs
+
+
+def to_own_form(specs: SpecSet) -> dict[str, list[object]]:
+    """The fields that the files set, in our own form; defaults are left out."""
+    blocks = {kind: [draft.tree for draft in getattr(specs, kind)] for kind in KINDS}
+    has_knowledge = bool(specs.knowledge_files)
+    return {kind: trees for kind, trees in blocks.items() if trees or (kind == "knowledge" and has_knowledge)}
+
+
+def to_yaml(specs: SpecSet) -> str:
+    """The specs as one YAML document in our own form."""
+    return yaml.dump(to_own_form(specs), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

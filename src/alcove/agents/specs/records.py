@@ -123,3 +123,7 @@ class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name
     path: Annotated[str, Meta(min_length=1)]
     writers: tuple[Name, ...] = ()
+
+
+KINDS: dict[str, type[Agent | Team | Knowledge]] = {"agents": Agent, "teams": Team, "knowledge": Knowledge}
+"""The lists of a spec file, and the record of their items."""

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import yaml
 
-from alcove.agents.specs.problems import Path
-
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 50_000
 """Values in a file once its aliases are followed: ten lines of aliases can stand for a billion."""
 MAX_LEVELS = 24
-Mistake: TypeAlias = tuple[Path, str]
+FieldPath: TypeAlias = tuple[str | int, ...]
+"""A place in a file or in a spec: names of fields and indexes of lists."""
+Mistake: TypeAlias = tuple[FieldPath, str]
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 
@@ -53,7 +53,7 @@ def read_yaml(content: bytes) -> tuple[list[object], list[Mistake]]:
 
 def _count_values(
     node: yaml.Node,
-    path: Path,
+    path: FieldPath,
     above: tuple[int, ...],
     counts: dict[int, int],
     mistakes: list[Mistake],
@@ -69,7 +69,7 @@ def _count_values(
         raise RecursionError
     if id(node) in counts:
         return counts[id(node)]
-    children: list[tuple[yaml.Node, Path]] = []
+    children: list[tuple[yaml.Node, FieldPath]] = []
     lines: dict[str, int] = {}
     if isinstance(node, yaml.SequenceNode):
         children += ((child, (*path, index)) for index, child in enumerate(node.value))

@@ -7,13 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.tools.answers import Answer, format_value, search_answer
 from alcove.agents.tools.arguments import Content, Key, Limit, MinRelevance, Query
 from alcove.agents.tools.tool import Tool
 from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
-from alcove.core.errors import NotFound
+from alcove.core.errors import NotFound, quote_name
 from alcove.core.records import Entry, EvictOldest, Memory, Put
 
 _MAX_EVICTED = 10

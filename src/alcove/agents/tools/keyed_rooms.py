@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.tools.answers import (
     MAX_READ_CHARACTERS,
     Answer,
@@ -25,7 +24,7 @@ from alcove.agents.tools.arguments import Content, Key, Limit, MinRelevance, New
 from alcove.agents.tools.child_rooms import ChildRooms, child_rooms
 from alcove.agents.tools.tool import Tool
 from alcove.agents.tools.turn import Room, Turn
-from alcove.core.errors import NotFound
+from alcove.core.errors import NotFound, quote_name
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant
 from alcove.core.records import Delete, Deletion, Memory, OperationResult, SearchResults

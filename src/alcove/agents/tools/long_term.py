@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.specs.records import MemoryScope
 from alcove.agents.tools.answers import (
     Answer,
@@ -29,7 +28,7 @@ from alcove.agents.tools.arguments import HIDDEN_CHOICES, MAX_HITS, Content, Lim
 from alcove.agents.tools.tool import Tool
 from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
-from alcove.core.errors import AlcoveError, InvalidRequest, NotFound
+from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, quote_name
 from alcove.core.records import Entry, Memory, SearchResults
 from alcove.core.text import normalize
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.rooms import RUNS
-from alcove.agents.specs.problems import quote_name
 from alcove.agents.tools.answers import (
     MAX_LISTED_CHARACTERS,
     MAX_READ_CHARACTERS,
@@ -26,7 +25,7 @@ from alcove.agents.tools.arguments import MAX_HITS, Key, NewKey, Offset
 from alcove.agents.tools.keyed_rooms import missing_key
 from alcove.agents.tools.tool import Tool
 from alcove.agents.tools.turn import Turn
-from alcove.core.errors import Conflict, InvalidRequest, NotFound
+from alcove.core.errors import Conflict, InvalidRequest, NotFound, quote_name
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory, Put
 
