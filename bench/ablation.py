@@ -30,16 +30,16 @@ from unittest.mock import patch
 import numpy as np
 
 from alcove.core.records import SearchMode
-from alcove.search.corpus.corpus import Corpus
-from alcove.search.corpus.late_interaction import token_matrix
+from alcove.search import query, words
+from alcove.search.corpus import Corpus, Item
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.ranking.ranker import Ranking, rank
-from alcove.search.text import terms, words
-from alcove.search.text.terms import Item, Lexicon, ParsedQuery
+from alcove.search.late_interaction import token_matrix
+from alcove.search.query import Lexicon, ParsedQuery
+from alcove.search.ranking import RankingWeights, rank
 
 SHOWN = ("frac@10", "frac@20", "any@20", "ndcg@10", "session frac@10")
-NEUTRAL = Ranking(**{each.name: 0 for each in fields(Ranking) if each.name != "meaning"})
+NEUTRAL = RankingWeights(**{each.name: 0 for each in fields(RankingWeights) if each.name != "similarity"})
 Figures = dict[str, float]
 
 
@@ -151,13 +151,13 @@ def score(ranked: Sequence[str], evidence: Sequence[str]) -> Figures:
 
 
 def measured(
-    talks: Sequence[Loaded], ranking: Ranking, mode: SearchMode = "hybrid"
+    talks: Sequence[Loaded], weights: RankingWeights, mode: SearchMode = "hybrid"
 ) -> dict[str, list[Figures]]:
     """The figures of every question, by conversation."""
     rows: dict[str, list[Figures]] = {}
     for talk in talks:
         for question, evidence in talk.questions:
-            hits = [str(hit.id) for hit in rank(talk.corpus, question, limit=40, mode=mode, ranking=ranking)]
+            hits = [str(hit.id) for hit in rank(talk.corpus, question, limit=40, mode=mode, weights=weights)]
             sessions = score(_sessions(hits), _sessions(evidence))
             row = score(hits, evidence) | {f"session {name}": value for name, value in sessions.items()}
             rows.setdefault(talk.name, []).append(row)
@@ -183,8 +183,8 @@ def table(path: Path, cache: Path) -> None:
         return [load(talk, kept, lexicon, shuffle=shuffle) for talk in talks]
 
     ordered, shuffled = loaded(), loaded(shuffle=True)
-    every = Ranking()
-    mechanisms = [each.name for each in fields(Ranking)]
+    every = RankingWeights()
+    mechanisms = [each.name for each in fields(RankingWeights)]
     print(f"| | {' | '.join(SHOWN)} |\n|---{'|---' * len(SHOWN)}|")
     show("**everything**", measured(ordered, every))
     show("keyword mode, nothing else", measured(ordered, NEUTRAL, "keyword"))
@@ -193,18 +193,18 @@ def table(path: Path, cache: Path) -> None:
     for name in mechanisms:
         show(f"− {name}", measured(ordered, every.without(name)))
     with ExitStack() as without:
-        without.enter_context(patch.dict(terms.KNOWN, clear=True))
-        for module in (words, terms):
+        without.enter_context(patch.dict(words.TERM_NUMBERS, clear=True))
+        for module in (words, query):
             without.enter_context(patch.object(module, "stems", lambda found, *_: [*found]))
         show("− stemming", measured(loaded(), every))
-    with patch.dict(terms.KNOWN, clear=True), patch.dict(words.STOP_WORDS, {"english": frozenset()}):
+    with patch.dict(words.TERM_NUMBERS, clear=True), patch.dict(words.STOP_WORDS, {"english": frozenset()}):
         show("− stop words", measured(loaded(), every))
     for name in mechanisms:
-        if name != "meaning":
+        if name != "similarity":
             alone = replace(NEUTRAL, **{name: getattr(every, name)})
             show(f"words + meaning + {name}", measured(ordered, alone))
     show("shuffled, everything", measured(shuffled, every))
-    show("shuffled, − windows", measured(shuffled, every.without("windows")))
+    show("shuffled, − neighbours", measured(shuffled, every.without("neighbours")))
     for name, rows in measured(ordered, every).items():
         show(f"{name} alone", {name: rows})
 

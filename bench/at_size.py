@@ -33,8 +33,7 @@ from alcove.engine.postgres.pgvector import MIN_INDEXED
 from alcove.engine.rows import TextToIndex
 from alcove.search.embedders import Matrix, unit
 from alcove.search.sources.sampled import index_entry
-from alcove.search.stored_vectors import window_vectors
-from alcove.search.text_embedding import embed_texts
+from alcove.search.text_vectors import embed_texts, window_vectors
 
 DIMENSIONS, SUBJECTS = 384, 2000
 ROUNDS = 40

@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
-from alcove.search.corpus.postings import Postings
+from alcove.search.corpus import Item, documents
 from alcove.search.embedders import Embedder, Matrix, character_windows, embed_query, unit
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.ranking.calibration import Calibration
-from alcove.search.ranking.matching import coverage
-from alcove.search.text.terms import Item, Lexicon, ParsedQuery, documents
+from alcove.search.postings import Postings
+from alcove.search.query import Lexicon, ParsedQuery
+from alcove.search.relevance import Calibration, coverage
 
 KNOWLEDGE = Path(__file__).with_name("knowledge")
 LIMIT, THRESHOLD = 5, 0.7

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from alcove.search.embedders import onnx_encoder as sentence_encoder
+from alcove.search.embedders import sentence_encoder
 from alcove.search.embedders.minilm import MiniLM
 
 WORDS = [

@@ -25,7 +25,7 @@ from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.records import SearchMode
 from alcove.search.embedders import Matrix, embed_query, unit
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.text.terms import Lexicon
+from alcove.search.query import Lexicon
 
 FILLING = Settings(sweep_interval=0, indexing_interval=0.05, indexing_batch=1000)
 POOL = Principal("noop", grants=(Grant(Namespace(("org",))),))

@@ -33,7 +33,7 @@ from splintr import Tokenizer
 
 from alcove.agents.summariser import Point, extend_summary, sentences
 from alcove.core.messages import Message
-from alcove.search.text.words import ENGLISH, STOP_WORDS, term, words
+from alcove.search.words import ENGLISH, STOP_WORDS, term, words
 
 SHORT_ANSWER = 5
 SEEDS = 5

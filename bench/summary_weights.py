@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from alcove.agents import summariser
 from alcove.agents.summariser import Weights
-from alcove.search.text.words import words
+from alcove.search.words import words
 from summaries import HEAD, Figures, Talk, at_once, by_session, each_session, measured, talks
 
 _words = cache(words)

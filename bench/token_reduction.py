@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from alcove.search.corpus.late_interaction import MOST_TOKENS, NUMBERS
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
+from alcove.search.late_interaction import DIMENSIONS, MAX_TOKENS
 
 ROOT = Path(__file__).parents[1]
 BESIDE = 8
@@ -50,7 +50,7 @@ def main() -> None:
         for sentence in re.split(r"(?<=[.!?])\s+|\n+", page.read_text(encoding="utf-8"))
         if len(sentence) > 20
     ]
-    written = [each.ids[:MOST_TOKENS] for each in tokenizer.encode_batch(sentences)]
+    written = [each.ids[:MAX_TOKENS] for each in tokenizer.encode_batch(sentences)]
     vocabulary = sorted(id for piece, id in tokenizer.get_vocab().items() if not piece.startswith("["))
     chance.shuffle(vocabulary)
     begin, end = written[0][0], written[0][-1]
@@ -61,8 +61,10 @@ def main() -> None:
     middle = both.mean(axis=0)
     kept, directions = np.linalg.eigh(np.cov(both - middle, rowvar=False))
     file = ROOT / "src/alcove/search/embedders/minilm_tokens.npy"
-    np.save(file, np.concatenate([middle[None], directions[:, ::-1][:, :NUMBERS].T]).astype(np.float16))
-    print(f"{len(both)} states; {kept[::-1][:NUMBERS].sum() / kept.sum():.0%} of what they differ in is kept")
+    np.save(file, np.concatenate([middle[None], directions[:, ::-1][:, :DIMENSIONS].T]).astype(np.float16))
+    print(
+        f"{len(both)} states; {kept[::-1][:DIMENSIONS].sum() / kept.sum():.0%} of what they differ in is kept"
+    )
 
 
 if __name__ == "__main__":

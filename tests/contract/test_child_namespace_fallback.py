@@ -314,10 +314,10 @@ def test_search_ranks_the_newest_of_each_key_by_meaning(open_store: Open) -> Non
 def test_memories_that_are_too_large_together_are_searched_in_part_and_that_is_told(
     store: Alcove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alcove.search import searcher  # noqa: PLC0415  numpy
+    from alcove.search import hybrid_search  # noqa: PLC0415  numpy
 
     load(store, *((f"agent:x:s{n}", f"key {n}", "alice") for n in range(5)))
-    monkeypatch.setattr(searcher, "MAX_CHOSEN_BYTES", 70)
+    monkeypatch.setattr(hybrid_search, "MAX_CHOSEN_BYTES", 70)
     answer = store.agents(SPECS).as_user("alice").call("x", "search_memory", query="tea")
     assert len(answer.result["items"]) == 2
     assert "2 of 5 memories" in answer.result["degraded"]

@@ -15,10 +15,9 @@ from alcove.core.clock import SECOND
 from alcove.engine.rows import MAX_INT64, EmbeddedPiece, Scope, TextToIndex
 from alcove.search.embedders import Matrix
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.embedders.onnx_encoder import BATCH_TOKENS, Network, TokenStates
+from alcove.search.embedders.sentence_encoder import BATCH_TOKENS, Network, TokenStates
 from alcove.search.indexer import LEASE_SECONDS, STEP_BYTES, Indexer
-from alcove.search.stored_vectors import decode_vectors
-from alcove.search.text_embedding import embed_texts
+from alcove.search.text_vectors import decode_vectors, embed_texts
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import WINDOW, Bag, Counted

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, Grant, Namespace, NotFound, Principal
 from alcove.core.records import SearchMode
-from alcove.search.corpus.corpus import Corpus, JoinedCorpus
+from alcove.search.corpus import Corpus, Item, JoinedCorpus
 from alcove.search.embedders import embed_query
-from alcove.search.ranking.ranker import rank
-from alcove.search.searcher import MAX_PAST_WINDOWS
-from alcove.search.text.terms import Item, ParsedQuery
-from alcove.search.text.words import term_counts
+from alcove.search.hybrid_search import MAX_PAST_WINDOWS
+from alcove.search.query import ParsedQuery
+from alcove.search.ranking import rank
+from alcove.search.words import term_counts
 from tests.contract.conftest import ENGINES, Open
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import Bag

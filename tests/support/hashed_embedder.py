@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alcove.search.embedders import Matrix, unit
-from alcove.search.text.words import words
+from alcove.search.words import words
 
 WINDOW = 8
 

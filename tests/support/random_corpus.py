@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 
-from alcove.search.text.terms import Item, ParsedQuery
+from alcove.search.corpus import Item
+from alcove.search.query import ParsedQuery
 
 WORDS = ("tea", "kettle", "garden", "rose", "violin", "train", "harbour", "lamp")
 DIMENSIONS = 6

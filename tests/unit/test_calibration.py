@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.search.corpus.postings import Postings
+from alcove.search import relevance
+from alcove.search.corpus import Item, documents
 from alcove.search.embedders import EmbedderUnavailable, Matrix, embed_query, unit
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.ranking import calibration
-from alcove.search.ranking.calibration import LEAST_SPREAD, REMEMBERED, SHIPPED, Calibration
-from alcove.search.ranking.matching import coverage
-from alcove.search.text.terms import LABEL, Item, ParsedQuery, documents, number
-from alcove.search.text.words import term_counts
+from alcove.search.postings import Postings
+from alcove.search.query import ParsedQuery
+from alcove.search.relevance import BUILT_IN, MAX_CALIBRATIONS, MIN_SPREAD, Calibration, coverage
+from alcove.search.words import LABEL, term_counts, term_number
 
-MINILM = SHIPPED["all-MiniLM-L6-v2"]
+MINILM = BUILT_IN["all-MiniLM-L6-v2"]
 ANY = st.builds(Calibration, unrelated=st.floats(-1, 1), answering=st.floats(-1, 1))
 COSINE, SHARE = st.floats(-1.001, 1.001), st.floats(0, 1)
 
@@ -51,9 +51,9 @@ class Words:
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    calibration._measured.clear()
+    relevance._measured.clear()
     yield
-    calibration._measured.clear()
+    relevance._measured.clear()
 
 
 def postings(*texts: str) -> Postings:
@@ -86,7 +86,7 @@ def test_a_score_is_compared_as_it_is_reported() -> None:
 
 
 def test_the_embedded_model_lies_where_the_probes_find_it() -> None:
-    assert [*Calibration.measured(MiniLM())] == pytest.approx([*MINILM], abs=0.001)
+    assert [*Calibration.measure(MiniLM())] == pytest.approx([*MINILM], abs=0.001)
     assert Calibration.of(MiniLM()) is MINILM
 
 
@@ -113,7 +113,7 @@ def test_another_embedder_is_placed_by_the_probes_however_its_vectors_lean(lean:
 
 def test_an_embedder_that_tells_nothing_apart_makes_no_errors() -> None:
     model = Calibration(unrelated=0.9, answering=0.9)
-    assert model.scores([0.9, 0.9 + LEAST_SPREAD], [0.0, 0.0]).tolist() == [
+    assert model.scores([0.9, 0.9 + MIN_SPREAD], [0.0, 0.0]).tolist() == [
         pytest.approx(0.008, abs=0.01),
         pytest.approx(0.76, abs=0.01),
     ]
@@ -133,9 +133,9 @@ def test_an_embedder_is_measured_once_however_many_threads_ask() -> None:
 
 def test_as_many_embedders_as_fit_are_remembered() -> None:
     first = Words("0")
-    for embedder in (first, *(Words(str(n)) for n in range(1, REMEMBERED + 1))):
+    for embedder in (first, *(Words(str(n)) for n in range(1, MAX_CALIBRATIONS + 1))):
         Calibration.of(embedder)
-    assert len(calibration._measured) == REMEMBERED
+    assert len(relevance._measured) == MAX_CALIBRATIONS
     Calibration.of(first)
     assert first.calls == 2
 
@@ -161,14 +161,14 @@ def test_rare_words_count_more_than_frequent_ones() -> None:
 
 
 def test_a_related_word_counts_as_much_as_it_is_like() -> None:
-    asked = ParsedQuery(words={"kid": (("child", 0.6), ("girl", 0.4))}, said=frozenset(), vector=None)
+    asked = ParsedQuery(terms={"kid": (("child", 0.6), ("girl", 0.4))}, words=frozenset(), vector=None)
     assert coverage(asked, postings("a child", "a girl", "a girl, a child", "a kid", "nobody")).tolist() == [
         pytest.approx(like) for like in (0.6, 0.4, 0.6, 1, 0)
     ]
 
 
 def test_words_of_a_label_are_held_too() -> None:
-    rows = Postings.of([[number((LABEL, "varroa")), number("acid")], [number("acid")]])
+    rows = Postings.of([[term_number((LABEL, "varroa")), term_number("acid")], [term_number("acid")]])
     assert coverage(ParsedQuery.of("varroa"), rows).tolist() == [1, 0]
 
 

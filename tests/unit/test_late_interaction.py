@@ -6,23 +6,21 @@ import numpy as np
 import pytest
 
 from alcove.engine.rows import TextToIndex
-from alcove.search.corpus.corpus import SMALL, Corpus, JoinedCorpus
-from alcove.search.corpus.late_interaction import (
-    AT_ONCE,
-    HELD,
-    MOST_BLOCKS,
-    MOST_TOKENS,
-    NUMBERS,
+from alcove.search.corpus import SMALL_ROWS, Corpus, Item, JoinedCorpus
+from alcove.search.embedders import embed_query_with_tokens, embedder_for
+from alcove.search.embedders.minilm import MiniLM
+from alcove.search.late_interaction import (
+    DIMENSIONS,
+    MAX_TOKENS,
+    MEMORY_DIMENSIONS,
     SCALE,
     TokenTable,
     token_matrix,
 )
-from alcove.search.embedders import embed_query_with_tokens, embedder_for
-from alcove.search.embedders.minilm import MiniLM
-from alcove.search.ranking.ranker import DEFAULT, rank
-from alcove.search.stored_vectors import decode_vectors
-from alcove.search.text.terms import Item, ParsedQuery
-from alcove.search.text_embedding import embed_texts
+from alcove.search.query import ParsedQuery
+from alcove.search.ranking import DEFAULT, rank
+from alcove.search.text_vectors import decode_vectors, embed_texts
+from alcove.search.vectors import MAX_BLOCKS, SLICE_ROWS
 
 TEXTS = ["I sold my bicycle last spring", "My bicycle is red", "The spring is cold", "I sold lemonade"]
 
@@ -34,7 +32,7 @@ def model() -> MiniLM:
 
 def random_tokens(seed: int, counts: list[int]) -> list[bytes]:
     chance = np.random.default_rng(seed)
-    rows = [chance.normal(size=(n, NUMBERS)) for n in counts]
+    rows = [chance.normal(size=(n, DIMENSIONS)) for n in counts]
     lengths = [np.linalg.norm(each, axis=1, keepdims=True) for each in rows]
     pairs = zip(rows, lengths, strict=True)
     return [np.rint(each / length * SCALE).astype(np.int8).tobytes() for each, length in pairs]
@@ -42,21 +40,20 @@ def random_tokens(seed: int, counts: list[int]) -> list[bytes]:
 
 def plainly(tokens: list[bytes], asked: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> list[float]:
     """The formula, row by row, of the numbers that are held, each in the middle of its step of 6."""
-    kept = [np.frombuffer(each, dtype=np.int8).reshape(-1, NUMBERS)[:, :HELD] for each in tokens]
+    rows_of = [np.frombuffer(each, dtype=np.int8).reshape(-1, DIMENSIONS) for each in tokens]
+    kept, asked = [rows[:, :MEMORY_DIMENSIONS] for rows in rows_of], asked[:, :MEMORY_DIMENSIONS]
     every = [(np.clip(np.floor(rows / 6), -8, 7) + 0.5) * 6 / SCALE for rows in kept]
-    best = np.array(
-        [(rows @ asked[:, :HELD].T).max(axis=0) if len(rows) else [np.nan] * len(asked) for rows in every]
-    )
+    best = np.array([(rows @ asked.T).max(axis=0) if len(rows) else [np.nan] * len(asked) for rows in every])
     known = best[~np.isnan(best[:, 0])]
     weights = (known.max(axis=0) - known.mean(axis=0)) ** 2
     return [float(row) for row in best @ weights / weights.sum()]
 
 
 def test_each_token_of_a_question_counts_by_its_best_match_and_by_how_telling_that_is() -> None:
-    tokens = [*random_tokens(1, [3, 0, 7, 1, 12]), np.full(NUMBERS, -SCALE, dtype=np.int8).tobytes()]
+    tokens = [*random_tokens(1, [3, 0, 7, 1, 12]), np.full(DIMENSIONS, -SCALE, dtype=np.int8).tobytes()]
     asked = token_matrix(random_tokens(2, [5])[0])
     assert asked is not None
-    found = TokenTable.of(tokens).likeness(np.arange(6, dtype=np.int32), asked)
+    found = TokenTable.of(tokens).compare(np.arange(6, dtype=np.int32), asked)
     np.testing.assert_allclose(found, plainly(tokens, asked), rtol=1e-4)
     assert np.isnan(found[1])
 
@@ -66,33 +63,33 @@ def test_a_table_that_grew_or_was_joined_finds_what_one_finds_that_was_made_at_o
     asked = token_matrix(random_tokens(4, [6])[0])
     assert asked is not None
     rows = np.array([39, 3, 17, 0, 21, 38], dtype=np.int32)
-    expected = TokenTable.of(tokens).likeness(rows, asked)
+    expected = TokenTable.of(tokens).compare(rows, asked)
     grown = TokenTable.of(tokens[:10])
     for each in tokens[10:]:
         grown = grown.extended([each])
-    assert len(grown._blocks) <= MOST_BLOCKS + 1
+    assert len(grown._blocks) <= MAX_BLOCKS + 1
     joined = TokenTable.joined([TokenTable.of(tokens[:25]), TokenTable.of(tokens[25:])])
     for table in (grown, joined):
-        np.testing.assert_allclose(table.likeness(rows, asked), expected, rtol=1e-5)
-    assert TokenTable.of(tokens).bytes == 40 // 4 * 6 * HELD // 2 + 4 * 41
+        np.testing.assert_allclose(table.compare(rows, asked), expected, rtol=1e-5)
+    assert TokenTable.of(tokens).bytes == 40 // 4 * 6 * MEMORY_DIMENSIONS // 2 + 4 * 41
 
 
 def test_a_token_is_as_like_itself_in_memory_as_it_was_and_rows_of_a_large_table_stay_apart() -> None:
-    tokens = random_tokens(5, [2] * (2 * AT_ONCE + 9))
+    tokens = random_tokens(5, [2] * (2 * SLICE_ROWS + 9))
     table = TokenTable.of(tokens)
-    for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, len(tokens) - 1):
+    for row in (0, SLICE_ROWS - 1, SLICE_ROWS, 2 * SLICE_ROWS, len(tokens) - 1):
         asked = token_matrix(tokens[row])
         assert asked is not None
-        found = table.likeness(np.arange(len(tokens), dtype=np.int32), asked)
+        found = table.compare(np.arange(len(tokens), dtype=np.int32), asked)
         assert int(found.argmax()) == row
         assert found[row] > 0.5  # most of its numbers are held
 
 
 def test_the_pass_that_embeds_a_text_keeps_its_tokens_too(model: MiniLM) -> None:
-    texts = [*TEXTS, "word " * MOST_TOKENS]
+    texts = [*TEXTS, "word " * MAX_TOKENS]
     rows, tokens = model.embed_with_tokens(texts)
     np.testing.assert_allclose(rows, model.embed(texts), atol=1e-6)
-    assert [len(each) // NUMBERS for each in tokens] == [6, 4, 4, 4, 0]  # none of a long text
+    assert [len(each) // DIMENSIONS for each in tokens] == [6, 4, 4, 4, 0]  # none of a long text
 
 
 def test_vectors_and_tokens_are_kept_together_and_vectors_of_before_are_read_as_ever(model: MiniLM) -> None:
@@ -129,7 +126,7 @@ def test_tokens_are_a_signal_that_can_be_told_and_turned_off(model: MiniLM) -> N
     corpus, question = corpus_of(model, TEXTS), asked_of(model, "what happened to my bicycle?")
     hits = rank(corpus, question, limit=4, explain=True)
     assert max(hit.signals["tokens"].score for hit in hits) == pytest.approx(DEFAULT.tokens)
-    (best, *_) = rank(corpus, question, limit=4, explain=True, ranking=DEFAULT.without("tokens"))
+    (best, *_) = rank(corpus, question, limit=4, explain=True, weights=DEFAULT.without("tokens"))
     assert "tokens" not in best.signals
     (best, *_) = rank(corpus, question, limit=4, explain=True, mode="keyword")
     assert "tokens" not in best.signals
@@ -143,7 +140,7 @@ def test_where_most_texts_are_long_tokens_do_not_count(model: MiniLM) -> None:
 
 
 def test_a_changed_corpus_ranks_by_tokens_as_one_that_was_built_anew(model: MiniLM) -> None:
-    texts = [f"note {n} about the {thing}" for n in range(SMALL) for thing in ("bicycle", "garden")]
+    texts = [f"note {n} about the {thing}" for n in range(SMALL_ROWS) for thing in ("bicycle", "garden")]
     every = corpus_of(model, [*texts, *TEXTS])
     rows, tokens = model.embed_with_tokens(TEXTS)
     first = corpus_of(model, texts)

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alcove.search.corpus.corpus import LONG_TO_READ, SMALL, Corpus, JoinedCorpus
-from alcove.search.corpus.postings import K1
-from alcove.search.corpus.vectors import MOST_BLOCKS
-from alcove.search.ranking.ranker import rank
-from alcove.search.text.terms import Item
+from alcove.search.corpus import LONG_TEXT, SMALL_ROWS, Corpus, Item, JoinedCorpus
+from alcove.search.postings import K1
+from alcove.search.ranking import rank
+from alcove.search.vectors import MAX_BLOCKS
 from tests.support.random_corpus import item, question
 
 changes = st.lists(
@@ -29,7 +28,7 @@ changes = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(changes)
 def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], list[int]]]) -> None:
-    kept = {n: item(n) for n in range(SMALL + 40)}
+    kept = {n: item(n) for n in range(SMALL_ROWS + 40)}
     corpus = Corpus.of(kept.values())
     for number, (added, removed) in enumerate(steps, 1):
         new = [item(n, sequence=1000 * number + place, seed=n + number) for place, n in enumerate(added)]
@@ -49,7 +48,7 @@ def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], l
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
-    first = Corpus.of([item(n) for n in range(SMALL)])
+    first = Corpus.of([item(n) for n in range(SMALL_ROWS)])
     before = [hit.id for hit in rank(first, question(1), limit=50)]
     one = first.changed(add=[item(1000)], remove=[3, 4])
     other = first.changed(add=[item(2000)])
@@ -58,22 +57,22 @@ def test_a_snapshot_stays_as_it_was() -> None:
     assert [hit.id for hit in rank(first, question(1), limit=50)] == before
     assert 1000 in one.rows
     assert 1000 not in other.rows
-    (added,) = other.vectors.first(np.array([len(first)], dtype=np.int32))
+    added = other.vectors.of_row(len(first))[0]
     assert added == pytest.approx(np.asarray(next(iter(item(2000).vectors.values()))[0]), abs=1e-4)
     assert len(other.vectors) == len(first.vectors) + len(item(2000).vectors)
 
 
 def test_items_that_come_one_by_one_have_the_vectors_of_those_that_come_at_once() -> None:
     corpus = Corpus.of([item(n) for n in range(200)])
-    for n in range(200, 200 + 5 * MOST_BLOCKS):
+    for n in range(200, 200 + 5 * MAX_BLOCKS):
         longer = corpus.changed(add=[item(n)])
         assert longer
         corpus = longer
     anew, asked = Corpus.of([item(n) for n in range(len(corpus))]), question(1).vector
-    rows = np.arange(len(corpus), dtype=np.int32)
     assert len(corpus.vectors) == len(anew.vectors)
-    assert np.array_equal(corpus.vectors.first(rows), anew.vectors.first(rows))
-    assert np.allclose(corpus.vectors.cosines(asked), anew.vectors.cosines(asked), equal_nan=True)
+    for row in range(len(corpus)):
+        assert np.array_equal(corpus.vectors.of_row(row), anew.vectors.of_row(row))
+    assert np.allclose(corpus.vectors.compare(asked)[0], anew.vectors.compare(asked)[0], equal_nan=True)
 
 
 def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -> None:
@@ -96,7 +95,7 @@ def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -
     tracemalloc.start()
     corpus = made()
     assert len(corpus.neighbours[1]) == count  # is found now, and held from now on
-    corpus.postings.weights(corpus.postings.held("word1"))
+    corpus.postings.weights(corpus.postings.find("word1"))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held <= corpus.bytes <= 1.2 * held
@@ -105,22 +104,22 @@ def test_a_corpus_counts_what_it_holds_and_that_is_little_beside_its_vectors() -
 
 def test_what_was_removed_is_held_by_no_term() -> None:
     items = [
-        Item(id=n, namespace=(), sequence=n, fields={"t": f"tea word{n} Ann"}) for n in range(SMALL + 40)
+        Item(id=n, namespace=(), sequence=n, fields={"t": f"tea word{n} Ann"}) for n in range(SMALL_ROWS + 40)
     ]
     corpus = Corpus.of(items).changed(add=[items[3]._replace(fields={"t": "kettle"})], remove=[7])
     assert corpus
     assert "word3" not in corpus.postings
     assert "word7" not in corpus.postings
     assert "word8" in corpus.postings
-    assert corpus.postings.held("kettl")[0].tolist() == [len(items)]
-    assert len(corpus.postings.held("tea")[0]) == len(items) - 2 == corpus.postings.documents - 1
+    assert corpus.postings.find("kettl")[0].tolist() == [len(items)]
+    assert len(corpus.postings.find("tea")[0]) == len(items) - 2 == corpus.postings.document_count - 1
 
 
 def test_a_corpus_that_changed_too_much_has_to_be_built_anew() -> None:
-    corpus = Corpus.of([item(n) for n in range(4 * SMALL)])
-    assert corpus.changed(remove=range(SMALL))
-    assert corpus.changed(remove=range(SMALL + 1)) is None
-    assert Corpus.of([item(n) for n in range(SMALL - 1)]).changed(add=[item(SMALL)]) is None
+    corpus = Corpus.of([item(n) for n in range(4 * SMALL_ROWS)])
+    assert corpus.changed(remove=range(SMALL_ROWS))
+    assert corpus.changed(remove=range(SMALL_ROWS + 1)) is None
+    assert Corpus.of([item(n) for n in range(SMALL_ROWS - 1)]).changed(add=[item(SMALL_ROWS)]) is None
 
 
 def test_bm25_is_the_formula_over_the_subtree() -> None:
@@ -128,7 +127,7 @@ def test_bm25_is_the_formula_over_the_subtree() -> None:
     corpus = Corpus.of(
         [Item(id=n, namespace=(), sequence=n, fields={"t": text}) for n, text in enumerate(texts)],
     )
-    tea = corpus.postings.held("tea")
+    tea = corpus.postings.find("tea")
     scores = corpus.postings.weights(tea)
     average = sum(len(text.split()) for text in texts) / len(texts)
     for row, found in zip(tea.rows.tolist(), scores.tolist(), strict=True):
@@ -146,18 +145,21 @@ def test_a_sample_with_candidates_weighs_words_and_meaning_as_the_whole_does() -
     ]
     whole, sample = Corpus.of(items), Corpus.of(items[::3])
     sample = replace(
-        sample, built=2**62, postings=sample.postings.as_sample(1000), vectors=sample.vectors.emptied()
+        sample,
+        built_count=2**62,
+        postings=sample.postings.as_sample(1000),
+        vectors=sample.vectors.without_vectors(),
     )
     found = sample.changed(add=[each for n, each in enumerate(items) if n % 10 == 0 and n % 3])
     assert found
-    assert len(found.postings.held("tea").rows) == 100  # a fifth of all rows, a tenth of the whole
+    assert len(found.postings.find("tea").rows) == 100  # a fifth of all rows, a tenth of the whole
     for corpus in (found, JoinedCorpus([found])):
-        rarity = corpus.postings.rarity(corpus.postings.held("tea").held)
+        rarity = corpus.postings.rarity(corpus.postings.find("tea").document_count)
         assert rarity == pytest.approx(whole.postings.rarity(100), rel=0.05)
-        assert corpus.postings.documents == 1000
+        assert corpus.postings.document_count == 1000
     asked = question(1).vector
     row, other = found.rows[10], whole.rows[10]
-    here, there = (each.vectors.compared(asked, centred=True)[1] for each in (found, whole))
+    here, there = (each.vectors.compare(asked, centred=True)[1] for each in (found, whole))
     assert here[row] == pytest.approx(there[other], abs=0.1)
     assert np.isnan(here[0])  # of the sample only the middle is held
 
@@ -187,7 +189,7 @@ def test_a_field_that_items_share_is_a_label_and_content_is_not() -> None:
 
 def test_few_long_texts_are_not_read_again_for_each_that_comes() -> None:
     """Who writes long texts one by one, and searches, pays for reading each a few times, not all always."""
-    long = " ".join(f"w{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10 % 10]}" for n in range(2 * LONG_TO_READ))
+    long = " ".join(f"w{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10 % 10]}" for n in range(2 * LONG_TEXT))
 
     def item(n: int) -> Item:
         return Item(id=n, namespace=(), sequence=n, fields={"t": f"{long} {n}"})

@@ -21,7 +21,7 @@ from alcove.search.embedders import (
     minilm,
 )
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.embedders.onnx_encoder import WINDOW
+from alcove.search.embedders.sentence_encoder import WINDOW
 
 
 @pytest.fixture(scope="module")

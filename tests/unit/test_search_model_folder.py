@@ -15,9 +15,9 @@ import pytest
 from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import Embedder, EmbedderUnavailable, Matrix, embed_query, embedder_for, minilm
 from alcove.search.embedders.minilm import MiniLM
-from alcove.search.embedders.onnx_encoder import Pooling, TokenStates
 from alcove.search.embedders.onnx_folder import FolderEncoder, ModelFolder
-from alcove.search.ranking.calibration import Calibration
+from alcove.search.embedders.sentence_encoder import Pooling, TokenStates
+from alcove.search.relevance import Calibration
 from tests.support.other_models import model_files
 
 CATS = ["The cat sat on the mat.", "A kitten rested on a rug.", "Interest rates rose again."]
@@ -151,7 +151,7 @@ def test_windows_are_as_long_as_the_files_say_and_leave_room_for_the_prompts(fol
     with_prompt = MiniLM().embed(["passage: tea"])
     assert np.allclose(model.embed(["tea"]), with_prompt, atol=1e-5)
     assert np.allclose(embed_query(model, "tea"), MiniLM().embed(["query: tea"])[0], atol=1e-5)
-    assert 0 < Calibration.measured(model).unrelated < Calibration.measured(model).answering
+    assert 0 < Calibration.measure(model).unrelated < Calibration.measure(model).answering
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove.core.records import RankingSignal, SearchMode
-from alcove.search.corpus.corpus import Corpus
-from alcove.search.ranking.ranker import DEFAULT, Hit, rank
-from alcove.search.text.terms import Item, Lexicon, ParsedQuery
+from alcove.search.corpus import Corpus, Item
+from alcove.search.query import Lexicon, ParsedQuery
+from alcove.search.ranking import DEFAULT, Hit, rank
 from tests.support.random_corpus import DIMENSIONS, item, question
 
 MODES: tuple[SearchMode, ...] = ("hybrid", "semantic", "keyword")
@@ -83,7 +83,9 @@ def test_shuffled_items_rank_as_without_windows() -> None:
     corpus = corpus_of(*texts)
     assert not corpus.order_matters
     asked = ParsedQuery.of("topic7 filler36")
-    assert rank(corpus, asked, limit=20) == rank(corpus, asked, limit=20, ranking=DEFAULT.without("windows"))
+    assert rank(corpus, asked, limit=20) == rank(
+        corpus, asked, limit=20, weights=DEFAULT.without("neighbours")
+    )
 
 
 def test_a_word_like_the_questions_is_found_by_keyword() -> None:
@@ -231,5 +233,5 @@ def test_what_all_texts_have_in_common_says_nothing() -> None:
     assert ids(rank(corpus, ParsedQuery.of("zzz", vector), limit=1, mode="semantic")) == [1]
     by_meaning = rank(corpus, ParsedQuery.of("zzz", vector), limit=len(corpus), explain=True)
     shares = {hit.id: hit.signals["meaning"].score for hit in by_meaning}
-    assert shares[0] == pytest.approx(DEFAULT.meaning)
-    assert shares[1] < 0.5 * DEFAULT.meaning
+    assert shares[0] == pytest.approx(DEFAULT.similarity)
+    assert shares[1] < 0.5 * DEFAULT.similarity

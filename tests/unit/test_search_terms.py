@@ -9,20 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.search.corpus.corpus import Corpus
-from alcove.search.ranking.matching import matches
-from alcove.search.text import terms as search_terms
-from alcove.search.text import words as terms
-from alcove.search.text.terms import Item, ParsedQuery, number, term_numbers
-from alcove.search.text.words import (
+from alcove.search import words as search_words
+from alcove.search.corpus import Corpus, Item
+from alcove.search.query import ParsedQuery
+from alcove.search.relevance import find_matches
+from alcove.search.words import (
     _NUMBER,
-    MAX_QUERY_TERMS,
-    asks,
-    language,
-    question_words,
+    MAX_QUERY_WORDS,
+    detect_language,
+    is_question,
+    query_words,
     speaker,
     term,
     term_counts,
+    term_number,
+    term_numbers,
     words,
 )
 
@@ -90,7 +91,7 @@ def test_a_number_is_found_as_a_whole_however_its_thousands_are_written() -> Non
     ],
 )
 def test_function_words_tell_the_language(text: str, expected: str) -> None:
-    assert language(words(text)) == expected
+    assert detect_language(words(text)) == expected
 
 
 def test_words_are_stemmed_by_the_language_of_their_text_and_lose_their_accents() -> None:
@@ -113,26 +114,26 @@ def test_a_question_finds_its_words_in_texts_of_another_language() -> None:
     texts = ["Die Versicherung läuft im Oktober ab", "The insurance ends in October"]
     postings = Corpus.of(Item(n, (), n, {"t": text}) for n, text in enumerate(texts)).postings
     assert postings.languages == ["german"]
-    (match,) = matches(question, postings)
+    (match,) = find_matches(question, postings)
     assert match.rows.tolist() == [0]
 
 
 @pytest.mark.parametrize("noise", ["", "   ", '"*" -', "😀🎉", "()"])
 def test_a_question_of_signs_has_no_words(noise: str) -> None:
-    assert question_words(words(noise))[0] == []
+    assert query_words(words(noise))[0] == []
 
 
 def test_search_operators_are_plain_words() -> None:
-    assert question_words(words('"cats" NEAR/3 dogs* -mice'))[0] == ["cats", "near", "3", "dogs", "mice"]
+    assert query_words(words('"cats" NEAR/3 dogs* -mice'))[0] == ["cats", "near", "3", "dogs", "mice"]
 
 
 def test_a_question_of_stop_words_keeps_them() -> None:
-    assert question_words(words("who is it"))[0] == ["who", "is", "it"]
+    assert query_words(words("who is it"))[0] == ["who", "is", "it"]
 
 
 def test_a_very_long_question_is_its_most_frequent_words() -> None:
-    found, _ = question_words(words("tea " * 50 + " ".join(f"word{n}" for n in range(20_000))))
-    assert len(found) == MAX_QUERY_TERMS
+    found, _ = query_words(words("tea " * 50 + " ".join(f"word{n}" for n in range(20_000))))
+    assert len(found) == MAX_QUERY_WORDS
     assert found[0] == "tea"
 
 
@@ -140,9 +141,9 @@ def test_a_text_is_counted_by_stems_and_without_stop_words(monkeypatch: pytest.M
     """Each can be switched off, as `bench/ablation.py` does to see what it is worth."""
     assert term_counts("the cats and the cat") == {"cat": 2}
     with monkeypatch.context() as off:
-        off.setattr(terms, "stems", lambda found, _: [*found])
+        off.setattr(search_words, "stems", lambda found, _: [*found])
         assert term_counts("the cats") == {"cats": 1}
-    monkeypatch.setitem(terms.STOP_WORDS, "english", frozenset())
+    monkeypatch.setitem(search_words.STOP_WORDS, "english", frozenset())
     assert term_counts("the cats") == {"the": 1, "cat": 1}
 
 
@@ -155,21 +156,21 @@ def test_a_speaker_is_a_name_at_the_start() -> None:
 
 
 def test_a_text_asks_if_it_ends_so() -> None:
-    assert asks("And you?")
-    assert asks("And you? 😀")
-    assert not asks("Who knows? I do.")
+    assert is_question("And you?")
+    assert is_question("And you? 😀")
+    assert not is_question("Who knows? I do.")
 
 
 def test_what_is_remembered_of_words_is_bounded_and_spells_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search_terms, "KNOWN", {})
-    monkeypatch.setattr(search_terms, "MOST_KNOWN", 30)
+    monkeypatch.setattr(search_words, "TERM_NUMBERS", {})
+    monkeypatch.setattr(search_words, "MAX_CACHED_WORDS", 30)
     texts = ["the secret cats", "die geheime Katze und der Hund", " ".join(f"name{n}" for n in range(100))]
     for text in [*texts, *(f"word{n} more{n}" for n in range(50)), *texts]:
         found, its = term_numbers(text)
-        expected = sum((Counter({number(each): n}) for each, n in term_counts(text).items()), Counter())
-        assert (Counter(filter(None, found)), its) == (expected, language(words(text)))
-        every = [entry for known in search_terms.KNOWN.values() for entry in known.items()]
+        expected = sum((Counter({term_number(each): n}) for each, n in term_counts(text).items()), Counter())
+        assert (Counter(filter(None, found)), its) == (expected, detect_language(words(text)))
+        every = [entry for known in search_words.TERM_NUMBERS.values() for entry in known.items()]
         assert len(every) <= 30
         assert all(type(part) is int for entry in every for part in entry)

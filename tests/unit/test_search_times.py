@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from alcove.search.text.dates import recent, span
+from alcove.search.dates import asks_for_newest, find_span
 
 NOW = datetime(2026, 3, 18, 15, 30, tzinfo=UTC)  # a Wednesday
 
@@ -38,14 +38,14 @@ def days(start: str, count: int) -> tuple[float, float]:
     ],
 )
 def test_a_date_is_a_span(text: str, start: str, count: int) -> None:
-    assert span(text, NOW.timestamp()) == days(start, count)
+    assert find_span(text, NOW.timestamp()) == days(start, count)
 
 
 def test_so_long_ago_is_a_span_around_it() -> None:
-    found = span("three weeks ago", NOW.timestamp())
+    found = find_span("three weeks ago", NOW.timestamp())
     assert found
     assert found.start < (NOW - timedelta(weeks=3)).timestamp() < found.end
-    past = span("in the past two months", NOW.timestamp())
+    past = find_span("in the past two months", NOW.timestamp())
     assert past
     assert past.end == NOW.timestamp()
 
@@ -54,17 +54,17 @@ def test_so_long_ago_is_a_span_around_it() -> None:
     "text", ["", "may I ask", "31 February 2023", "2023-13-45", "room 2023b", "march on", "99999 years ago"]
 )
 def test_what_is_no_date_is_none(text: str) -> None:
-    found = span(text, NOW.timestamp())
+    found = find_span(text, NOW.timestamp())
     assert found is None or found.start < 0
 
 
 def test_relative_words_need_to_know_when_now_is() -> None:
-    assert span("yesterday") is None
-    assert span("in May") is None
-    assert span("in May 2020") is not None
+    assert find_span("yesterday") is None
+    assert find_span("in May") is None
+    assert find_span("in May 2020") is not None
 
 
 def test_what_is_newest_is_asked_for_in_words() -> None:
-    assert recent("What is her latest job?")
-    assert recent("Where does he currently live?")
-    assert not recent("Where did he live?")
+    assert asks_for_newest("What is her latest job?")
+    assert asks_for_newest("Where does he currently live?")
+    assert not asks_for_newest("Where did he live?")

@@ -39,7 +39,7 @@ from alcove.store.session_cache import MemoryReader
 
 if TYPE_CHECKING:
     from alcove.agents.knowledge import Knowledge
-    from alcove.search.text.terms import ParsedQuery
+    from alcove.search.query import ParsedQuery
 
 MAX_NOTES = 50
 """Private notes that a context offers, the newest ones."""

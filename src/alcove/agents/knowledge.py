@@ -29,7 +29,7 @@ from alcove.core.records import Query
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.search.text.terms import ParsedQuery
+    from alcove.search.query import ParsedQuery
 
 log = logging.getLogger("alcove")
 FOLLOW_SECONDS = 30.0

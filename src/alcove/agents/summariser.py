@@ -24,8 +24,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from alcove.core.messages import Message
-from alcove.search.text.dates import MONTHS, WEEKDAYS
-from alcove.search.text.words import ENGLISH, STOP_WORDS, asks, stems, words
+from alcove.search.dates import MONTHS, WEEKDAYS
+from alcove.search.words import ENGLISH, STOP_WORDS, is_question, stems, words
 
 LONGEST = 400
 """Characters of a sentence; a longer one is cut."""
@@ -159,7 +159,7 @@ class _Sentence(NamedTuple):
         terms = all_stems - lists["filler"]
         subject = frozenset(term for term in terms - lists["time"] - lists["change"] if not term.isdecimal())
         is_change = not all_stems.isdisjoint(lists["change"])
-        return cls(point, terms, subject or terms, is_change, asks(point.text))
+        return cls(point, terms, subject or terms, is_change, is_question(point.text))
 
     @property
     def is_open(self) -> bool:
@@ -236,7 +236,7 @@ def _add_messages(before: Sequence[_Sentence], messages: Iterable[Message]) -> l
 def _is_answer(text: str) -> bool:
     """Whether a reply says something that is no question, and does not evade."""
     lists = _word_lists()
-    statements = {word for each in sentences(text) if not asks(each) for word in words(each)}
+    statements = {word for each in sentences(text) if not is_question(each) for word in words(each)}
     has_content = not statements.isdisjoint(lists["yes_no"]) or not _stems(statements) <= lists["filler"]
     return has_content and not _EVASION.search(text.casefold())
 

@@ -26,8 +26,8 @@ from alcove.store.memories import Memories
 from alcove.upkeep.transfer import File, Importer, Imports
 
 if TYPE_CHECKING:
+    from alcove.search.hybrid_search import HybridSearch
     from alcove.search.rerankers import Reranker
-    from alcove.search.searcher import Searcher
 
 
 Specs = str | os.PathLike[str] | Mapping[str, Any]
@@ -41,11 +41,11 @@ class OpenStore:
         """Makes the one road into the store."""
         engine, clock = parts.engine, parts.clock
 
-        def make_searcher() -> Searcher:
+        def make_searcher() -> HybridSearch:
             load_numpy()
-            from alcove.search.searcher import Searcher  # noqa: PLC0415  numpy, for who searches
+            from alcove.search.hybrid_search import HybridSearch  # noqa: PLC0415  numpy, for who searches
 
-            return Searcher(
+            return HybridSearch(
                 engine.index,
                 parts.embedder,
                 clock,

@@ -19,8 +19,7 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import Embedder, load_numpy
 from alcove.search.sources import database_source
-from alcove.search.stored_vectors import dimensions_of, merge_pieces
-from alcove.search.text_embedding import embed_texts, probe_dimensions
+from alcove.search.text_vectors import dimensions_of, embed_texts, merge_pieces, probe_dimensions
 
 if TYPE_CHECKING:
     from alcove.search.sources.base import CandidateSource

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alcove.search.embedders import Matrix
-from alcove.search.stored_vectors import window_vectors
+from alcove.search.text_vectors import window_vectors
 
 NEIGHBOURS = 12
 DIRECTIONS = 32

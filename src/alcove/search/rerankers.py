@@ -34,7 +34,7 @@ class RemoteReranker:
     """A service at a URL, `https://HOST/v1/rerank#MODEL`, asked as Cohere, Jina, vLLM and others are."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 5.0) -> None:
-        from alcove.search.http_service import (  # noqa: PLC0415  HTTP, for who has a reranker
+        from alcove.search.remote_service import (  # noqa: PLC0415  HTTP, for who has a reranker
             RemoteService,
             address_and_model,
         )

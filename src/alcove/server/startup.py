@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
-import alcove.search.searcher  # noqa: F401  before the first request, not during it
+import alcove.search.hybrid_search  # noqa: F401  before the first request, not during it
 from alcove.agents.service import Agents
 from alcove.agents.specs.loading import WatchedSpecs
 from alcove.agents.tokens import FAMILIES

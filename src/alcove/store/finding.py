@@ -35,8 +35,8 @@ from alcove.store import row_decoding
 from alcove.store.timeline import Timeline
 
 if TYPE_CHECKING:
-    from alcove.search.searcher import Searcher, SearchOptions
-    from alcove.search.text.terms import ParsedQuery
+    from alcove.search.hybrid_search import HybridSearch, SearchOptions
+    from alcove.search.query import ParsedQuery
 
 List: TypeAlias = list  # inside the class, `list` is the method
 
@@ -59,12 +59,12 @@ class LiveEntry(NamedTuple):
 class Finding(Timeline):
     """Searches and lists for every principal; each call says who asks."""
 
-    _make_searcher: Callable[[], Searcher]
+    _make_searcher: Callable[[], HybridSearch]
     index_patience = 30.0
     """Seconds for which a call waits for the index, if it is asked to."""
 
     @cached_property
-    def _searcher(self) -> Searcher:
+    def _searcher(self) -> HybridSearch:
         """Made by the first search: it brings numpy along."""
         return self._make_searcher()
 

@@ -52,7 +52,7 @@ from alcove.store.writing import Request, Writing
 from alcove.vault import user_subject
 
 if TYPE_CHECKING:
-    from alcove.search.searcher import Searcher
+    from alcove.search.hybrid_search import HybridSearch
 
 log = logging.getLogger("alcove")
 _SWEEP_BATCH = 500
@@ -61,7 +61,7 @@ _SWEEP_BATCH = 500
 class Memories(Writing, Overview):
     """Memories of every principal; each call says who asks."""
 
-    def __init__(self, parts: Parts, admin: Admin, make_searcher: Callable[[], Searcher]) -> None:
+    def __init__(self, parts: Parts, admin: Admin, make_searcher: Callable[[], HybridSearch]) -> None:
         super().__init__(parts)
         self.admin = admin
         self.process = os.getpid()

@@ -19,7 +19,7 @@ from alcove.engine.rows import Row
 from alcove.vault import Vault
 
 if TYPE_CHECKING:
-    from alcove.search.ranking.ranker import Hit
+    from alcove.search.ranking import Hit
 
 T = TypeVar("T")
 

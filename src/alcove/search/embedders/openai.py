@@ -12,7 +12,7 @@ import numpy as np
 
 from alcove.core.errors import InvalidRequest
 from alcove.search.embedders import EmbedderUnavailable, Matrix, character_windows, unit
-from alcove.search.http_service import RemoteService, address_and_model
+from alcove.search.remote_service import RemoteService, address_and_model
 
 BATCH = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

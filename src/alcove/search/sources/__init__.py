@@ -9,7 +9,7 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.postgres.pgvector import PgVectorIndex
 from alcove.engine.quantized_index import QuantizedIndex
 from alcove.engine.vector_index import MakeVectorIndex
-from alcove.search.stored_vectors import window_vectors
+from alcove.search.text_vectors import window_vectors
 
 if TYPE_CHECKING:
     from alcove.search.sources.base import CandidateSource

@@ -11,9 +11,10 @@ from alcove.core.clock import SECOND
 from alcove.core.filters import Filter
 from alcove.core.records import SearchMode
 from alcove.engine.rows import Row, Scope, Text
-from alcove.search.corpus.corpus import Corpus, Mask
-from alcove.search.stored_vectors import decode_vectors
-from alcove.search.text.terms import NO_TOKENS, NO_VECTORS, Item, ParsedQuery
+from alcove.search.corpus import Corpus, Item
+from alcove.search.query import ParsedQuery
+from alcove.search.text_vectors import decode_vectors
+from alcove.search.vectors import Mask
 
 _decode_fields = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -74,7 +75,7 @@ class CandidateSource(Protocol):
 
 def item_of(text: Text) -> Item:
     """A text as ranking reads it."""
-    vectors, tokens = decode_vectors(text.vectors) if text.vectors else (NO_VECTORS, NO_TOKENS)
+    vectors, tokens = decode_vectors(text.vectors) if text.vectors else ({}, {})
     return Item(
         id=text.seq,
         namespace=text.ns,

@@ -11,9 +11,9 @@ from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import CorpusTooLarge, Scope
-from alcove.search.corpus.cache import CorpusCache
 from alcove.search.sources import database_source
 from alcove.search.sources.base import CandidateRequest, Candidates, CandidateSource, ScopeCandidates
+from alcove.search.sources.cache import CorpusCache
 from alcove.search.sources.memory import InMemorySource
 
 

@@ -15,7 +15,7 @@ from alcove.core.cache import Cache
 from alcove.core.cancellation import run_uncancelled
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Scope, Text
-from alcove.search.corpus.corpus import Corpus
+from alcove.search.corpus import Corpus
 from alcove.search.sources.base import CandidateRequest, Candidates, item_of
 
 MAX_FILTERS = 16

@@ -16,10 +16,10 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.quantized_index import TERM_BITS, QuantizedEntry, QuantizedIndex
 from alcove.engine.rows import Scope
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
-from alcove.search.corpus.int16_matrix import row_slices
-from alcove.search.corpus.postings import Postings, Rows
 from alcove.search.embedders import Matrix
+from alcove.search.postings import Postings
 from alcove.search.sources.sampled import SAMPLE_TEXTS, SampledSource, ScopeSample, TakeTexts
+from alcove.search.vectors import Rows, row_slices
 
 WIDENING = 8
 """How many times more texts are looked at where a filter leaves too few."""
@@ -138,7 +138,7 @@ class QuantizedTexts:
     def _by_terms(self, weights: Mapping[int, float], limit: int) -> NDArray[np.intp]:
         negative = np.zeros(len(self.seqs), dtype=np.float32)
         for number, weight in weights.items():
-            negative[self.postings.numbered((number & TERM_BITS) << 1)[0]] -= np.float32(weight)
+            negative[self.postings.find_number((number & TERM_BITS) << 1)[0]] -= np.float32(weight)
         best = _lowest(negative, limit)
         return best[negative[best] < 0]
 

@@ -25,15 +25,16 @@ from alcove.engine.candidate_index import CandidateIndex, IndexEntry
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
-from alcove.search.corpus.corpus import FARTHEST, Corpus, Mask
-from alcove.search.corpus.late_interaction import TokenTable
-from alcove.search.corpus.postings import rarity
-from alcove.search.ranking.matching import RELATED
-from alcove.search.ranking.ranker import DEFAULT, TURN, rank
+from alcove.search.corpus import MAX_DISTANCE, Corpus, Item, documents
+from alcove.search.late_interaction import TokenTable
+from alcove.search.postings import inverse_frequency
+from alcove.search.query import ParsedQuery
+from alcove.search.ranking import DEFAULT, TURN_TERMS, rank
+from alcove.search.relevance import MAX_RELATED
 from alcove.search.sources.base import CandidateRequest, Candidates, ScopeCandidates, item_of
-from alcove.search.stored_vectors import window_vectors
-from alcove.search.text.terms import Item, ParsedQuery, documents
-from alcove.search.text.words import STOP_WORDS, term_counts
+from alcove.search.text_vectors import window_vectors
+from alcove.search.vectors import Mask
+from alcove.search.words import STOP_WORDS, term_counts
 
 SAMPLE_TEXTS = 3000
 """Texts by which words are weighed."""
@@ -45,7 +46,7 @@ KEYWORD_FACTOR = 2
 """Multiplies these bounds where words alone decide."""
 CENTRES = 40
 """The best candidates, whose neighbours become candidates."""
-LONG_TEXT_TERMS = 3 * TURN
+LONG_TEXT_TERMS = 3 * TURN_TERMS
 """Terms of a text that can be understood without its neighbours."""
 TERM_BYTES, MAX_TERM_BYTES = 200, 2_500_000
 """What the terms of a candidate take besides their numbers, and all recent candidates together."""
@@ -70,7 +71,7 @@ class Sample:
     @property
     def uses_neighbours(self) -> bool:
         """Whether the neighbours of a text count."""
-        return self.corpus.order_matters and self.corpus.postings.average < LONG_TEXT_TERMS
+        return self.corpus.order_matters and self.corpus.postings.average_length < LONG_TEXT_TERMS
 
     def is_current(self, state: IndexState) -> bool:
         """Whether nothing was erased since, no other embedder serves, and less than a quarter was written."""
@@ -157,9 +158,9 @@ class ScopeSample(ABC):
         corpus = Corpus.of(item_of(text)._replace(run=runs[text.seq]) for text in texts)
         corpus = replace(
             corpus,
-            built=NEVER_REBUILT,
+            built_count=NEVER_REBUILT,
             postings=corpus.postings.as_sample(text_count),
-            vectors=corpus.vectors.emptied(),
+            vectors=corpus.vectors.without_vectors(),
             tokens=TokenTable.of([b""] * len(corpus)),
         )
         return Sample(corpus, text_count, state, Cache(max_bytes=MAX_TERM_BYTES))
@@ -184,7 +185,7 @@ class ScopeSample(ABC):
         if query and request.mode != "semantic" and sample.uses_neighbours:
             hits = rank(corpus, replace(query, tokens=None), limit=CENTRES, mask=mask, mode=request.mode)
             centres = [hit.id for hit in hits if isinstance(hit.id, int)]
-            neighbours = self._candidates.neighbours(centres, FARTHEST)
+            neighbours = self._candidates.neighbours(centres, MAX_DISTANCE)
             collected.read({*chain.from_iterable(neighbours.values())})
             corpus, mask = collected.with_sample(collected.runs(neighbours))
         return Candidates(corpus, mask, degraded)
@@ -217,7 +218,7 @@ class _CollectedTexts:
             (document,) = documents([item], self._sample.corpus.groups)
             terms = array("q", document)
             self._sample.terms.put(item.sequence, terms, TERM_BYTES + terms.itemsize * len(terms))
-        return item._replace(numbers=terms)
+        return item._replace(terms=terms)
 
     def with_sample(self, runs: Mapping[int, int]) -> tuple[Corpus, Mask]:
         """One corpus of the sample and these texts, and a mask of these; texts in one run are neighbours."""
@@ -275,8 +276,8 @@ def _candidate_query(
     postings, size = sample.corpus.postings, len(sample.corpus)
     weights, counts = dict[int, float](), dict[int, int]()
     for term, likeness in _weighted_terms(query):
-        number, count = term_number(term), len(postings.held(term).rows)
-        weight = likeness * rarity(count, size)  # of the sample: what it lacks may be frequent
+        number, count = term_number(term), len(postings.find(term).rows)
+        weight = likeness * inverse_frequency(count, size)  # of the sample: what it lacks may be frequent
         weights[number] = max(weights.get(number, 0.0), weight)
         counts.setdefault(number, count)
     # The rarest terms, until as many texts contain them as can be looked at.
@@ -294,9 +295,11 @@ def _candidate_query(
 def _weighted_terms(query: ParsedQuery) -> Iterator[tuple[str, float]]:
     """A query's terms in every language, and those of related words, each with its weight."""
     forms = query.forms(STOP_WORDS)
-    for word, related in query.words.items():
+    for word, related in query.terms.items():
         yield from ((form, 1.0) for form in forms[word])
-        yield from ((term, DEFAULT.related * likeness) for term, likeness in islice(related, RELATED))
+        yield from (
+            (term, DEFAULT.related_words * likeness) for term, likeness in islice(related, MAX_RELATED)
+        )
 
 
 @lru_cache(TERM_NUMBERS)

@@ -20,8 +20,7 @@ from alcove.core.filters import Filter
 from alcove.core.records import RankingSignal, SearchMode
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import Row, Scope, Text, TextToIndex
-from alcove.search.corpus.corpus import AnyCorpus, Corpus, JoinedCorpus, Mask
-from alcove.search.corpus.late_interaction import token_matrix
+from alcove.search.corpus import AnyCorpus, Corpus, Item, JoinedCorpus
 from alcove.search.embedders import (
     OTHER_DIMENSIONS,
     Embedder,
@@ -29,14 +28,15 @@ from alcove.search.embedders import (
     Matrix,
     embed_query_with_tokens,
 )
-from alcove.search.ranking.calibration import Calibration, Relevance, most_relevant
-from alcove.search.ranking.ranker import Hit, rank
+from alcove.search.late_interaction import token_matrix
+from alcove.search.query import Lexicon, ParsedQuery
+from alcove.search.ranking import Hit, most_relevant, rank
+from alcove.search.relevance import Calibration, Relevance
 from alcove.search.rerankers import RERANKED_HITS, Reranker, RerankerUnavailable, rerank_scores
 from alcove.search.sources.base import CandidateRequest, RowPredicate, item_of
 from alcove.search.sources.finder import CandidateFinder
-from alcove.search.stored_vectors import FieldVectors, decode_vectors
-from alcove.search.text.terms import Item, Lexicon, ParsedQuery
-from alcove.search.text_embedding import embed_texts, next_windows
+from alcove.search.text_vectors import WindowVectors, decode_vectors, embed_texts, next_windows
+from alcove.search.vectors import Mask
 
 MAX_PAST_TEXTS = 20_000
 """Texts that a search of the past ranks."""
@@ -87,7 +87,7 @@ class SearchOptions(TypedDict):
     """Whether memories without vectors come last in semantic mode, instead of not at all."""
 
 
-class Searcher:
+class HybridSearch:
     """Searches a store. Each search reads what changed before, so it sees the writes of every process.
 
     `max_bytes` bounds the memory of corpora. In scopes with more than `max_texts` texts the database finds
@@ -193,7 +193,7 @@ class Searcher:
     def without_vectors(self, scope: Scope, *, row_matches: RowPredicate) -> list[int]:
         """The versions of a scope that have a text and no vectors, because they wait or cannot have any."""
         parts = self._finder.find(scope, self._request(scope.filter, row_matches))
-        bare = (corpus.columns.sequence[mask & ~corpus.vectors.present()] for corpus, mask, _ in parts)
+        bare = (corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()] for corpus, mask, _ in parts)
         return [int(seq) for seqs in bare for seq in seqs]
 
     def parse_query(self, text: str, mode: SearchMode) -> ParsedQuery:
@@ -230,7 +230,7 @@ class Searcher:
         unembedded, needs_vectors = list[int](), query.vector is not None and not query.degraded
         query = _comparable(query, corpus, mode)
         if needs_vectors and moment is None:
-            bare = corpus.columns.sequence[mask & ~corpus.vectors.present()].tolist()
+            bare = corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()].tolist()
             if degraded := self._describe_unembedded(bare, mode):
                 query, unembedded = replace(query, degraded=query.degraded or degraded), bare
         limit = offset + options["limit"]
@@ -246,7 +246,7 @@ class Searcher:
                 mode=mode,
                 explain=options["explain"],
                 unranked=options.get("unranked", False),
-                relevance=Relevance(corpus, query, self._calibration(query)).scores,
+                relevance=Relevance(query, corpus.postings, self._calibration(query)),
                 min_relevance=options.get("min_relevance", 0.0),
             )
             if reranks and len(best) > 1:
@@ -375,7 +375,7 @@ def _likeliest(items: list[Item], query: ParsedQuery) -> list[Item]:
     return sorted(items, key=lambda item: order.get(item.id, MAX_PAST_WINDOWS))
 
 
-def _embed_some(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, FieldVectors]:
+def _embed_some(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, WindowVectors]:
     """The vectors of the first texts, as many as one search may embed, by version."""
     windows, characters, chosen_texts = MAX_PAST_WINDOWS, MAX_PAST_CHARACTERS, []
     with _embedder_failures():

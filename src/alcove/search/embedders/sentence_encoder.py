@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-    from alcove.search.corpus.late_interaction import Reduction
+    from alcove.search.late_interaction import Reduction
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Mask: TypeAlias = "NDArray[np.bool_]"
@@ -197,7 +197,7 @@ class SentenceEncoder(ABC):
             rows[batch.which] = batch.pooled(self.reading.pooling)
             if reduction and kept is not None:
                 for n, states, used in zip(*batch, strict=True):
-                    kept[n] = reduction.reduced(states[used])
+                    kept[n] = reduction.reduce(states[used])
         if len(rows) == len(texts):
             return rows
         first = np.cumsum([0, *map(len, parts)])[:-1]

@@ -1,4 +1,4 @@
-"""Dates in questions and labels: *in May 2023*, *last week*, *three days ago*, *most recently*."""
+"""Recognizes dates in queries and labels: *in May 2023*, *last week*, *three days ago*, *most recently*."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7,
            "eight": 8, "nine": 9, "ten": 10, "couple of": 2, "few": 3}  # fmt: skip
 DAY = 86_400.0
-DAYS = {"day": 1.0, "week": 7.0, "month": 30.44, "year": 365.25}
+UNIT_DAYS = {"day": 1.0, "week": 7.0, "weekend": 7.0, "month": 30.44, "year": 365.25}
 
 _MONTH = "(?P<month>" + "|".join(f"{month}|{month[:3]}" for month in MONTHS) + "|sept)"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
+_COUNT = rf"(\d+|{'|'.join(NUMBERS)})"
 _DATES = [
     re.compile(pattern)
     for pattern in (
@@ -31,46 +32,46 @@ _DATES = [
         rf"\b{_YEAR}\b",
     )
 ]
-"""Ways to write a date; the first that a text has decides."""
-_DAYS_AWAY = {"day before yesterday": -2, "yesterday": -1, "last night": -1, "today": 0, "this morning": 0}
-_AGO = re.compile(rf"\b(\d+|{'|'.join(NUMBERS)}) (day|week|month|year)s? ago\b")
-_PAST = re.compile(rf"\b(?:past|last) (\d+|{'|'.join(NUMBERS)}) (day|week|month|year)s\b")
+"""The first pattern that matches decides."""
+_DAY_OFFSETS = {"day before yesterday": -2, "yesterday": -1, "last night": -1, "today": 0, "this morning": 0}
+_AGO = re.compile(rf"\b{_COUNT} (day|week|month|year)s? ago\b")
+_PAST = re.compile(rf"\b(?:past|last) {_COUNT} (day|week|month|year)s\b")
 _LAST = re.compile(r"\b(last|this|past) (week|weekend|month|year)\b")
-_LAST_DAY = re.compile(rf"\b(?:last|on) ({'|'.join(WEEKDAYS)})\b")
-_RECENT = re.compile(
+_LAST_WEEKDAY = re.compile(rf"\b(?:last|on) ({'|'.join(WEEKDAYS)})\b")
+_NEWEST = re.compile(
     r"\b(recent(ly)?|latest|newest|current(ly)?|nowadays|these days|lately|last time|right now|"
     r"at the moment|up to date)\b"
 )
 
 
-class Span(NamedTuple):
-    """A stretch of time in seconds since 1970, its end not in it."""
+class TimeSpan(NamedTuple):
+    """A stretch of time in seconds since 1970; `end` is exclusive."""
 
     start: float
     end: float
 
 
-def span(text: str, now: float | None = None) -> Span | None:
-    """The time a text speaks of, relative words taken from `now`; None if it names none."""
+def find_span(text: str, now: float | None = None) -> TimeSpan | None:
+    """The time that a text names, if any; relative dates need `now`."""
     text = text.casefold()
     match = next(filter(None, (pattern.search(text) for pattern in _DATES)), None)
-    named = _named(match.groupdict(), now) if match else None
-    return named or (_relative(text, now) if now is not None else None)
+    absolute = _absolute_span(match.groupdict(), now) if match else None
+    return absolute or (_relative_span(text, now) if now is not None else None)
 
 
-def recent(text: str) -> bool:
-    """Whether a question asks for what is newest."""
-    return _RECENT.search(text.casefold()) is not None
+def asks_for_newest(text: str) -> bool:
+    """Whether a query asks for what is newest."""
+    return _NEWEST.search(text.casefold()) is not None
 
 
-def _named(date: Mapping[str, str | None], now: float | None) -> Span | None:
-    """A year, a month or a day; without a year, the last one before now."""
+def _absolute_span(date: Mapping[str, str | None], now: float | None) -> TimeSpan | None:
+    """A year, a month or a day; without a year, the last one before `now`."""
     year, month, day = (date.get(part) for part in ("year", "month", "day"))
+    if year is None and now is None:
+        return None
     number = None
     if month:
         number = int(month) if month.isdigit() else 1 + [m[:3] for m in MONTHS].index(month[:3])
-    if year is None and now is None:
-        return None
     today = datetime.fromtimestamp(now or 0, UTC)
     try:
         start = datetime(int(year or today.year), number or 1, int(day or 1), tzinfo=UTC)
@@ -84,29 +85,29 @@ def _named(date: Mapping[str, str | None], now: float | None) -> Span | None:
             end = start.replace(year=start.year + 1)
     except (ValueError, OverflowError):
         return None
-    return Span(start.timestamp(), end.timestamp())
+    return TimeSpan(start.timestamp(), end.timestamp())
 
 
-def _relative(text: str, now: float) -> Span | None:
+def _relative_span(text: str, now: float) -> TimeSpan | None:
     midnight = now - now % DAY
-    for words, away in _DAYS_AWAY.items():
+    for words, offset in _DAY_OFFSETS.items():
         if words in text:
-            return Span(midnight + away * DAY, midnight + (away + 1) * DAY)
+            return TimeSpan(midnight + offset * DAY, midnight + (offset + 1) * DAY)
     if match := _AGO.search(text):
-        length = DAYS[match[2]] * DAY
-        middle = now - _number(match[1]) * length
-        return Span(middle - length / 2, middle + length / 2)
+        length = UNIT_DAYS[match[2]] * DAY
+        middle = now - _count(match[1]) * length
+        return TimeSpan(middle - length / 2, middle + length / 2)
     if match := _PAST.search(text):
-        return Span(now - _number(match[1]) * DAYS[match[2]] * DAY, now)
+        return TimeSpan(now - _count(match[1]) * UNIT_DAYS[match[2]] * DAY, now)
     if match := _LAST.search(text):
-        length = DAYS.get(match[2], 7.0) * DAY
-        return Span(now - length, now) if match[1] != "last" else Span(now - 2 * length, now)
-    if match := _LAST_DAY.search(text):
+        length = UNIT_DAYS[match[2]] * DAY
+        return TimeSpan(now - length, now) if match[1] != "last" else TimeSpan(now - 2 * length, now)
+    if match := _LAST_WEEKDAY.search(text):
         today = datetime.fromtimestamp(now, UTC).weekday()
-        back = (today - WEEKDAYS.index(match[1]) - 1) % 7 + 1
-        return Span(midnight - back * DAY, midnight - (back - 1) * DAY)
+        days = (today - WEEKDAYS.index(match[1]) - 1) % 7 + 1
+        return TimeSpan(midnight - days * DAY, midnight - (days - 1) * DAY)
     return None
 
 
-def _number(word: str) -> int:
+def _count(word: str) -> int:
     return min(int(word), 10_000) if word.isdigit() else NUMBERS[word]

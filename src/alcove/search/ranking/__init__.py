@@ -1,1 +1,0 @@
-"""The order of search hits, and how relevant each is."""

@@ -1,1 +1,0 @@
-"""Texts as words, terms and dates."""
