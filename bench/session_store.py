@@ -23,7 +23,7 @@ from tests.support.postgres import new_database
 from tests.support.valkey import own_server
 
 from alcove import Alcove, Settings
-from alcove.agents.conversations import ROLLING, STATE, conversation_principal, summary_room, turns_room
+from alcove.agents.transcripts import ROLLING, STATE, conversation_principal, summary_room, turns_room
 from alcove.core.principal import Principal
 from alcove.store.session_cache import SessionLocation
 from rounds import compare, timed

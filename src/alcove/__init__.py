@@ -53,9 +53,8 @@ from alcove.core.version import __version__
 
 if TYPE_CHECKING:
     from alcove.agents.call_log import ToolCall, UserUse
-    from alcove.agents.context import Context
-    from alcove.agents.knowledge import KnowledgeHit, SourceStatus
-    from alcove.agents.library import Document, DocumentText
+    from alcove.agents.context_tiers import Context
+    from alcove.agents.knowledge import Document, DocumentText, KnowledgeHit, SourceStatus
     from alcove.agents.replies import ChatEvent, Reply
     from alcove.agents.runs import Run
     from alcove.agents.service import RoomStats, RoomSummary
@@ -109,9 +108,8 @@ __all__ = [
 
 _LAZY_NAMES = {
     "alcove.agents.call_log": "ToolCall UserUse",
-    "alcove.agents.context": "Context",
-    "alcove.agents.knowledge": "KnowledgeHit SourceStatus",
-    "alcove.agents.library": "Document DocumentText",
+    "alcove.agents.context_tiers": "Context",
+    "alcove.agents.knowledge": "Document DocumentText KnowledgeHit SourceStatus",
     "alcove.agents.replies": "ChatEvent Reply",
     "alcove.agents.runs": "Run",
     "alcove.agents.service": "RoomStats RoomSummary",

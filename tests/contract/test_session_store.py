@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, MemoryKey
-from alcove.agents.conversations import ROLLING, STATE, summary_room, turns_room
+from alcove.agents.transcripts import ROLLING, STATE, summary_room, turns_room
 from alcove.store.session_cache import SessionLocation
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.agents import documents
+from alcove.agents import chunking
+from alcove.agents.chunking import Chunk, split_document
 from alcove.agents.document_reading import BadDocument, read_apart
-from alcove.agents.documents import Chunk, split_document
 from alcove.core.errors import MissingExtra
 from tests.support.pdf import pdf
 
@@ -185,11 +185,11 @@ def test_text_may_be_in_utf_8_or_in_utf_16_with_its_mark(encoding: str) -> None:
 
 
 def test_a_document_is_bounded_in_bytes_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_CHUNKS", 10)
+    monkeypatch.setattr(chunking, "MAX_CHUNKS", 10)
     assert len(cut("a.md", "# a\nb\n" * 10)) == 10
     with pytest.raises(BadDocument, match="more than 10 chunks"):
         cut("a.md", "# a\nb\n" * 11)
-    monkeypatch.setattr(documents, "MAX_BYTES", 10)
+    monkeypatch.setattr(chunking, "MAX_BYTES", 10)
     with pytest.raises(BadDocument, match="larger than 10 bytes"):
         cut("a.md", "a" * 11)
 

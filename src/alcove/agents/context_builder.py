@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from alcove.agents.chat_messages import (
-    StoredMessage,
-    group_tool_calls,
-    message_tokens,
-    window_start,
-)
-from alcove.agents.context import Context
-from alcove.agents.context_tiers import ContextDraft, Piece, escape_tags
-from alcove.agents.conversations import (
+from alcove.agents.chat_messages import StoredMessage, group_tool_calls, message_tokens, window_start
+from alcove.agents.context_tiers import Context, ContextDraft, Piece, escape_tags
+from alcove.agents.knowledge import Knowledge, KnowledgeHit
+from alcove.agents.specs.records import AgentMemory
+from alcove.agents.summaries import Summaries
+from alcove.agents.tokens import TokenCounter
+from alcove.agents.tools.answers import MAX_READ_CHARACTERS, format_memory, format_name, format_value
+from alcove.agents.tools.child_rooms import child_rooms
+from alcove.agents.tools.long_term import distinct
+from alcove.agents.tools.turn import Room, Turn
+from alcove.agents.transcripts import (
     RollingSummary,
     SessionState,
     Transcript,
@@ -23,22 +25,12 @@ from alcove.agents.conversations import (
     to_stored_message,
     turns_room,
 )
-from alcove.agents.specs.records import AgentMemory
-from alcove.agents.summaries import Summaries
-from alcove.agents.summariser import points_without_prose
-from alcove.agents.tokens import TokenCounter
-from alcove.agents.tools.answers import format_memory, format_name, format_value
-from alcove.agents.tools.child_rooms import child_rooms
-from alcove.agents.tools.long_term import distinct
-from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
 from alcove.core.messages import Message
 from alcove.core.records import Memory
 from alcove.store.memories import Memories
-from alcove.store.session_cache import MemoryReader
 
 if TYPE_CHECKING:
-    from alcove.agents.knowledge import Knowledge
     from alcove.search.query import ParsedQuery
 
 MAX_NOTES = 50
@@ -55,6 +47,7 @@ class ContextBuilder:
     def __init__(
         self, memories: Memories, knowledge: Knowledge, summaries: Summaries, count: TokenCounter
     ) -> None:
+        """`count`: counts the tokens of a text."""
         self._memories, self._knowledge, self._summaries = memories, knowledge, summaries
         self._count = count
 
@@ -79,29 +72,28 @@ class ContextBuilder:
             [spec.instructions, *instructions], messages, budget, self._count, has_recalled=has_recalled
         )
         stage = draft.stopwatch.stage
-        reads: MemoryReader | None = None
+        transcript: Transcript | None = None
         has_history = bool(history)
         with stage("conversation"), draft.unless_denied("conversation"):
             if history is None:
                 transcript = Transcript(self._memories, turn.rooms, turn.caller, self._count, cached=True)
-                reads = transcript.reads
                 has_history = self._offer_conversation(transcript, draft)
             else:
                 earlier = [StoredMessage(n, f"message {n}", each) for n, each in enumerate(history, 1)]
                 draft.offer_conversation(group_tool_calls(earlier))
         with stage("summary"), draft.unless_denied("summary"):
-            if memory.session_memory.enabled:
+            if memory.session_memory.enabled and transcript and has_history:
+                self._offer_summary("summary", transcript.rolling_summary()[0], draft)
+            elif memory.session_memory.enabled:
                 if not has_history:
                     self._summaries.catch_up(spec, turn.caller.user_id)
-                rolling = self._summaries.read(turn.caller, spec.name, reads if has_history else None)
-                self._offer_summary("summary", rolling, draft)
+                self._offer_summary("summary", self._summaries.read(turn.caller, spec.name), draft)
         with stage("preamble"), draft.unless_denied("preamble"):
             if memory.private.enabled and not has_history:
                 _offer_notes(turn, draft)
-        query = next(
-            (each.content for each in reversed(messages) if each.role == "user" and each.content), ""
-        )
-        has_sources = any(tier.enabled for tier in (memory.facts, memory.long_term, memory.knowledge))
+        texts = (each.content for each in reversed(messages) if each.role == "user" and each.content)
+        query = next(texts, "")
+        has_sources = memory.facts.enabled or memory.long_term.enabled or memory.knowledge.enabled
         if query and (has_sources or recalls_turns(memory)):
             self._offer_search_hits(turn, query, draft)
         context = draft.finish()
@@ -134,7 +126,7 @@ class ContextBuilder:
         return bool(messages)
 
     def _offer_summary(self, tier: str, summary: RollingSummary | SessionState, draft: ContextDraft) -> None:
-        """Offers a model's summary as far as it goes, and the conversation's own sentences beside it."""
+        """Offers a model's summary as far as it goes, and the other sentences of the conversation."""
         pieces = list[Piece]()
         if prose := summary.prose:
             lines, source = prose.text.splitlines(), f"summary by {prose.model}"
@@ -142,7 +134,7 @@ class ContextBuilder:
                 Piece(f"line {n}", escape_tags(text), source, prose.covers_until, priority=len(lines))
                 for n, text in enumerate(map(format_value, lines), 1)
             )
-        for n, point in enumerate(points_without_prose(summary.points), 1):
+        for n, point in enumerate((each for each in summary.points if not each.in_prose), 1):
             text = _quote_speaker(point.text, point.speaker, point.at)
             pieces.append(Piece(f"point {n}", text, "summary", point.at, priority=point.weight))
         draft.offer(tier, pieces)
@@ -151,32 +143,51 @@ class ContextBuilder:
 
     def _offer_search_hits(self, turn: Turn, query: str, draft: ContextDraft) -> None:
         """Offers what fits the user's message of long-term memory, earlier messages and knowledge."""
-        stage = draft.stopwatch.stage
+        stage, memory = draft.stopwatch.stage, turn.rooms.agent.memory
         with stage("embedding"):
             query = query.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
-            question = self._memories.parse_query(query)
-            draft.degrade(question.degraded)
+            parsed_query = self._memories.parse_query(query)
+            draft.degrade(parsed_query.degraded)
         with stage("recall"):
-            _offer_long_term(turn, question, draft)
-            if recalls_turns(turn.rooms.agent.memory):
+            _offer_long_term(turn, parsed_query, draft)
+            if recalls_turns(memory):
                 with draft.unless_denied("earlier"):
-                    self._offer_earlier_messages(turn, question, draft)
+                    self._offer_earlier_messages(turn, parsed_query, draft)
         with stage("knowledge"):
-            self._knowledge.offer(turn, question, draft)
+            if memory.knowledge.enabled:
+                self._offer_knowledge(turn, parsed_query, draft)
 
-    def _offer_earlier_messages(self, turn: Turn, question: ParsedQuery, draft: ContextDraft) -> None:
+    def _offer_earlier_messages(self, turn: Turn, query: ParsedQuery, draft: ContextDraft) -> None:
         """Offers messages of any of the user's conversations that fit the message, the oldest first."""
         agent, texts = turn.rooms.agent, draft.conversation_texts()
-        limit, who = agent.memory.conversation.recall, conversation_principal(turn.caller, agent.name)
+        limit, principal = agent.memory.conversation.recall, conversation_principal(turn.caller, agent.name)
         room = turns_room(agent.name, turn.rooms.user)
-        hits = self._memories.search_parsed(who, room, question, limit=min(100, 2 * limit + len(texts)))
+        hits = self._memories.search_parsed(principal, room, query, limit=min(100, 2 * limit + len(texts)))
         ranked: list[StoredMessage] = []
         for each in filter(None, map(to_stored_message, hits)):
             if each.message.content not in texts:
                 texts.add(each.message.content)  # a text that was repeated is offered once
                 ranked.append(each)
         by_time = sorted(enumerate(ranked[:limit]), key=lambda pair: (pair[1].message.at, pair[1].number))
-        draft.offer("earlier", [_earlier_piece(each, priority=-rank) for rank, each in by_time])
+        pieces = []
+        for rank, (_, id, message) in by_time:
+            text = _quote_speaker(message.content, message.name or message.role, message.at)
+            pieces.append(Piece(id, text, "earlier message", message.at, priority=-rank))
+        draft.offer("earlier", pieces)
+
+    def _offer_knowledge(self, turn: Turn, query: ParsedQuery, draft: ContextDraft) -> None:
+        """Offers the relevant chunks of the agent's sources."""
+        spec, hits = turn.rooms.agent.memory.knowledge, list[KnowledgeHit]()
+        for source, room in turn.rooms.knowledge.items():
+            with draft.unless_denied("knowledge"):
+                hits += self._knowledge.search(turn.principal_for(room), source, query, spec.retrieval_limit)
+        hits.sort(key=lambda hit: (-hit.score, hit.id))
+        relevant = [hit for hit in hits if hit.score >= spec.similarity_threshold]
+        draft.offer("knowledge", map(_knowledge_piece, relevant[: spec.retrieval_limit]))
+        for hit in relevant[spec.retrieval_limit :]:
+            draft.leave_out("knowledge", "retrieval limit", _knowledge_piece(hit))
+        for hit in hits[len(relevant) :]:
+            draft.leave_out("knowledge", f"below the threshold ({hit.score:.2f})", _knowledge_piece(hit))
 
 
 def _offer_notes(turn: Turn, draft: ContextDraft) -> None:
@@ -192,7 +203,7 @@ def _offer_notes(turn: Turn, draft: ContextDraft) -> None:
     draft.leave_out("preamble", f"older than the newest {MAX_NOTES}", count=count - len(notes))
 
 
-def _offer_long_term(turn: Turn, question: ParsedQuery, draft: ContextDraft) -> None:
+def _offer_long_term(turn: Turn, query: ParsedQuery, draft: ContextDraft) -> None:
     """Offers standing instructions, and the facts and long-term memories that fit the message best.
 
     Together with what tools recall in this turn, they are at most the recall budget. Equal content in both
@@ -210,12 +221,12 @@ def _offer_long_term(turn: Turn, question: ParsedQuery, draft: ContextDraft) -> 
         each
         for tier, room, _ in rooms
         if tier == "long_term"
-        for each in room.search_parsed(question, filter={"type": "instruction"}, limit=MAX_STANDING)
+        for each in room.search_parsed(query, filter={"type": "instruction"}, limit=MAX_STANDING)
     ]
     standing = distinct(sorted(instructions, key=lambda each: each.created_at, reverse=True))
     draft.offer("standing", [_standing_piece(each) for each in standing[:budget]][::-1])
     draft.leave_out("standing", "recall budget", count=len(standing[budget:]))
-    hits = [(tier, each) for tier, room, _ in rooms for each in room.search_parsed(question, limit=budget)]
+    hits = [(tier, each) for tier, room, _ in rooms for each in room.search_parsed(query, limit=budget)]
     hits.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[1].id))
     long_term = [each for tier, each in hits if tier == "long_term"]
     contents = distinct([*standing, *long_term])
@@ -226,17 +237,11 @@ def _offer_long_term(turn: Turn, question: ParsedQuery, draft: ContextDraft) -> 
     draft.leave_out("long_term", "same content as another", count=repeated)
     for tier in ("facts", "long_term"):
         source = f"{tier.replace('_', '-')} memory"
-        pieces = [_memory_piece(each, source) for of_tier, each in selected if of_tier == tier]
+        pieces = [_memory_piece(each, source) for hit_tier, each in selected if hit_tier == tier]
         draft.offer(tier, pieces)
-        total = sum(size for of_tier, _, size in rooms if of_tier == tier)
+        total = sum(size for room_tier, _, size in rooms if room_tier == tier)
         offered = len(pieces) + (len(standing) + repeated if tier == "long_term" else 0)
         draft.leave_out(tier, "recall budget", count=max(0, total - offered))
-
-
-def _earlier_piece(stored: StoredMessage, *, priority: float) -> Piece:
-    message = stored.message
-    text = _quote_speaker(message.content, message.name or message.role, message.at)
-    return Piece(stored.id, text, "earlier message", message.at, priority=priority)
 
 
 def _quote_speaker(text: str | None, speaker: str, time: datetime | None) -> str:
@@ -253,3 +258,10 @@ def _standing_piece(memory: Memory) -> Piece:
     text = escape_tags(f"{format_value(memory.value.get('content'))} (since {memory.created_at.date()})")
     priority = memory.created_at.timestamp()
     return Piece(memory.id, text, "standing instruction", memory.created_at, priority=priority)
+
+
+def _knowledge_piece(hit: KnowledgeHit) -> Piece:
+    page = f"page {hit.page}" if hit.page else ""
+    place = ", ".join(map(format_value, filter(None, (hit.document, hit.heading, page))))
+    text = escape_tags(f"{format_value(hit.text, MAX_READ_CHARACTERS)} ({place}, {hit.at.date()})")
+    return Piece(hit.id, text, hit.source, hit.at, hit.score, hit.cosine, priority=hit.score)

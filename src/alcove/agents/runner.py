@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from alcove.agents.conversations import turns_room
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import Rooms
 from alcove.agents.specs.records import Agent
-from alcove.agents.stopwatch import Stopwatch
+from alcove.agents.transcripts import turns_room
 from alcove.agents.turn_budget import MIN_ANSWER_TOKENS
 from alcove.agents.turn_preparation import PreparedTurn, TurnPreparer, own_tools
 from alcove.core import cancellation
+from alcove.core.clock import Stopwatch
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed, quote_name
 from alcove.core.messages import Message
 from alcove.core.namespace import Namespace

@@ -12,19 +12,19 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.chat_messages import StoredMessage, Text, parse_message, parse_messages, user_message
-from alcove.agents.context import DEFAULT_BUDGET, Budget, Context
 from alcove.agents.context_builder import ContextBuilder
-from alcove.agents.conversations import (
-    RollingSummary,
-    Transcript,
-    conversation_principal,
-    turns_room,
-)
+from alcove.agents.context_tiers import DEFAULT_BUDGET, Budget, Context
 from alcove.agents.summaries import Summaries
 from alcove.agents.summariser import Point
 from alcove.agents.summary_writer import SummaryWriter
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.turn import Turn
+from alcove.agents.transcripts import (
+    RollingSummary,
+    Transcript,
+    conversation_principal,
+    turns_room,
+)
 from alcove.core import validation
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound

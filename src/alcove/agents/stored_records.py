@@ -20,20 +20,20 @@ T = TypeVar("T")
 _MAX_ATTEMPTS = 100
 
 
-def decode_value(memory: Memory, kind: type[T]) -> T | None:
+def decode_value(memory: Memory | None, kind: type[T]) -> T | None:
     """Decodes a memory's value; None if it is something else, as users may write to their rooms."""
     try:
-        return convert(memory.value, kind)
+        return None if memory is None else convert(memory.value, kind)
     except (msgspec.ValidationError, OverflowError):
         return None
 
 
 def read_record(
-    reads: MemoryReader, principal: Principal, room: Namespace, key: str, kind: type[T]
+    reader: MemoryReader, principal: Principal, room: Namespace, key: str, kind: type[T]
 ) -> tuple[T, int]:
     """Reads a record and its revision; an empty record if there is none, revision 0 if nothing is there."""
-    memory = reads.get(principal, room, key)
-    return (memory and decode_value(memory, kind)) or kind(), memory.revision if memory else 0
+    memory = reader.get(principal, room, key)
+    return decode_value(memory, kind) or kind(), memory.revision if memory else 0
 
 
 def retry_conflicts(write: Callable[[], None]) -> None:

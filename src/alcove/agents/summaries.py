@@ -17,7 +17,13 @@ from itertools import takewhile
 import msgspec
 from msgspec import Struct, structs
 
-from alcove.agents.conversations import (
+from alcove.agents.rooms import Rooms
+from alcove.agents.runs import OVERSEER
+from alcove.agents.specs.records import Agent
+from alcove.agents.stored_records import decode_value, read_record, retry_conflicts
+from alcove.agents.summariser import extend_summary
+from alcove.agents.summary_writer import ROLLING_TOKENS, SummaryTask, SummaryWriter
+from alcove.agents.transcripts import (
     ROLLING,
     RollingSummary,
     Transcript,
@@ -25,18 +31,11 @@ from alcove.agents.conversations import (
     summary_room,
     turns_room,
 )
-from alcove.agents.rooms import Rooms
-from alcove.agents.runs import OVERSEER
-from alcove.agents.schedule import Schedule
-from alcove.agents.specs.records import Agent
-from alcove.agents.stored_records import decode_value, read_record, retry_conflicts
-from alcove.agents.summariser import extend_summary
-from alcove.agents.summary_writer import ROLLING_TOKENS, SummaryTask, SummaryWriter
 from alcove.core import cancellation
+from alcove.core.background import Schedule
 from alcove.core.principal import Principal
 from alcove.core.records import DeferredPut, Delete, KeyBinding, Memory, Put
 from alcove.store.memories import Memories
-from alcove.store.session_cache import MemoryReader
 
 log = logging.getLogger("alcove")
 MAX_SCHEDULED = 100_000
@@ -66,16 +65,12 @@ class Summaries:
         """When to check the conversations of a user with an agent."""
         self._cursor: str | None = None
         """How far `schedule_changed` has read the log."""
+        self.has_model = writer.has_model
 
-    @property
-    def has_model(self) -> bool:
-        """Whether a model writes summaries, too."""
-        return self._writer.has_model
-
-    def read(self, caller: Principal, agent: str, reads: MemoryReader | None = None) -> RollingSummary:
-        """The rolling summary, from `reads` if given; empty if nothing was merged yet."""
+    def read(self, caller: Principal, agent: str) -> RollingSummary:
+        """The rolling summary; empty if nothing was merged yet."""
         principal, room = conversation_principal(caller, agent), summary_room(agent, caller.user_id)
-        return read_record(reads or self._memories, principal, room, ROLLING, RollingSummary)[0]
+        return read_record(self._memories, principal, room, ROLLING, RollingSummary)[0]
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Erases the summary with all its versions; returns whether there was one."""
@@ -170,7 +165,8 @@ class Summaries:
             for session in self._due_sessions(agent, user):
                 try:
                     transcript = self._transcript(agent, user, session)
-                    if max_messages is not None and transcript.unmerged_count() > max_messages:
+                    unmerged = transcript.last_number() - transcript.state()[0].merged
+                    if max_messages is not None and unmerged > max_messages:
                         self._check_after(agent, user, 0.0)
                         continue
                     after = self.merge(agent, user, session)

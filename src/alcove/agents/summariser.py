@@ -70,7 +70,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_p
 
 
 class Prose(Struct, frozen=True, kw_only=True, rename={"covers_until": "upto"}):
-    """A summary in a model's words (`prose.py`)."""
+    """A summary in a model's words (`summary_writer.py`)."""
 
     text: str
     """Its sentences, one a line."""
@@ -78,11 +78,6 @@ class Prose(Struct, frozen=True, kw_only=True, rename={"covers_until": "upto"}):
     """The model that wrote it."""
     covers_until: datetime
     """When the last message that it covers was said."""
-
-
-def points_without_prose(points: Iterable[Point]) -> list[Point]:
-    """The sentences that a model's summary does not stand for."""
-    return [point for point in points if not point.in_prose]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from alcove.agents.chat_messages import Text, user_message
-from alcove.agents.context import Budget
-from alcove.agents.context_tiers import escape_tags
+from alcove.agents.context_tiers import Budget, escape_tags
 from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
 from alcove.agents.runner import Runner

@@ -13,7 +13,7 @@ from alcove.agents.chat_messages import (
     message_tokens,
     new_messages,
 )
-from alcove.agents.context import Context
+from alcove.agents.context_tiers import Context
 from alcove.agents.replies import TurnRequest
 from alcove.agents.specs.records import Agent
 from alcove.agents.tools import Turn, tool_definitions

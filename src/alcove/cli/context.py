@@ -22,7 +22,7 @@ from alcove.cli.output import (
 from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
-    from alcove.agents.context import ContextReceipt
+    from alcove.agents.context_tiers import ContextReceipt
     from alcove.agents.sessions import RemovedSessions
     from alcove.client.store import AgentsHandle
     from alcove.core.messages import Message

@@ -5,13 +5,18 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from alcove.core.errors import AlcoveError
 
 log = logging.getLogger("alcove")
+K = TypeVar("K")
+V = TypeVar("V")
 AT_EXIT_SECONDS = 5.0
 """How long the end of a process waits for work that nobody stopped."""
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 60.0
 
 
 class Worker:
@@ -67,3 +72,47 @@ class Worker:
                 log.warning("%s: %s; trying again in %g s", self._name, error.message, pause)
             except Exception:
                 log.exception("%s failed; trying again in %g s", self._name, pause)
+
+
+class Schedule(Worker, Generic[K, V]):
+    """A worker that processes entries when they are due; each key is scheduled at most once."""
+
+    def __init__(
+        self,
+        name: str,
+        process: Callable[[list[tuple[K, V]]], object],
+        *,
+        max_entries: int,
+        batch: int | None = None,
+    ) -> None:
+        """`process`: called with due entries, at most `batch` at once. `max_entries`: more are ignored."""
+        super().__init__(name, self.run_due, _MAX_PAUSE_SECONDS)
+        self._process, self._max_entries, self._batch = process, max_entries, batch
+        self._entries: dict[K, tuple[float, V]] = {}
+        self._mutex = threading.Lock()
+
+    def put(self, key: K, value: V, seconds: float = 0.0, *, postpone: bool = False) -> None:
+        """Schedules an entry, or replaces its value; the earlier of two times counts, unless `postpone`."""
+        moment = time.monotonic() + seconds
+        with self._mutex:
+            if key in self._entries and not postpone:
+                moment = min(moment, self._entries[key][0])
+            if key in self._entries or len(self._entries) < self._max_entries:
+                self._entries[key] = moment, value
+        self.wake()
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def run_due(self) -> float:
+        """Processes what is due, in the calling thread; returns the seconds until more is."""
+        now = time.monotonic()
+        with self._mutex:
+            due = [key for key, (moment, _) in self._entries.items() if moment <= now][: self._batch]
+            entries = [(key, self._entries.pop(key)[1]) for key in due]
+        if entries:
+            self._process(entries)
+        with self._mutex:
+            moments = [moment for moment, _ in self._entries.values()]
+        pause = min(moments, default=now + _MAX_PAUSE_SECONDS) - time.monotonic()
+        return min(max(pause, _MIN_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)

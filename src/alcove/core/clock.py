@@ -1,10 +1,12 @@
-"""Moments as whole microseconds since 1970 in UTC: what engines store and compare."""
+"""Moments as whole microseconds since 1970 in UTC, which engines store and compare; a stopwatch."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from alcove.core.errors import InvalidRequest
@@ -64,3 +66,23 @@ def parse_moment(value: object, field: str) -> int | None:
     if moment is None or not _CALENDAR[0] <= moment <= _CALENDAR[1]:
         raise InvalidRequest(field, "a time with its zone: RFC 3339 text or an aware datetime")
     return moment
+
+
+class Stopwatch:
+    """Measures the stages of some work; a stage that is entered again adds to its time."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measures a stage, whether it succeeds or fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - start
+
+    def timings_ms(self) -> dict[str, float]:
+        """The milliseconds of each stage."""
+        return {name: round(seconds * 1000, 3) for name, seconds in self._seconds.items()}

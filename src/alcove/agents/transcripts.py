@@ -1,4 +1,4 @@
-"""Conversations: the messages of a session, its state, and the summary of what its window no longer holds.
+"""The transcript of a session: its messages, its state, and the summary of those that left its window.
 
 A message is a memory of its user (`turns:<agent>:u:<user>:<session>`), and so is the state of a session
 (`summary:<agent>:u:<user>:<session>`), so policy, sealing, retention, export and erasure apply to both.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct, structs
@@ -24,7 +24,7 @@ from alcove.core.errors import Conflict, KeyDestroyed
 from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Put, Touch
+from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Touch
 from alcove.store.memories import Memories
 from alcove.store.session_cache import MemoryReader, SessionLocation
 
@@ -122,7 +122,7 @@ class Transcript:
         self._state = summary_room(name, user, self.session), STATE
         self._rolling = summary_room(name, user), ROLLING
         self.location = SessionLocation(self.turns, self._state, self._rolling)
-        self.reads: MemoryReader = (
+        self._reader: MemoryReader = (
             memories.cached_reader(self.principal, self.location) if cached else memories
         )
 
@@ -132,7 +132,7 @@ class Transcript:
         `before`: only messages before this number. `originals`: with the frameworks' own records of them.
         """
         after = None if before is None else _key(before)
-        memories = self.reads.scan(self.principal, self.turns, exact=True, after=after)
+        memories = self._reader.scan(self.principal, self.turns, exact=True, after=after)
         return filter(None, (to_stored_message(each, originals=originals) for each in memories))
 
     def last_number(self) -> int:
@@ -142,31 +142,26 @@ class Transcript:
 
     def count(self) -> int:
         """How many messages there are."""
-        return self.reads.count(self.principal, self.turns, exact=True)
-
-    def unmerged_count(self) -> int:
-        """How many messages are not in the rolling summary, at most."""
-        return self.last_number() - self.state()[0].merged
+        return self._reader.count(self.principal, self.turns, exact=True)
 
     def state(self) -> tuple[SessionState, int]:
         """The session's state and its revision."""
-        return read_record(self.reads, self.principal, *self._state, SessionState)
+        return read_record(self._reader, self.principal, *self._state, SessionState)
 
     def rolling_summary(self) -> tuple[RollingSummary, int]:
         """The summary of all the user's ended sessions with the agent, and its revision."""
-        return read_record(self.reads, self.principal, *self._rolling, RollingSummary)
+        return read_record(self._reader, self.principal, *self._rolling, RollingSummary)
 
     def put_operation(
         self, record: SessionState | RollingSummary, revision: int, bound: KeyBinding
     ) -> DeferredPut:
         """The operation that replaces the state, or the rolling summary, if it has this revision.
 
-        `bound`: the user's key as `key_binding` gave it before the record was read, so that no wipe lies
+        `bound`: the user's key as `key_binding` returned it before the record was read, so that no wipe lies
         in between.
         """
-        place = self._state if isinstance(record, SessionState) else self._rolling
-        value = msgspec.to_builtins(record)
-        return DeferredPut(*place, value, expected_revision=revision, bound=bound)
+        location = self._state if isinstance(record, SessionState) else self._rolling
+        return DeferredPut(*location, msgspec.to_builtins(record), expected_revision=revision, bound=bound)
 
     def add(
         self, messages: Sequence[Message], also: Sequence[BatchOperation], since: KeyBinding | None = None
@@ -189,7 +184,10 @@ class Transcript:
                 StoredMessage(last + n, "", structs.replace(each, at=each.at or now))
                 for n, each in enumerate(messages, 1)
             ]
-            operations: list[BatchOperation] = [self._create(each, since) for each in new]
+            operations: list[BatchOperation] = [
+                structs.replace(self._put(each.number, each.message), create_only=True, bound=since)
+                for each in new
+            ]
             if spec.enabled and spec.summarize:
                 changed = self._summarise(state, new)
                 operations += [] if changed is state else [self.put_operation(changed, revision, bound)]
@@ -199,24 +197,19 @@ class Transcript:
 
         retry_conflicts(write)
 
-    def _create(self, new: StoredMessage, since: KeyBinding | None) -> DeferredPut:
-        value, index = _value(new.message), self._index(new.message)
-        return DeferredPut(self.turns, _key(new.number), value, index, create_only=True, bound=since)
-
-    def _index(self, message: Message) -> dict[str, str] | None:
-        """The text by which a message is found, if the agent recalls messages."""
-        if not recalls_turns(self.agent.memory) or message.role == "tool" or not message.content:
-            return None
-        max_bytes = self._memories.settings.max_index_bytes
-        return {"text": message.content.encode()[:max_bytes].decode(errors="ignore")}
+    def _put(self, number: int, message: Message) -> DeferredPut:
+        """Stores a message, with its text for searches if the agent recalls messages."""
+        value, index = msgspec.to_builtins(message), None
+        validation.encode_json(value, "messages")
+        if recalls_turns(self.agent.memory) and message.role != "tool" and message.content:
+            max_bytes = self._memories.settings.max_index_bytes
+            index = {"text": message.content.encode()[:max_bytes].decode(errors="ignore")}
+        return DeferredPut(self.turns, _key(number), value, index, bound=None)
 
     def _summarise(self, state: SessionState, new: Sequence[StoredMessage]) -> SessionState:
         """Adds the messages that `new` ones push out of the window to the summary; the same state if none."""
         messages = [*reversed(new)]
-        for each in self.newest_first():
-            if each.number <= state.covered:
-                break
-            messages.append(each)
+        messages += takewhile(lambda each: each.number > state.covered, self.newest_first())
         groups = group_tool_calls(messages[::-1])
         start = window_start(groups, self.agent.memory.conversation, self._count)
         if not start:
@@ -232,12 +225,11 @@ class Transcript:
         memory = newest and self._memories.get(self.principal, self.turns, _key(newest.number))
         if newest is None or memory is None or memory.id != newest.id or newest.message != last:
             raise Conflict("the last message of this conversation has changed: read it again")
-        key, following = _key(newest.number), max(newest.number, state.last_number) + 1
-        change: BatchOperation = Delete(self.turns, key, expected_revision=memory.revision)
+        following = max(newest.number, state.last_number) + 1
+        change: BatchOperation = Delete(self.turns, memory.key, expected_revision=memory.revision)
         if message is not None:
-            dated = structs.replace(message, at=message.at or last.at)
-            value, index = _value(dated), self._index(dated)
-            change = Put(self.turns, key, value, index, expected_revision=memory.revision)
+            put = self._put(newest.number, structs.replace(message, at=message.at or last.at))
+            change = structs.replace(put, expected_revision=memory.revision)
         # Both fail if someone added a message since: it would have this key, and the state may have changed.
         none_added = Delete(self.turns, _key(following), expected_revision=0)
         same_state = self.put_operation(state, revision, bound)
@@ -280,9 +272,3 @@ def _is_number(key: str) -> bool:
 
 def _key(number: int) -> str:
     return f"{_LAST_KEY - number:012d}"
-
-
-def _value(message: Message) -> dict[str, Any]:
-    value: dict[str, Any] = msgspec.to_builtins(message)
-    validation.encode_json(value, "messages")
-    return value
