@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Settings
-from alcove.core.messages import Message
-from alcove.core.records import Put
+from alcove.core.records import Message, Put
 
 SPECS = """
 knowledge: [{name: manuals, path: manuals}]

@@ -32,7 +32,7 @@ from typing import Any
 from splintr import Tokenizer
 
 from alcove.agents.summariser import Point, extend_summary, sentences
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.search.words import ENGLISH, STOP_WORDS, term, words
 
 SHORT_ANSWER = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from alcove.core import __version__
 from alcove.core.errors import (
     AlcoveError,
     Conflict,
@@ -30,6 +31,8 @@ from alcove.core.errors import (
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import (
+    ApiKey,
+    AuditPage,
     Author,
     Caller,
     Delete,
@@ -39,17 +42,23 @@ from alcove.core.records import (
     EventPage,
     ExportedVersion,
     Get,
+    IndexState,
+    Keys,
     Memory,
+    Message,
+    PersonalData,
+    Policies,
     Put,
     Receipt,
     Residue,
+    ReviewPage,
     SearchResults,
+    Stats,
     SweepResult,
     Touch,
     Version,
 )
 from alcove.core.settings import LLMSettings, Settings
-from alcove.core.version import __version__
 
 if TYPE_CHECKING:
     from alcove.agents.call_log import ToolCall, UserUse
@@ -68,18 +77,7 @@ if TYPE_CHECKING:
     from alcove.client.embedded import Alcove
     from alcove.client.remote import Remote
     from alcove.client.store import AdminHandle, AgentsHandle, ApiKeysHandle, MemoriesHandle, Store
-    from alcove.core.admin_records import (
-        ApiKey,
-        AuditPage,
-        IndexState,
-        Keys,
-        PersonalData,
-        Policies,
-        ReviewPage,
-        Stats,
-    )
     from alcove.core.cursor import Page
-    from alcove.core.messages import Message
     from alcove.search.embedders import Embedder
     from alcove.search.rerankers import Reranker
     from alcove.store.overview import Activity, Branch, Map
@@ -123,9 +121,7 @@ _LAZY_NAMES = {
     "alcove.client.embedded": "Alcove",
     "alcove.client.remote": "Remote",
     "alcove.client.store": "AdminHandle AgentsHandle ApiKeysHandle MemoriesHandle Store",
-    "alcove.core.admin_records": "ApiKey AuditPage IndexState Keys PersonalData Policies ReviewPage Stats",
     "alcove.core.cursor": "Page",
-    "alcove.core.messages": "Message",
     "alcove.search.embedders": "Embedder",
     "alcove.search.rerankers": "Reranker",
     "alcove.store.overview": "Activity Branch Map",

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from alcove import Alcove, AlcoveError
-from alcove.core.admin_records import AuditEntry
+from alcove.core.records import AuditEntry
 from alcove.engine.postgres.connection import STATEMENTS
 from alcove.engine.sqlite.database import STATEMENTS as SQL
 from tests.contract.conftest import Open

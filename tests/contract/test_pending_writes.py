@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, Conflict, PermissionDenied, Principal
-from alcove.core.blocking import WouldBlock, WouldWait, on_event_loop, without_waiting
+from alcove.core.threads import WouldBlock, WouldWait, on_event_loop, without_waiting
 from alcove.store.memories import Memories
 from alcove.store.pending_write import PendingWrite
 from tests.contract.conftest import Open

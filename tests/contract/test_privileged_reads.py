@@ -13,10 +13,9 @@ from alcove.agents.runs import OVERSEER
 from alcove.api.operation import operations
 from alcove.api.operations import MemoryOperations
 from alcove.core import cursor
-from alcove.core.admin_records import AuditEntry
 from alcove.core.clock import to_datetime
 from alcove.core.namespace import Namespace
-from alcove.core.records import SearchMode, SearchResults
+from alcove.core.records import AuditEntry, SearchMode, SearchResults
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit

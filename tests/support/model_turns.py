@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm import make_provider
 from alcove.llm.model import Model

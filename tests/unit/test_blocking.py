@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from alcove.core.blocking import (
+from alcove.core.threads import (
     WouldTakeLong,
     WouldWait,
     before_long_work,

@@ -12,7 +12,7 @@ from tests.support.waiting import LONG
 PROGRAM = """
 import sys, threading
 from alcove.core.decoding import convert
-from alcove.core.messages import Message
+from alcove.core.records import Message
 sys.setswitchinterval(1e-6)
 gate = threading.Barrier(8)
 def use():

@@ -13,8 +13,8 @@ from msgspec import Struct
 from alcove import Unavailable
 from alcove.api.operation import Operation
 from alcove.core.cancellation import Cancelled, check
+from alcove.core.fair_shares import Shares
 from alcove.core.principal import Principal
-from alcove.core.shares import Shares
 from alcove.server.application import Application
 from alcove.server.authentication import Headers
 from alcove.server.config import ServeConfig

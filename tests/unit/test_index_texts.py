@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alcove.core.index_texts import MAX_PATH_LENGTH, extract_texts
+from alcove.core.validation import MAX_PATH_LENGTH, extract_texts
 
 VALUE = {
     "title": "Tea",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from splintr import Tokenizer
 
 from alcove.agents.summariser import LONGEST, Point, extend_summary, sentences
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 _TOKENS = Tokenizer.from_pretrained("o200k_base")
 _START = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -12,7 +12,7 @@ from alcove.agents import summary_writer
 from alcove.agents.summariser import Point, Prose
 from alcove.agents.summary_writer import is_grounded
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import Model
 from alcove.llm.records import ModelAnswer, ProviderError

@@ -13,8 +13,9 @@ import pytest
 from alcove.core import cancellation
 from alcove.core.cancellation import Cancellation, Cancelled
 from alcove.core.errors import Unavailable
-from alcove.core.shares import FairSemaphore
-from alcove.core.threads import CallThreads, ThreadIterator, run_together
+from alcove.core.event_loop import CallThreads, ThreadIterator
+from alcove.core.fair_shares import FairSemaphore
+from alcove.core.threads import run_together
 from tests.support.waiting import PATIENCE, until
 
 
@@ -91,7 +92,7 @@ class Source:
 
 
 async def take(source: Callable[[], Iterator[int]], number: int = 10**9, ahead: int = 16) -> list[int]:
-    iterator = ThreadIterator(source, ahead=ahead)
+    iterator = ThreadIterator(source, max_ahead=ahead)
     in_thread(iterator.run)
     items, taken = iterator.items(), list[int]()
     async for item in items:
@@ -127,7 +128,7 @@ def test_only_so_many_items_are_made_before_they_are_taken() -> None:
     source = Source(1000)
 
     async def main() -> None:
-        iterator = ThreadIterator(source, ahead=4)
+        iterator = ThreadIterator(source, max_ahead=4)
         in_thread(iterator.run)
         items = iterator.items()
         for taken in range(1, 20):
@@ -204,7 +205,9 @@ def test_who_waits_for_a_place_is_let_in_user_by_user() -> None:
     threads = list[threading.Thread]()
     for number, name in enumerate(("a1", "a2", "a3", "b1", "c1", "b2")):
         threads.append(in_thread(partial(call, name)))
-        until(partial(lambda n: sum(map(len, semaphore._waiting.values())) + len(order) == n, number + 1))
+        until(
+            partial(lambda n: sum(map(len, semaphore._queue._turns.values())) + len(order) == n, number + 1)
+        )
     for _ in threads:
         release.release()
     for thread in threads:
@@ -223,10 +226,10 @@ def test_a_place_that_does_not_come_in_time_or_for_a_cancelled_call_is_not_lost(
                 raise AssertionError("two are inside")
 
         waiting = in_thread(lambda: work.run(call))
-        until(lambda: bool(semaphore._waiting))
+        until(lambda: bool(semaphore._queue._turns))
         work.cancel()
         waiting.join(PATIENCE)
-        assert not semaphore._waiting
+        assert not semaphore._queue._turns
     with semaphore.place("b", 0.01):
         pass
 

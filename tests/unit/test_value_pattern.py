@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from langgraph.store.memory import _compare_values
 
 from alcove.core.errors import InvalidRequest
-from alcove.core.filters import Filter
-from alcove.core.value_pattern import MAX_NODES, Pattern, filter_to_json
+from alcove.core.filters import MAX_NODES, Filter, Pattern, filter_to_json
 
 SCALARS = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2.5, "a", "1", "", 2**53])
 ASKED = SCALARS | st.sampled_from([math.inf, -math.inf, math.nan, 2**70, 10**400])
@@ -37,7 +36,7 @@ PATTERNS = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), WANTED | OPERATOR
 @given(value=st.dictionaries(st.sampled_from(["a", "b", "a.b"]), VALUES), wanted=PATTERNS)
 @settings(max_examples=500, deadline=None)
 def test_it_answers_as_langgraph_does_wherever_that_answers(value: Any, wanted: Any) -> None:
-    """Apart from names with a dot, which are paths where no key is filter_to_json so."""
+    """Apart from names with a dot, which are paths unless there is such a key."""
 
     def at(name: str) -> Any:
         inner = value.get("a")

@@ -24,11 +24,10 @@ from msgspec import Struct, structs
 
 from alcove.agents.runs import ALCOVE, OVERSEER, acting_for
 from alcove.agents.stored_records import decode_value, retry_conflicts
-from alcove.core.admin_records import AgentUse
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
-from alcove.core.records import DeferredPut, KeyBinding, Memory
+from alcove.core.records import AgentUse, DeferredPut, KeyBinding, Memory
 from alcove.llm.records import TokenUse
 from alcove.store.memories import Memories
 

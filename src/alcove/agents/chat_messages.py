@@ -12,7 +12,7 @@ from alcove.agents.specs.records import Conversation
 from alcove.core import validation
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 MAX_MESSAGES = 200
 """Messages that one call may add."""

@@ -26,8 +26,7 @@ from alcove.agents.transcripts import (
     turns_room,
 )
 from alcove.core import validation
-from alcove.core.messages import Message
-from alcove.core.records import Memory
+from alcove.core.records import Memory, Message
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from alcove.agents.chat_messages import MESSAGE_TOKENS, StoredMessage, is_comple
 from alcove.agents.tokens import TokenCounter
 from alcove.core.clock import Stopwatch
 from alcove.core.errors import InvalidRequest, PermissionDenied
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 DEFAULT_BUDGET = 8000
 """Tokens of a context, unless the caller sets a budget."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from alcove.agents.chat_messages import user_message
 from alcove.agents.context_tiers import ContextReceipt
 from alcove.core import validation
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.llm.records import TokenUse
 
 

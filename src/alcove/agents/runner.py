@@ -24,9 +24,9 @@ from alcove.agents.turn_preparation import PreparedTurn, TurnPreparer, own_tools
 from alcove.core import cancellation
 from alcove.core.clock import Stopwatch
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed, quote_name
-from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.model import Model
 from alcove.llm.records import (

@@ -28,9 +28,8 @@ from alcove.agents.transcripts import (
 from alcove.core import validation
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound
-from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import KeyBinding
+from alcove.core.records import KeyBinding, Message
 from alcove.llm.model import Model
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.search.dates import MONTHS, WEEKDAYS
 from alcove.search.words import ENGLISH, STOP_WORDS, is_question, stems, words
 

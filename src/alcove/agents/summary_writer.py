@@ -29,9 +29,8 @@ from alcove.agents.transcripts import RUNNING_TOKENS, RollingSummary, SessionSta
 from alcove.agents.turn_budget import TurnBudget
 from alcove.core.background import Schedule
 from alcove.core.errors import AlcoveError, KeyDestroyed, UpstreamFailed
-from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import KeyBinding
+from alcove.core.records import KeyBinding, Message
 from alcove.core.threads import run_together
 from alcove.llm.model import Model
 from alcove.llm.records import FailedAttempt, ModelAnswer, ModelRequest, TokenUse

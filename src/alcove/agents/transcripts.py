@@ -21,10 +21,9 @@ from alcove.agents.stored_records import decode_value, read_record, retry_confli
 from alcove.agents.summariser import Point, Prose, extend_summary
 from alcove.core import validation
 from alcove.core.errors import Conflict, KeyDestroyed
-from alcove.core.messages import Message
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Touch
+from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Message, Touch
 from alcove.store.memories import Memories
 from alcove.store.session_cache import MemoryReader, SessionLocation
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from alcove.agents.chat_messages import message_tokens
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.records import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter
 

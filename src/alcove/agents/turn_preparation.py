@@ -19,9 +19,8 @@ from alcove.agents.specs.records import Agent
 from alcove.agents.tools import Turn, tool_definitions
 from alcove.agents.turn_budget import MIN_ANSWER_TOKENS, TurnBudget, json_tokens
 from alcove.core.errors import InvalidRequest
-from alcove.core.messages import Message
 from alcove.core.principal import Principal
-from alcove.core.records import KeyBinding
+from alcove.core.records import KeyBinding, Message
 from alcove.core.settings import LLMSettings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from alcove.agents.tools.tool import Format
 from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.api.operations import EVENTS
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 _AGENT = "/v1/agents/{agent}"
 _ROOM = f"{_AGENT}/rooms/{{kind}}"

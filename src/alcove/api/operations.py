@@ -11,9 +11,9 @@ from alcove.api import messages
 from alcove.api.operation import Operation, Streaming
 from alcove.core import validation
 from alcove.core.errors import AlcoveError
+from alcove.core.filters import filter_to_json
 from alcove.core.namespace import Namespace
 from alcove.core.records import BatchOperation as Write
-from alcove.core.value_pattern import filter_to_json
 from alcove.store.admin import Admin
 from alcove.store.memories import Memories
 

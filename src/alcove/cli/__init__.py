@@ -13,8 +13,8 @@ import click
 
 from alcove.cli import admin, agents, chat, context, demo, mcp, memories, operating, overview
 from alcove.cli.output import plain
+from alcove.core import __version__
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable, UpstreamFailed
-from alcove.core.version import __version__
 
 
 class Explained(click.Group):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alcove.agents.context_tiers import ContextReceipt
     from alcove.agents.sessions import RemovedSessions
     from alcove.client.store import AgentsHandle
-    from alcove.core.messages import Message
+    from alcove.core.records import Message
 
 _MOST_SESSIONS = 1000
 

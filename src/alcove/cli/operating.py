@@ -17,10 +17,10 @@ from alcove.cli.migrating import migrate
 from alcove.cli.output import count, plain, show, show_table
 from alcove.cli.store import command, duration, roles_option
 from alcove.client import is_url
+from alcove.core import __version__
 from alcove.core.addresses import is_database, locate_store, without_password
 from alcove.core.errors import requires_extra
 from alcove.core.namespace import Namespace
-from alcove.core.version import __version__
 from alcove.server import config as configuration
 
 if TYPE_CHECKING:

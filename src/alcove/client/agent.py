@@ -13,7 +13,7 @@ from alcove.agents.sessions import AddedMessages
 from alcove.agents.tools import Answer
 from alcove.agents.tools.tool import Format
 from alcove.core.errors import InvalidRequest
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 if TYPE_CHECKING:
     from alcove.client.asynchronous import AsyncAgentsHandle

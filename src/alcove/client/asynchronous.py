@@ -18,9 +18,9 @@ from alcove.client.http_transport import MAX_CALLS, AwaitingTransport, HttpTrans
 from alcove.client.open_store import FileOperations, Specs
 from alcove.client.remote import principal_of
 from alcove.client.store import OverAgents, OverStore, OverTransport, Store
+from alcove.core.event_loop import CallThreads
 from alcove.core.principal import Principal
 from alcove.core.settings import Settings
-from alcove.core.threads import CallThreads
 from alcove.llm import LLM
 
 if TYPE_CHECKING:

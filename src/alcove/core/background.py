@@ -1,4 +1,4 @@
-"""Work that goes on beside the calls: one thread that does it now and then, and at once when woken."""
+"""Background threads: workers that act periodically and when woken, and schedules of due entries."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from alcove.core.errors import AlcoveError
 log = logging.getLogger("alcove")
 K = TypeVar("K")
 V = TypeVar("V")
-AT_EXIT_SECONDS = 5.0
-"""How long the end of a process waits for work that nobody stopped."""
+EXIT_TIMEOUT_SECONDS = 5.0
+"""How long the end of a process waits for a worker that nobody stopped."""
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 60.0
 
 
 class Worker:
     """A thread that calls `work` after every pause, and at once when woken.
 
-    `work` may give back how many seconds to pause; otherwise, before the first call, and after an error,
-    which is logged under `name`, it is `interval` seconds.
+    `work` may return the number of seconds to pause. Otherwise, before the first call, and after an error
+    (which is logged under `name`), the pause is `interval` seconds.
     """
 
     def __init__(self, name: str, work: Callable[[], float | None], interval: float) -> None:
@@ -31,43 +31,43 @@ class Worker:
         self._name = name
         self._work = work
         self._interval = interval
-        self._woken = threading.Event()
-        self._starting = threading.Lock()
+        self._wake = threading.Event()
+        self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Starts the thread, unless it runs or was stopped."""
-        with self._starting:
+        with self._start_lock:
             if self._thread is None and not self.stopping:
                 self._thread = threading.Thread(target=self._run, name=f"alcove-{self._name}", daemon=True)
                 self._thread.start()
-                atexit.register(self.stop, AT_EXIT_SECONDS)  # a policy's engine must go with its own thread
+                atexit.register(self.stop, EXIT_TIMEOUT_SECONDS)  # a policy engine must end with its thread
 
     def wake(self) -> None:
-        """Has the work done now rather than after the pause; starts the thread if it has to."""
+        """Ends the pause; starts the thread if necessary."""
         self.start()
-        self._woken.set()
+        self._wake.set()
 
-    def stop(self, seconds: float | None = None) -> None:
-        """Waits for work that is under way, at most so many seconds, and starts no other."""
-        with self._starting:
+    def stop(self, timeout_seconds: float | None = None) -> None:
+        """Waits for a call in progress, at most this long, and prevents further calls."""
+        with self._start_lock:
             self.stopping = True
         atexit.unregister(self.stop)
-        self._woken.set()
+        self._wake.set()
         if self._thread:
-            self._thread.join(seconds)
+            self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         pause = self._interval
         while True:
-            self._woken.wait(pause)
-            self._woken.clear()
+            self._wake.wait(pause)
+            self._wake.clear()
             if self.stopping:
                 return
             pause = self._interval
             try:
-                given = self._work()
-                pause = pause if given is None else given
+                next_pause = self._work()
+                pause = pause if next_pause is None else next_pause
             except AlcoveError as error:
                 log.warning("%s: %s; trying again in %g s", self._name, error.message, pause)
             except Exception:

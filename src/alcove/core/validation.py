@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
 from alcove.core.clock import SECOND
 from alcove.core.errors import InvalidRequest, PayloadTooLarge
-from alcove.core.index_texts import extract_texts
 from alcove.core.namespace import Namespace
 from alcove.core.records import (
     KINDS,
@@ -28,6 +27,8 @@ from alcove.core.records import (
 )
 from alcove.core.settings import Settings
 
+MAX_PATH_LENGTH = 1024
+"""Characters after which the path of an index text is not extended: no field has such a name."""
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 NOT_BLANK = r"\S"
@@ -191,6 +192,50 @@ def _check_paths(paths: Sequence[object], max_count: int) -> list[str]:
         if not 1 <= len(encode_text(path, f"index[{position}]")) <= MAX_KEY_BYTES:
             raise InvalidRequest(f"index[{position}]", f"a path of 1 to {MAX_KEY_BYTES} bytes")
     return [*map(str, paths)]
+
+
+def extract_texts(value: Mapping[str, object], paths: Sequence[str] | None = None) -> dict[str, str]:
+    """The texts of a value by their paths; only those at or below `paths`, if these are given.
+
+    A list adds nothing to a path: the texts of `{"tags": ["sweet", "hot"]}` are one text at `tags`, a line
+    each, and `{"turns": [{"said": "a"}, {"said": "b"}]}` has one at `turns.said`. Numbers are no texts, and
+    blank texts are left out. A path that leads nowhere is no error: not every memory has every field.
+    """
+    texts: dict[str, list[str]] = {}
+    if paths is None or paths:
+        _gather_texts(dict(value), _path_tree(paths or ()), "", texts)
+    return {path: "\n".join(lines) for path, lines in texts.items()}
+
+
+_PathTree = dict[str, Any]
+"""Names, each with the names below it; an empty one stands for everything."""
+
+
+def _path_tree(paths: Sequence[str]) -> _PathTree:
+    """Paths as names below names, so that a value is walked once, however many paths there are."""
+    tree: _PathTree = {}
+    for path in sorted(paths, key=lambda path: -path.count(".")):  # a shorter path includes what is below it
+        *parents, name = path.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = {}
+    return tree
+
+
+def _gather_texts(node: object, tree: _PathTree, path: str, texts: dict[str, list[str]]) -> None:
+    if isinstance(node, str):
+        if not tree and node.strip():
+            texts.setdefault(path, []).append(node)
+    elif isinstance(node, list):
+        for item in node:
+            _gather_texts(item, tree, path, texts)
+    elif isinstance(node, dict):
+        for name in filter(node.__contains__, tree) if tree else node:
+            child_path = f"{path}.{name}" if path else name
+            if len(path) > MAX_PATH_LENGTH:
+                child_path = path
+            _gather_texts(node[name], tree.get(name, {}), child_path, texts)
 
 
 def parse_ttl(seconds: object) -> int | None:

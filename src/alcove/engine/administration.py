@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from alcove.core.admin_records import ApiKey, RootSize
 from alcove.core.clock import Clock, parse_moment, to_datetime
 from alcove.core.namespace import Namespace
+from alcove.core.records import ApiKey, RootSize
 from alcove.engine.database import Database
 from alcove.engine.rows import AuditRow
 

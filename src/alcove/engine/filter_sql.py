@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from alcove.core.filters import Exists, FieldTest, Filter, Not, OneOf, Range
+from alcove.core.filters import Exists, FieldTest, Filter, Negation, OneOf, Range
 from alcove.engine.rows import Scope
 from alcove.engine.statements import Params
 
@@ -97,7 +97,7 @@ class FilterCompiler(ABC):
 
     def _test(self, test: FieldTest, params: Params) -> str:
         match test:
-            case Not(opposite):
+            case Negation(opposite):
                 return f"NOT ({self._test(opposite, params)})"
             case Exists(expected):
                 return "TRUE" if expected else "FALSE"

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import msgspec
 
-from alcove.core.admin_records import ParkedItem
 from alcove.core.filters import Filter
 from alcove.core.namespace import Namespace
+from alcove.core.records import ParkedItem
 from alcove.engine.candidate_index import CandidateIndex
 from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.postgres.pgvector import PgVectorIndex

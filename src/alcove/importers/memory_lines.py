@@ -15,9 +15,8 @@ from alcove.agents.tools.long_term import MAX_TAG_CHARACTERS, MAX_TAGS
 from alcove.agents.transcripts import turns_room
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
-from alcove.core.messages import Message
 from alcove.core.principal import check_user_id
-from alcove.core.records import Author
+from alcove.core.records import Author, Message
 from alcove.core.settings import Settings
 from alcove.importers import records
 from alcove.importers.job import ImportJob

@@ -13,7 +13,7 @@ from alcove.client.http_transport import MAX_CALLS
 from alcove.client.store import Store
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest, requires_extra
-from alcove.core.threads import CallThreads
+from alcove.core.event_loop import CallThreads
 from alcove.integrations.calling import MENDABLE
 from alcove.integrations.memory_files import MemoryFiles
 

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from alcove.client import is_url
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, PermissionDenied, requires_extra
-from alcove.core.index_texts import extract_texts
 from alcove.core.namespace import TREE, Namespace
 from alcove.core.records import BatchOperation, Delete, Memory, Put, SearchMode, Touch
 from alcove.core.settings import Settings
+from alcove.core.validation import extract_texts
 from alcove.integrations.langgraph_embeddings import LangChainEmbedder
 from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, search_all, write_all
 

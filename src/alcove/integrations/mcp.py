@@ -16,8 +16,8 @@ from alcove.api import wire
 from alcove.api.agent_operations import AgentOperations, SessionOperations
 from alcove.api.operation import AsyncHandle, Operation
 from alcove.api.operations import MemoryOperations
+from alcove.core import __version__
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest, NotFound, requires_extra
-from alcove.core.version import __version__
 from alcove.integrations.mcp_changes import notices
 from alcove.integrations.mcp_resources import SCHEME, listed, memory_at, memory_uri
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from alcove.core.errors import Conflict, InvalidRequest, PayloadTooLarge
 from alcove.core.records import MAX_KEY_BYTES
-from alcove.core.text import normalize
+from alcove.core.unicode import normalize
 
 ROOT = "/memories"
 MOST_SHOWN = 50_000

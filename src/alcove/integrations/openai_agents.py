@@ -20,7 +20,7 @@ from alcove.agents.chat_messages import MAX_MESSAGES
 from alcove.agents.sessions import MAX_SESSIONS, SessionLog
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, requires_extra
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.integrations.calling import MENDABLE, call_handle, checked_handle
 
 with requires_extra("alcove.integrations.openai_agents", extra="openai-agents"):

@@ -12,9 +12,9 @@ from alcove.client import connect
 from alcove.client.http_transport import MAX_CALLS
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, PermissionDenied
+from alcove.core.event_loop import CallThreads
 from alcove.core.namespace import Namespace
 from alcove.core.records import BatchOperation, Get, Memory, Put, SearchResults
-from alcove.core.threads import CallThreads
 
 At = Store | str | os.PathLike[str]
 """An open store, or the path of a file, or a URL."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from alcove.core.errors import requires_extra
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.connections import ConnectionPool, Hooks, seconds_after, was_sent
 from alcove.llm.records import (

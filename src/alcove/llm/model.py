@@ -16,8 +16,8 @@ import msgspec
 from alcove.core import cancellation
 from alcove.core.cancellation import Cancelled
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed, UpstreamTimeout
+from alcove.core.fair_shares import FairSemaphore
 from alcove.core.settings import LLMSettings
-from alcove.core.shares import FairSemaphore
 from alcove.llm.records import (
     BUSY_STATUSES,
     FailedAttempt,

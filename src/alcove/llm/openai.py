@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from alcove.core.decoding import decoder
 from alcove.core.errors import requires_extra
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.connections import ConnectionPool, seconds_after, was_sent
 from alcove.llm.records import (

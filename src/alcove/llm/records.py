@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from alcove.core.errors import UpstreamTimeout
-from alcove.core.messages import Message
+from alcove.core.records import Message
 
 MAX_CHARACTERS = 1_000_000
 """Of one answer with its tool calls; a model that does not end is cut off there."""

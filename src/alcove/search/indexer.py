@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from alcove.core import cancellation, heap
 from alcove.core.background import Worker
-from alcove.core.blocking import before_waiting
 from alcove.core.clock import SECOND, Clock
 from alcove.core.errors import AlcoveError
+from alcove.core.threads import before_waiting
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import Embedder, load_numpy
@@ -102,7 +102,7 @@ class Indexer(Worker):
             embedded_count = self.step()
             count, due = embedded_count + self._update_candidates(), self._index.next_due()
             self._trim_memory(embedded_count, is_idle=due is None)
-            if count and (due is None or due > self._clock() or self._woken.is_set()):
+            if count and (due is None or due > self._clock() or self._wake.is_set()):
                 self._hurried.wait(REST_SECONDS)
                 self._hurried.clear()
             if count:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from alcove.core.text import normalize, normalized_pieces
+from alcove.core.unicode import normalize, normalized_pieces
 
 if TYPE_CHECKING:
     from Stemmer import Stemmer

@@ -20,7 +20,7 @@ from starlette.routing import Router
 from alcove.api.messages import ErrorAnswer
 from alcove.core import errors
 from alcove.core.errors import STATUS, AlcoveError
-from alcove.core.shares import Shares
+from alcove.core.fair_shares import Shares
 from alcove.server.authentication import Authenticator, is_local_program
 from alcove.server.config import ServeConfig
 from alcove.server.limits import (

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
-from alcove.core.admin_records import ApiKey
 from alcove.core.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
+from alcove.core.records import ApiKey
 from alcove.server.config import ServeConfig
 
 Headers = Mapping[bytes, bytes]

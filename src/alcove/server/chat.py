@@ -26,7 +26,7 @@ from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
 from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from alcove.llm.records import TokenUse
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request

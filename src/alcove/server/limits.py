@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from alcove.core.blocking import WouldTakeLong, WouldWait, on_event_loop, without_waiting
 from alcove.core.cancellation import Cancellation
 from alcove.core.errors import RateLimited, Unavailable
+from alcove.core.event_loop import ThreadIterator
+from alcove.core.fair_shares import FairQueue, Shares
 from alcove.core.principal import Principal
-from alcove.core.shares import Shares
-from alcove.core.threads import ThreadIterator
+from alcove.core.threads import WouldTakeLong, WouldWait, on_event_loop, without_waiting
 from alcove.engine.commit import Submission
 
 _MOST_BUCKETS = 100_000
@@ -118,44 +118,29 @@ class TimeLimit:
 
 
 class Queue:
-    """Places of which no user ever has all; whoever waits for one gets a turn user by user."""
+    """Places for tasks, of which no user ever has all; users who wait for one get it in turn."""
 
     def __init__(self, places: int) -> None:
-        self._places = Shares(places)
-        self._waiting: dict[str | None, dict[asyncio.Future[None], None]] = {}
+        self._queue = FairQueue[asyncio.Future[None]](places)
 
     async def take(self, user: str | None) -> None:
         """Waits until this user may have a place."""
-        if user not in self._waiting and self._places.take(user):
-            return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user, {})[turn] = None
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it came as its caller left
-                self._places.give(user)
-            elif len(self._waiting[user]) > 1:
-                del self._waiting[user][turn]
-            else:
-                del self._waiting[user]
-            self._pass_on()
-            raise
+        if not self._queue.enter(user, turn):
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._leave(user, turn)
+                raise
 
     def give(self, user: str | None) -> None:
-        """Gives a place back, to the first that may have it."""
-        self._places.give(user)
-        self._pass_on()
+        """Gives a place back, and lets the next user in."""
+        self._leave(user)
 
-    def _pass_on(self) -> None:
-        for user, turns in self._waiting.items():
-            turn = next((each for each in turns if not each.cancelled()), None)
-            if turn and self._places.take(user):
-                del turns[turn], self._waiting[user]
-                if turns:
-                    self._waiting[user] = turns  # behind all others
-                turn.set_result(None)
-                return
+    def _leave(self, user: str | None, turn: asyncio.Future[None] | None = None) -> None:
+        next_turn = self._queue.leave(user, turn)
+        if next_turn and not next_turn.done():  # a cancelled task gives its place back itself
+            next_turn.set_result(None)
 
     async def __aenter__(self) -> None:
         await self.take(current_user.get())

@@ -18,8 +18,8 @@ from alcove.api.operation import Operation, operations
 from alcove.api.wire import encode_answer
 from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
+from alcove.core.fair_shares import Shares
 from alcove.core.principal import DEFAULT_PRINCIPAL
-from alcove.core.shares import Shares
 from alcove.core.validation import to_invalid_request
 from alcove.server.authentication import Authenticator
 from alcove.server.limits import Reservations, ThreadPool

@@ -35,11 +35,10 @@ from alcove.api.agent_operations import (
 )
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
-from alcove.core import heap
+from alcove.core import __version__, heap
 from alcove.core.addresses import is_database, locate_store, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, requires_extra
 from alcove.core.principal import Principal
-from alcove.core.version import __version__
 from alcove.engine.commit import Observer
 from alcove.llm import make_provider
 from alcove.search.embedders import embedder_for

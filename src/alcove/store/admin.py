@@ -17,11 +17,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from alcove.core import admin_records, validation
-from alcove.core.admin_records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
+from alcove.core import records, validation
 from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal, check_user_id
+from alcove.core.records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.core.settings import Settings
 from alcove.policy import Policy
 from alcove.search.indexer import reindex
@@ -95,12 +95,12 @@ class Admin(People):
 
     # The index
 
-    def index(self, principal: Principal) -> admin_records.IndexState:
+    def index(self, principal: Principal) -> records.IndexState:
         """Whether everything that should be found by meaning can be, and what is in the way."""
         principal.require("auditor")
         serving = self._engine.index.serving()
         status = self._engine.index.status(serving or "")
-        return admin_records.IndexState(
+        return records.IndexState(
             embedder=self._embedder.name if self._embedder else None,
             serving=serving,
             indexed=status.indexed,
@@ -115,7 +115,7 @@ class Admin(People):
         status = self._engine.index.status(self._engine.index.serving() or "")
         return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
 
-    def trigger_index(self, principal: Principal) -> admin_records.IndexState:
+    def trigger_index(self, principal: Principal) -> records.IndexState:
         """Tries at once whatever waits or was parked."""
         principal.require("admin")
         if self._indexer is None:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from alcove.core import cursor
-from alcove.core.admin_records import AuditEntry, AuditPage
 from alcove.core.background import Worker
 from alcove.core.clock import DAY, Clock, to_datetime
 from alcove.core.errors import Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
+from alcove.core.records import AuditEntry, AuditPage
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.vault import Vault

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from alcove.core.blocking import before_waiting
 from alcove.core.clock import Clock
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
+from alcove.core.threads import before_waiting
 from alcove.engine.engine import Engine
 from alcove.search.embedders import Embedder
 from alcove.search.indexer import Indexer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from alcove.core.filters import FieldValue, Filter
-from alcove.core.value_pattern import Pattern
+from alcove.core.filters import FieldValue, Filter, Pattern
 
 MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 150

@@ -10,13 +10,21 @@ from uuid import UUID
 import msgspec
 
 from alcove.core import cursor, validation
-from alcove.core.admin_records import AgentUse, PersonalData, ReviewPage
 from alcove.core.clock import to_datetime
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal, check_user_id
-from alcove.core.records import ExportedVersion, Limit, NamespaceSize, Receipt, SharedHandling
+from alcove.core.records import (
+    AgentUse,
+    ExportedVersion,
+    Limit,
+    NamespaceSize,
+    PersonalData,
+    Receipt,
+    ReviewPage,
+    SharedHandling,
+)
 from alcove.engine.rows import Person, PersonalDataRow, Row, WipeResult
 from alcove.store import row_decoding
 from alcove.store.common import Parts, Service

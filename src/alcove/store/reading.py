@@ -11,7 +11,6 @@ from typing import Annotated, TypeAlias, TypeVar
 from msgspec import Meta
 
 from alcove.core import cursor, validation
-from alcove.core.blocking import before_long_work
 from alcove.core.clock import parse_moment
 from alcove.core.cursor import Page, take_page
 from alcove.core.errors import AlcoveError, KeyDestroyed, PermissionDenied
@@ -28,6 +27,7 @@ from alcove.core.records import (
     Version,
 )
 from alcove.core.settings import Settings
+from alcove.core.threads import before_long_work
 from alcove.engine.rows import MAX_INT64, Row, Scope
 from alcove.policy.rego import Narrowed
 from alcove.store import row_decoding

@@ -12,11 +12,10 @@ from msgspec import Meta
 from alcove.core import cancellation, cursor, validation
 from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.cursor import MAX_PAGE_BYTES
-from alcove.core.filters import Filter
+from alcove.core.filters import Filter, filter_to_json
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLike, TimeLike
-from alcove.core.value_pattern import filter_to_json
 from alcove.engine.rows import Scope
 from alcove.store import row_decoding
 from alcove.store.common import Service

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import structs
 
 from alcove.core import cancellation, cursor, records, validation
-from alcove.core.blocking import before_long_work, before_waiting
 from alcove.core.clock import parse_moment
 from alcove.core.cursor import Page
 from alcove.core.errors import AlcoveError, Conflict, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import BatchOperation, Entry, OperationResult, Put
+from alcove.core.threads import before_long_work, before_waiting
 from alcove.engine.commit import Submission
 from alcove.engine.rows import (
     DeleteRow,

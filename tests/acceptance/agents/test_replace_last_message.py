@@ -10,7 +10,7 @@ import pytest
 
 from alcove import Alcove, Conflict, InvalidRequest, NotFound
 from alcove.client.agent import AgentHandle
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from tests.support.command import Command
 from tests.support.concurrent_workers import QUIET
 from tests.support.conversation_service import Salon, at

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from alcove import Alcove, Settings
 from alcove.client.store import AgentsHandle
-from alcove.core.messages import Message
+from alcove.core.records import Message
 from tests.support.child_programs import say, started
 from tests.support.waiting import LONG
 

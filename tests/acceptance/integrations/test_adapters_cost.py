@@ -18,7 +18,7 @@ from langgraph.store.base import PutOp
 
 from alcove import Alcove
 from alcove.core.errors import InvalidRequest
-from alcove.core.value_pattern import MAX_NODES, Pattern
+from alcove.core.filters import MAX_NODES, Pattern
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.integrations.langgraph_threads import AlcoveSaver
 from alcove.search.embedders import EmbedderUnavailable

@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from alcove import Alcove, Author, Grant, Namespace, NotFound, Principal, Settings
-from alcove.core.admin_records import AuditEntry
-from alcove.core.records import NamespaceSize, SharedHandling
+from alcove.core.records import AuditEntry, NamespaceSize, SharedHandling
 from tests.support.clock import ManualClock
 from tests.support.store_inspection import assert_sound, raw_bytes, timeline
 

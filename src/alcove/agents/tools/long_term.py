@@ -30,7 +30,7 @@ from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, quote_name
 from alcove.core.records import Entry, Memory, SearchResults
-from alcove.core.text import normalize
+from alcove.core.unicode import normalize
 
 MAX_TAGS = 8
 MAX_TAG_CHARACTERS = 40

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alcove.core import text
-from alcove.core.text import MAX_MARKS, Form, normalize, normalized_pieces
+from alcove.core import unicode
+from alcove.core.unicode import MAX_MARKS, Form, normalize, normalized_pieces
 
 FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 MARKS = "\u0301\u0316\u0345\u0327\u05b0\u0f71\u0f73\u3099\uff9e\uff9f"
@@ -20,7 +20,7 @@ LETTERS = "aé e東ไक\u1100\u1161\u11a8가\ufdfaﾊŉ①🙂.\n\u09c7\u09be\
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "PIECE", 3)
+    monkeypatch.setattr(unicode, "MAX_PIECE", 3)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -31,14 +31,14 @@ def test_a_text_without_piles_of_marks_is_normalised_as_the_standard_says(
     form: Form, given: list[tuple[str, str]]
 ) -> None:
     spelled = "".join(letter + marks for letter, marks in given)
-    if [*text._ends(spelled)] == [len(spelled)]:
+    if [*unicode._ends(spelled)] == [len(spelled)]:
         assert normalize(form, spelled) == unicodedata.normalize(form, spelled)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_piece_may_end_before_any_character_that_is_taken_for_a_boundary(form: Form) -> None:
     before = ("a", "e\u0301", "\u1100", "가", "\u09c7", "\u3046")
-    for boundary in filter(text._BOUNDARY.match, map(chr, range(0x10000))):
+    for boundary in filter(unicode._BOUNDARY.match, map(chr, range(0x10000))):
         for each in before:
             apart = unicodedata.normalize(form, each) + unicodedata.normalize(form, boundary)
             assert unicodedata.normalize(form, each + boundary) == apart, hex(ord(boundary))
@@ -47,7 +47,7 @@ def test_a_piece_may_end_before_any_character_that_is_taken_for_a_boundary(form:
 def test_every_combining_mark_counts_as_one() -> None:
     for char in map(chr, range(0x110000)):
         if unicodedata.combining(unicodedata.normalize("NFKD", char)[0]):
-            assert text._LONG_RUN.search(char.translate(text._HALFWIDTH_MARKS) * (MAX_MARKS + 1)), hex(
+            assert unicode._LONG_RUN.search(char.translate(unicode._HALFWIDTH_MARKS) * (MAX_MARKS + 1)), hex(
                 ord(char)
             )
 
@@ -68,7 +68,7 @@ def test_no_pile_of_marks_is_put_into_order_at_once(marks: str, monkeypatch: pyt
 def test_a_text_of_one_kind_is_normalised_in_pieces() -> None:
     """While one is normalised, no other thread runs."""
     pieces = [*normalized_pieces("NFKC", "\ufdfa" * 20_000)]
-    assert max(map(len, pieces)) <= 18 * text.PIECE
+    assert max(map(len, pieces)) <= 18 * unicode.MAX_PIECE
 
 
 def test_equal_spellings_of_a_text_stay_equal() -> None:

@@ -10,9 +10,9 @@ from typing import Literal
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 MAX_MARKS = 30
-"""Combining marks in a row that are put into order together: what UAX #15 calls stream-safe text."""
-PIECE = 2048
-"""Characters after which a piece ends where it may: no other thread runs while one is normalised."""
+"""Combining marks in a row that are put into order together: UAX #15 calls such a text stream-safe."""
+MAX_PIECE = 2048
+"""Characters after which a piece ends at the next boundary: no other thread runs while it is normalised."""
 
 _MARK = r"[^\w\s\x00-\x7f]"
 """Every combining mark, and symbols beyond ASCII, between which a cut changes nothing."""
@@ -33,10 +33,10 @@ def normalize(form: Form, text: str) -> str:
 
 
 def normalized_pieces(form: Form, text: str) -> Iterator[str]:
-    """Yields the pieces of a normalised text, for callers that need only the beginning of one that grows."""
+    """Yields the pieces of a normalised text, for callers that need only the beginning of a long one."""
     start = 0
     for end in _ends(text):
-        while end - start > PIECE and (boundary := _BOUNDARY.search(text, start + PIECE, end)):
+        while end - start > MAX_PIECE and (boundary := _BOUNDARY.search(text, start + MAX_PIECE, end)):
             yield unicodedata.normalize(form, text[start : boundary.start()])
             start = boundary.start()
         yield unicodedata.normalize(form, text[start:end])
