@@ -28,7 +28,7 @@ from alcove.core import validation
 from alcove.engine.engine import Engine
 from alcove.engine.sqlite.database import STATEMENTS as SQL
 from alcove.policy import Policy
-from alcove.store.memories import Memories
+from alcove.store.writer import Writer
 from alcove.vault import SubjectKey, Vault
 
 REST = "everything else"
@@ -37,7 +37,7 @@ STAGES: dict[str, list[tuple[object, str]]] = {
     "policy: authz": [(Policy, "authorise_write")],
     "policy: attributes": [(Policy, "attributes")],
     "sealing": [(Vault, "known"), (SubjectKey, "seal")],
-    "answer": [(Memories, "_result")],
+    "answer": [(Writer, "_result")],
 }
 STATEMENTS = {
     "BEGIN IMMEDIATE": "statement: lock",

@@ -41,7 +41,7 @@ PLACES = SessionLocation(
 
 
 def read(store: Alcove) -> None:
-    reads = store.memories.cached_reader(WHO, PLACES)
+    reads = store.memories.reader.for_session(WHO, PLACES)
     said = [*islice(reads.scan(WHO, PLACES.messages, exact=True), 21)]
     assert len(said) == 21
     assert reads.count(WHO, PLACES.messages, exact=True) > 21

@@ -181,17 +181,17 @@ class Here:
             case "put":
                 waiting = more.get("wait_for_index", False)
                 fields = {name: value for name, value in more.items() if name != "wait_for_index"}
-                self._memories.put(who, room, **fields, wait_for_index=waiting)
+                self._memories.writer.put(who, room, **fields, wait_for_index=waiting)
             case "get":
-                self._memories.get(who, room, more["key"])
+                self._memories.reader.get(who, room, more["key"])
             case "delete":
-                self._memories.delete(who, room, more["key"])
+                self._memories.writer.delete(who, room, more["key"])
             case "count":
-                self._memories.count(who, room)
+                self._memories.reader.count(who, room)
             case "export":
-                [*self._memories.export(who, room)]
+                [*self._memories.reader.export(who, room)]
             case _:
-                self._memories.search(who, room, **more)
+                self._memories.searcher.search(who, room, **more)
 
 
 class Rest:

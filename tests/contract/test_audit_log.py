@@ -99,7 +99,7 @@ def test_a_wipe_leaves_what_a_user_did_under_their_pseudonym(memory: Alcove) -> 
     before = memory.admin.audit(user="root").entries
     root.wipe("root")
     wiped, *after = memory.admin.audit(user="root").entries
-    pseudonym = memory.memories.admin.pseudonym("root")
+    pseudonym = memory.memories.pseudonym("root")
     assert (wiped.action, wiped.subject) == ("user.wipe", pseudonym)
     assert [each.action for each in after] == ["memories.read", "settings.put"]
     assert after == [msgspec.structs.replace(each, actor=pseudonym) for each in before]
@@ -111,7 +111,7 @@ def test_a_wipe_of_a_user_named_like_a_pseudonym_hides_nobodys_entries(memory: A
     """Admins read pseudonyms in the log, and may make an API key for any user."""
     put(memory, "root", audit_days=300.0)
     memory.wipe("root")
-    pseudonym = memory.memories.admin.pseudonym("root")
+    pseudonym = memory.memories.pseudonym("root")
     memory.as_user(pseudonym).put(("user", pseudonym), "k", {"n": 1})
     memory.wipe(pseudonym)
     assert [each.action for each in memory.admin.audit(user="root").entries] == ["user.wipe", "settings.put"]

@@ -66,7 +66,7 @@ def test_a_batch_answers_in_order_and_reads_its_own_writes(alice: Alcove) -> Non
 def test_what_made_room_is_added_anew_by_a_put_that_comes_with_it(alice: Alcove) -> None:
     for key in ("first", "second"):
         alice.put(NOTES, key, {})
-    evicted, _, again = alice.memories.batch(
+    evicted, _, again = alice.memories.writer.batch(
         Principal("alice"),
         [
             EvictOldest(namespace=NOTES, key="third", most=2),

@@ -31,7 +31,7 @@ READS: dict[str, Callable[[Alcove], object]] = {
     "search": lambda a: a.search(NOTES),
     "events": lambda a: a.events(NOTES),
     "export": lambda a: list(a.export_memories(NOTES)),
-    "count": lambda a: a.memories.count(Principal("alice"), NOTES),
+    "count": lambda a: a.memories.reader.count(Principal("alice"), NOTES),
     "namespaces": lambda a: a.namespaces(NOTES),
     "batch": lambda a: a.batch(puts(10)),
 }

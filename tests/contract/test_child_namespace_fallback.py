@@ -232,24 +232,27 @@ def test_the_grant_opens_what_is_read_and_nothing_else(store: Alcove) -> None:
     load(store, *((namespace, f"secret {n}", "bob") for n, namespace in enumerate(OTHERS)),
          ("agent:x:abc123", "secret", "bob"))  # fmt: skip
     agents = store.agents(SPECS).as_user("alice")
-    service: Agents = agents.transport.services["agents"]  # type: ignore[attr-defined]
+    service: Agents = agents.transport.services["Agents"]  # type: ignore[attr-defined]
     principal = Principal("alice")
     rooms = child_rooms(service.turn(principal, service.agent(principal, "x")))
     assert rooms is not None
     memories = service.memories
-    assert {each.key for each in memories.search(rooms.principal, rooms.namespace, limit=100)} == {*CHILDREN}
-    assert {each.key for each in memories.export(rooms.principal, rooms.namespace)} == {*CHILDREN}
+    assert {each.key for each in memories.searcher.search(rooms.principal, rooms.namespace, limit=100)} == {
+        *CHILDREN
+    }
+    assert {each.key for each in memories.reader.export(rooms.principal, rooms.namespace)} == {*CHILDREN}
     assert {
-        each.key for each in memories.search(rooms.principal, rooms.namespace, query="tea", limit=100)
+        each.key
+        for each in memories.searcher.search(rooms.principal, rooms.namespace, query="tea", limit=100)
     } == {*CHILDREN}
     for kind, namespace in CHILDREN.items():
         with pytest.raises(PermissionDenied):
-            memories.put(rooms.principal, namespace, "planted", {})
+            memories.writer.put(rooms.principal, namespace, "planted", {})
         with pytest.raises(PermissionDenied):
-            memories.delete(rooms.principal, namespace, kind)
+            memories.writer.delete(rooms.principal, namespace, kind)
     for namespace in OTHERS:
         try:
-            assert [*memories.export(rooms.principal, namespace)] == []
+            assert [*memories.reader.export(rooms.principal, namespace)] == []
         except PermissionDenied:
             continue
 

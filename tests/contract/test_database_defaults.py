@@ -141,7 +141,7 @@ def test_every_connection_has_the_settings_that_the_engine_needs(
             set_default(name, default)
     with opened(tmp_path, address) as memory:
         alice, heard = memory.as_user("alice"), threading.Event()
-        assert memory.memories.when_told(heard.set)
+        assert memory.memories.timeline.on_commit(heard.set)
         room = ("user", "alice")
         alice.put(room, "zażółć", {"n": 1.5, "at": "2024-02-03T04:05:06+05:45"}, index={"text": "tea\\x00 ✓"})
         alice.put(room, "old", {"n": 2}, ttl_seconds=1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alcove import Alcove
-from alcove.store import field_values
+from alcove.store import field_value_cache
 from alcove.vault import Vault
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
@@ -39,7 +39,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def remembered(memory: Alcove) -> bool:
-    return bool(memory.memories._fields.held._fields)
+    return bool(memory.memories._field_values.cached._fields)
 
 
 def test_each_value_is_opened_once_for_lists_by_one_field(alice: Alcove, openings: list[int]) -> None:
@@ -80,11 +80,9 @@ def test_a_past_moment_is_told_as_it_was(alice: Alcove, clock: ManualClock) -> N
 def test_lists_that_are_read_in_turns_keep_their_own_conditions(alice: Alcove) -> None:
     filled(alice)
     keys(alice, shelf=0)
-    memories = alice.memories
+    searcher = alice.memories.searcher
     scans = [
-        memories._scanned(
-            memories._asked(alice.principal, NOTES, {"shelf": n}, 0, None, exact=False)[0], None
-        )
+        searcher._scan(alice.memories.access.scope(alice.principal, NOTES, {"shelf": n}), None)
         for n in range(3)
     ]
     for first, second, third in zip(*scans, strict=True):
@@ -120,9 +118,9 @@ def test_an_erasure_empties_what_is_remembered(open_store: Open, clock: ManualCl
         case "wipe":
             memory.admin.wipe("alice")
         case "clear":
-            memory.memories.clear(alice.principal, NOTES)
+            memory.memories.eraser.clear(alice.principal, NOTES)
         case "erase":
-            memory.memories.erase(alice.principal, NOTES, "00")
+            memory.memories.eraser.erase(alice.principal, NOTES, "00")
         case "wipe elsewhere":
             open_store(clock=clock).admin.wipe("alice")
             memory.sweep()
@@ -132,10 +130,10 @@ def test_an_erasure_empties_what_is_remembered(open_store: Open, clock: ManualCl
 def test_what_is_remembered_is_bounded(
     alice: Alcove, memory: Alcove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(field_values, "MOST_BYTES", 3000)
+    monkeypatch.setattr(field_value_cache, "MAX_BYTES", 3000)
     filled(alice)
     for field in ("shelf", "other", "third"):
         keys(alice, **{field: 1})
-        held = memory.memories._fields.held
-        assert sum(map(len, held._fields.values())) <= 20
-        assert held._bytes <= 3000
+        cached = memory.memories._field_values.cached
+        assert sum(map(len, cached._fields.values())) <= 20
+        assert cached._bytes <= 3000

@@ -9,8 +9,7 @@ import pytest
 
 from alcove import Alcove, Conflict, PermissionDenied, Principal
 from alcove.core.threads import WouldBlock, WouldWait, on_event_loop, without_waiting
-from alcove.store.memories import Memories
-from alcove.store.pending_write import PendingWrite
+from alcove.store.writer import PendingWrite, Writer
 from tests.contract.conftest import Open
 
 HOME = ("user", "alice")
@@ -20,8 +19,8 @@ CLOSED = 'package memories.authz\ndecision := {"allow": false, "reason": "closed
 
 
 def begin(store: Alcove, key: str, value: dict[str, Any], **more: Any) -> PendingWrite[Any]:
-    put: Any = Memories.put
-    return put.begin(store.memories, ALICE, HOME, key, value, **more)  # type: ignore[no-any-return]
+    put: Any = Writer.put
+    return put.begin(store.memories.writer, ALICE, HOME, key, value, **more)  # type: ignore[no-any-return]
 
 
 def actions(store: Alcove, action: str) -> list[dict[str, Any]]:
@@ -53,7 +52,7 @@ def test_rules_that_were_put_since_a_write_was_begun_decide_it(memory: Alcove, a
     memory.admin.put_policies({"authz": CLOSED})
     with pytest.raises(PermissionDenied, match="closed"):
         pending.result()
-    memory.memories.admin.audit(Principal("root", claims={"roles": ["admin"]}))  # writes what was counted
+    memory.open_store.admin.audit(Principal("root", claims={"roles": ["admin"]}))  # writes what was counted
     denied = actions(memory, "denied")
     assert [(each["operation"], each["count"]) for each in denied] == [("write", 1)]
 
@@ -97,10 +96,10 @@ def test_a_read_that_has_to_be_recorded_is_recorded_once(
     store.as_user("alice").put(HOME, "k", {})
     root = Principal("root", claims={"roles": ["admin"]})
     store.admin.put_policies({"authz": OPEN})
-    store.memories.get(Principal("alice"), HOME, "k")  # by the new rules
+    store.memories.reader.get(Principal("alice"), HOME, "k")  # by the new rules
 
     def read() -> object:
-        return store.memories.get(root, HOME, "k")
+        return store.memories.reader.get(root, HOME, "k")
 
     with pytest.raises(WouldBlock):
         restricted(read)
@@ -113,12 +112,12 @@ def test_imports_and_reads_of_a_batch_are_recorded_once(memory: Alcove, alice: A
     alice.put(HOME, "k", {})
     memory.admin.put_policies({"authz": OPEN})
     root = Principal("root", claims={"roles": ["admin"]})
-    batch: Any = Memories.batch
+    batch: Any = Writer.batch
     operations = [
         {"op": "get", "namespace": [*HOME], "key": "k"},
         {"op": "put", "namespace": [*HOME], "key": "new", "value": {}},
     ]
-    pending = batch.begin(memory.memories, root, operations)
+    pending = batch.begin(memory.memories.writer, root, operations)
     pending.commit.wait()
     with pytest.raises(WouldWait):
         without_waiting(pending.result)
@@ -132,7 +131,7 @@ def test_a_refusal_is_counted_once_however_often_the_call_is_made_again(memory: 
     memory.as_user("bob").put(("user", "bob"), "k", {})
 
     def ask() -> object:
-        return memory.memories.get(ALICE, ("user", "bob"), "k")
+        return memory.memories.reader.get(ALICE, ("user", "bob"), "k")
 
     try:
         on_event_loop(ask)
@@ -147,5 +146,5 @@ def test_a_refusal_is_counted_once_however_often_the_call_is_made_again(memory: 
 def test_help_shows_what_a_write_returns(alice: Alcove) -> None:
     import inspect  # noqa: PLC0415
 
-    assert str(inspect.signature(alice.memories.put)).endswith("-> 'Entry'")
-    assert (alice.memories.put.__doc__ or "").startswith("Stores a JSON object")
+    assert str(inspect.signature(alice.memories.writer.put)).endswith("-> 'Entry'")
+    assert (alice.memories.writer.put.__doc__ or "").startswith("Stores a JSON object")

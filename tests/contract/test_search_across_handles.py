@@ -98,7 +98,7 @@ def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory:
 
     def found(*writers: str | None, filter: Filter = Filter()) -> set[str]:  # noqa: B008 - frozen
         scope = Scope(low, high, written_by=writers or None, filter=filter)
-        searcher = memory.memories._searcher
+        searcher = memory.memories.searcher._hybrid_search
         best = searcher.search(
             scope,
             searcher.parse_query("tea", "keyword"),

@@ -10,7 +10,7 @@ from alcove import Grant, InvalidRequest, Namespace, Principal, Settings
 from alcove.core.clock import to_datetime
 from alcove.core.records import SearchMode
 from alcove.search.embedders import Matrix
-from alcove.store import finding
+from alcove.store import searcher
 from tests.contract.conftest import Open
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import Bag
@@ -72,9 +72,9 @@ def test_memories_without_text_are_counted_up_to_a_bound(
     memory = open_store(embedder=Bag())
     memory.batch([{"op": "put", "namespace": HOME, "key": f"k{n}", "value": {"n": n}} for n in range(30)])
     assert memory.search(HOME, query="tea").unindexed == 30
-    monkeypatch.setattr(finding, "MOST_COUNTED", 20)
+    monkeypatch.setattr(searcher, "MAX_COUNTED", 20)
     assert memory.search(HOME, query="tea").unindexed == 20
-    monkeypatch.setattr(finding, "LOOKED_AT", 10)
+    monkeypatch.setattr(searcher, "MAX_EXAMINED", 10)
     assert memory.search(HOME, query="tea").unindexed == 10
 
 

@@ -10,8 +10,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import Grant, InvalidRequest, Namespace
-from alcove.agents.rooms import OWNERS, RESERVED, Rooms
+from alcove.agents.rooms import Rooms
 from alcove.agents.specs.records import Agent, Team
+from alcove.core.room_template import OWNERS, RESERVED
 from tests.support.waiting import LONG
 
 EXAMPLES = settings(max_examples=1500 if LONG else 200, deadline=None)

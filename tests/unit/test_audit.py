@@ -14,7 +14,7 @@ from alcove.core.namespace import Namespace
 from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.store import audit
-from alcove.store.audit import Audit
+from alcove.store.audit import AuditLog
 from alcove.vault import Vault
 
 
@@ -49,15 +49,15 @@ class Names:
         return text[::-1]
 
 
-def log(rows: Any) -> Audit:
-    return Audit(cast(Administration, rows), cast(Vault, Names()), lambda: 7)
+def log(rows: Any) -> AuditLog:
+    return AuditLog(cast(Administration, rows), cast(Vault, Names()), lambda: 7)
 
 
 def test_a_denial_is_written_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "_FLUSH_SECONDS", 0.01)
     rows = Rows()
     denials = log(rows)
-    denials.denied(Principal("alice"), "read")
+    denials.count_denial(Principal("alice"), "read")
     assert rows.told.wait(60)
     ((entry, thread),) = rows.taken
     assert (entry.subject, entry.details) == ("ecila", '{"operation":"read","count":1}')
@@ -69,7 +69,7 @@ def test_denials_that_cannot_be_written_are_counted_on() -> None:
     denials = log(rows)
     rows.busy = True
     for _ in range(2):
-        denials.denied(Principal("alice"), "read")
+        denials.count_denial(Principal("alice"), "read")
         with pytest.raises(Unavailable):
             denials.flush()
     rows.busy = False
@@ -91,7 +91,7 @@ def test_denials_that_could_not_be_written_are_tried_again(monkeypatch: pytest.M
     rows = Busy()
     rows.busy = True
     denials = log(rows)
-    denials.denied(Principal("alice"), "read")
+    denials.count_denial(Principal("alice"), "read")
     assert tried.wait(60)
     rows.busy = False
     assert rows.told.wait(60), "nobody else is denied, and nothing else writes"
@@ -103,7 +103,7 @@ ROOT = Principal("root", claims={"roles": ["admin"]})
 ALICE = Namespace(("user", "alice"))
 
 
-def read(reads: Audit, count: int = 1) -> bool:
+def read(reads: AuditLog, count: int = 1) -> bool:
     """Reads memories of alice; whether that wrote an entry."""
     unrecorded = reads.unrecorded_read(ROOT, "search", ALICE, [ALICE] * count)
     if unrecorded:

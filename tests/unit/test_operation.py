@@ -83,7 +83,7 @@ class LibraryOperations:
 
 class LibraryHandle(LibraryOperations, Handle):
     def __init__(self, principal: Principal) -> None:
-        self.transport = LocalTransport({"library": Library()}, principal)
+        self.transport = LocalTransport({"Library": Library()}, principal)
 
 
 class AsyncLibraryHandle(LibraryOperations, AsyncHandle):
@@ -97,7 +97,7 @@ async def by_name(headers: Headers) -> Principal:
 
 def remote(who: Principal) -> AsyncLibraryHandle:
     threads = ThreadPool(threads=2, stops=True)
-    resources = endpoints(LibraryOperations, Library(), reads=threads, changes=threads)
+    resources = endpoints(LibraryOperations, {"Library": Library()}, reads=threads, changes=threads)
     application = Application(resources, by_name, ServeConfig(), AccessLog(None), threads)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(application))
     server = Server(URL, None, None, 10, 0)
@@ -142,7 +142,9 @@ def test_what_is_wrong_is_named_as_each_side_knows_it() -> None:
 
 def test_an_operation_is_described_by_its_method_alone() -> None:
     threads = ThreadPool(threads=1, stops=True)
-    document = describe(endpoints(LibraryOperations, Library(), reads=threads, changes=threads), "1")
+    document = describe(
+        endpoints(LibraryOperations, {"Library": Library()}, reads=threads, changes=threads), "1"
+    )
     borrow = document["paths"]["/loans"]["post"]
     assert (borrow["operationId"], borrow["tags"], borrow["description"]) == (
         "borrow",

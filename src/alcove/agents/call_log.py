@@ -113,7 +113,7 @@ class Calls:
         key = f"{10**17 - int(calls[-1].at.timestamp() * 1_000_000):017d}-{secrets.token_hex(3)}"
         put = DeferredPut(room, key, value, ttl_seconds=KEPT_SECONDS, bound=bound)
         try:
-            self._memories.put_record(acting_for(user, room), put)
+            self._memories.writer.put_record(acting_for(user, room), put)
         except KeyDestroyed:
             pass  # their user was wiped since
         except AlcoveError as error:
@@ -123,13 +123,13 @@ class Calls:
         """The calls of an agent for a user, or for all of them, newest first."""
         self.flush()
         if user is None:
-            rooms = self._memories.namespaces(OVERSEER, ("calls", agent))
+            rooms = self._memories.reader.namespaces(OVERSEER, ("calls", agent))
         else:
             rooms = [Namespace.checked(_room(agent, user), "user_id")]
         return heapq.merge(*map(self._within, rooms), key=lambda call: call.at, reverse=True)
 
     def _within(self, room: Namespace) -> Iterator[ToolCall]:
-        for memory in self._memories.export(OVERSEER, room):
+        for memory in self._memories.reader.export(OVERSEER, room):
             if memory.written_by.agent == ALCOVE:  # the room is the user's, who may write there, too
                 yield from convert(memory.value["calls"], list[ToolCall])
 
@@ -178,21 +178,21 @@ class Usage:
         who, day = acting_for(user, room), f"{self._memories.now():%Y-%m-%d}"
 
         def counted() -> None:
-            found = self._memories.get(who, room, day)
+            found = self._memories.reader.get(who, room, day)
             value = msgspec.to_builtins((_count(found) or Count()) + count)
             revision = found.revision if found else 0
             put = DeferredPut(
                 room, day, value, ttl_seconds=USE_KEPT_SECONDS, expected_revision=revision, bound=bound
             )
             with suppress(KeyDestroyed):
-                self._memories.put_record(who, put)
+                self._memories.writer.put_record(who, put)
 
         retry_conflicts(counted)
 
     def of(self, agent: str, user: str | None) -> Iterator[UserUse]:
         """The counts of an agent by user and day, for one user or for all of them."""
         room = (USAGE, agent) if user is None else (USAGE, agent, "u", user)
-        for memory in self._memories.export(OVERSEER, Namespace.checked(room, "agent")):
+        for memory in self._memories.reader.export(OVERSEER, Namespace.checked(room, "agent")):
             count = _count(memory)
             if count and len(memory.namespace) == 4:
                 whose, day = memory.namespace[3], memory.key
@@ -201,8 +201,8 @@ class Usage:
     def totals(self) -> list[AgentUse]:
         """What each agent took of all its users, as far as it is kept."""
         found: dict[str, Count] = defaultdict(Count)
-        for room in self._memories.namespaces(OVERSEER, (USAGE,), max_depth=2):
-            for memory in self._memories.scan(OVERSEER, room, exact=True):
+        for room in self._memories.reader.namespaces(OVERSEER, (USAGE,), max_depth=2):
+            for memory in self._memories.reader.scan(OVERSEER, room, exact=True):
                 found[room[1]] += _count(memory) or Count()
         return [AgentUse(agent=agent, **structs.asdict(count)) for agent, count in found.items()]
 

@@ -145,7 +145,7 @@ class ContextBuilder:
         stage, memory = draft.stopwatch.stage, turn.rooms.agent.memory
         with stage("embedding"):
             query = query.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
-            parsed_query = self._memories.parse_query(query)
+            parsed_query = self._memories.searcher.parse_query(query)
             draft.degrade(parsed_query.degraded)
         with stage("recall"):
             _offer_long_term(turn, parsed_query, draft)
@@ -161,7 +161,8 @@ class ContextBuilder:
         agent, texts = turn.rooms.agent, draft.conversation_texts()
         limit, principal = agent.memory.conversation.recall, conversation_principal(turn.caller, agent.name)
         room = turns_room(agent.name, turn.rooms.user)
-        hits = self._memories.search_parsed(principal, room, query, limit=min(100, 2 * limit + len(texts)))
+        most = min(100, 2 * limit + len(texts))
+        hits = self._memories.searcher.search_parsed(principal, room, query, limit=most)
         ranked: list[StoredMessage] = []
         for each in filter(None, map(to_stored_message, hits)):
             if each.message.content not in texts:

@@ -213,13 +213,13 @@ class Knowledge:
         """
         spec = self._source(principal, source, reads=True)
         validation.check_integer(limit, "limit", 1, MAX_HITS)
-        parsed_query = self._memories.parse_query(query)
+        parsed_query = self._memories.searcher.parse_query(query)
         hits = self.search(_source_principal(spec.name), spec.name, parsed_query, limit)
         return [hit for hit in hits if hit.score >= threshold]
 
     def search(self, principal: Principal, source: str, query: ParsedQuery, limit: int) -> list[KnowledgeHit]:
         """The chunks of a source that fit a query best, for a principal with a grant for the source."""
-        memories = self._memories.search_parsed(
+        memories = self._memories.searcher.search_parsed(
             principal, _source_room(source), query, limit=limit, calibrated=True
         )
         return [
@@ -254,7 +254,7 @@ class Knowledge:
             documents=len(documents),
             chunks=sum(document.chunks for document in documents),
             errors=errors | self._refused.get(source.name, {}),
-            waiting=self._memories.admin.index_lag()[0],
+            waiting=self._memories.searcher.index_lag()[0],
         )
 
 
@@ -267,14 +267,14 @@ class _DocumentStore:
     def list(self, source: str) -> Iterator[Document]:
         """All documents of a source."""
         principal = _source_principal(source)
-        for room in self._memories.namespaces(principal, _source_room(source)):
-            memory = self._memories.get(principal, room, _RECORD) if len(room) == 3 else None
+        for room in self._memories.reader.namespaces(principal, _source_room(source)):
+            memory = self._memories.reader.get(principal, room, _RECORD) if len(room) == 3 else None
             if memory and (document := decode_value(memory, Document)):
                 yield structs.replace(document, updated_at=memory.created_at)
 
     def read(self, source: str, name: str) -> DocumentText | None:
         """A document with its pieces; None if there is none of this name."""
-        scan = self._memories.scan(_source_principal(source), _source_room(source, name), exact=True)
+        scan = self._memories.reader.scan(_source_principal(source), _source_room(source, name), exact=True)
         memories = {memory.key: memory for memory in scan}
         record = memories.get(_RECORD)
         document, keys = decode_value(record, Document), decode_value(record, _ChunkKeys)
@@ -306,7 +306,7 @@ class _DocumentStore:
         )
         record = {**msgspec.to_builtins(new), "order": [*pieces]}
         principal, room = author or _source_principal(source), _source_room(source, document.name)
-        bound = self._memories.key_binding(author.user_id) if author else None
+        bound = self._memories.writer.key_binding(author.user_id) if author else None
         retry_conflicts(lambda: self._write(principal, room, record, pieces, bound))
         return new
 
@@ -319,9 +319,10 @@ class _DocumentStore:
         bound: KeyBinding | None,
     ) -> None:
         """Writes what differs from the stored document; the record comes last, if nobody else changed it."""
-        before = self._memories.get(principal, room, _RECORD)
+        before = self._memories.reader.get(principal, room, _RECORD)
         revision = before.revision if before else 0
-        stored = {memory.key for memory in self._memories.scan(principal, room, exact=True)} - {_RECORD}
+        scan = self._memories.reader.scan(principal, room, exact=True)
+        stored = {memory.key for memory in scan} - {_RECORD}
         if before and before.value == record and stored == pieces.keys():
             return
         operations: list[BatchOperation] = [
@@ -333,16 +334,16 @@ class _DocumentStore:
         if len(operations) > _BATCH:  # several transactions: a crash in between must not go unnoticed
             unfinished = {**record, "digest": "", "order": []}
             put = Put(room, _RECORD, unfinished, expected_revision=revision)
-            revision = self._memories.put_record(principal, put).revision
+            revision = self._memories.writer.put_record(principal, put).revision
         operations.append(Put(room, _RECORD, record, expected_revision=revision))
         for start in range(0, len(operations), _BATCH):
-            if bound and self._memories.key_binding(principal.user_id) != bound:
+            if bound and self._memories.writer.key_binding(principal.user_id) != bound:
                 raise Unavailable("the user who uploads this document was wiped in the meantime")
-            self._memories.batch(principal, operations[start : start + _BATCH])
+            self._memories.writer.batch(principal, operations[start : start + _BATCH])
 
     def remove(self, source: str, name: str) -> None:
         """Removes a document without a trace."""
-        self._memories.clear(_source_principal(source), _source_room(source, name))
+        self._memories.eraser.clear(_source_principal(source), _source_room(source, name))
 
     def sync(self, source: Source) -> dict[str, str]:
         """Brings a source in step with its files; uploaded documents stay.
@@ -380,10 +381,10 @@ class _DocumentStore:
             problem = f"cannot be read: {error.strerror}"
         if document.error != problem:  # what was read of the file before stays
             principal, room = _source_principal(source), _source_room(source, document.name)
-            memory = self._memories.get(principal, room, _RECORD)
+            memory = self._memories.reader.get(principal, room, _RECORD)
             new = msgspec.to_builtins(Document(name=document.name))
             record = memory.value if memory and decode_value(memory, Document) else new
-            self._memories.put(principal, room, _RECORD, {**record, "error": problem})
+            self._memories.writer.put(principal, room, _RECORD, {**record, "error": problem})
 
 
 def encode_document(content: str | bytes) -> str:

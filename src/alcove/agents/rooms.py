@@ -11,25 +11,15 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
-
-import msgspec
 
 from alcove.agents.specs.catalogue import Catalogue, may_use
-from alcove.agents.specs.records import OWNER_SEGMENTS, Agent, ScratchKind, Team
-from alcove.core import validation
+from alcove.agents.specs.records import Agent, ScratchKind, Team
+from alcove.core import room_template, validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
 from alcove.core.principal import Grant, Principal
+from alcove.core.room_template import OWNERS, RESERVED, Pattern, RoomTemplate
 
-Pattern: TypeAlias = tuple[tuple[str, str] | str, ...]
-OWNERS = frozenset(OWNER_SEGMENTS)
-"""Segments that say whose a namespace is; no template and no name may spell one."""
-RESERVED = frozenset(
-    {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
-     "swarm", "debate", "usage"}
-)  # fmt: skip
-"""First segments of rooms that Alcove lays out itself."""
 KNOWLEDGE = Namespace((KNOWLEDGE_ROOT,))
 """Where documents of sources are: what somebody put there is theirs, although the rooms are nobody's."""
 CHILD = "private, older"
@@ -181,16 +171,11 @@ def shared_room(text: str, placeholder: str, name: str) -> Namespace:
 
 
 def older(agent: Agent) -> str | None:
-    """Below which prefix an agent's child namespaces lie, as text that `older_room` fills in for a user."""
+    """The template of an agent's child namespaces, encoded for the store; None if it has none."""
     spec = agent.memory.private
     if not spec.enabled or spec.session_isolated:
         return None
-    return msgspec.json.encode(private_template(agent)).decode()
-
-
-def older_room(text: str, user: str) -> Namespace:
-    """The namespace below which the fallback of a user's private namespace reads."""
-    return Namespace(msgspec.json.decode(text, type=Template).checked({"user_id": user}))
+    return room_template.encode(private_template(agent))
 
 
 def may_be_private(room: Namespace, agent: Agent) -> bool:
@@ -213,43 +198,8 @@ def direct_grants(catalogue: Catalogue, principal: Principal) -> tuple[Grant, ..
 # Templates
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A parsed template: what is fixed is filled in, `{user_id}` and `{session_id}` are left."""
-
-    segments: tuple[tuple[str, ...], ...]
-    """Each segment as its pieces: odd ones are names of placeholders."""
-
-    def fill(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The segments with every placeholder replaced, in one pass."""
-        return tuple(
-            "".join(values[piece] if odd % 2 else piece for odd, piece in enumerate(segment))
-            for segment in self.segments
-        )
-
-    def checked(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The same, with no id that spells what says whose a room is, or another room's first segment."""
-        segments = list(self.fill(values))
-        for place, segment in enumerate(segments):
-            names = self.segments[place][1::2]
-            if names and (segment in OWNERS or (place == 0 and segment in RESERVED)):
-                if "session_id" in names:
-                    raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
-                segments[place] = f"%{segment}"  # the user follows once more, so two users stay two
-        return tuple(segments)
-
-    def needs(self, name: str) -> bool:
-        """Whether this placeholder is in it."""
-        return any(name in segment[1::2] for segment in self.segments)
-
-    @property
-    def pattern(self) -> Pattern:
-        """Each segment as text, or as what stands before and after the part known only at the call."""
-        return tuple(s[0] if len(s) == 1 else (s[0], s[-1]) for s in self.segments)
-
-
 @functools.lru_cache(4096)
-def private_template(agent: Agent) -> Template:
+def private_template(agent: Agent) -> RoomTemplate:
     """An agent's private template; without isolation the session is taken out of it."""
     spec = agent.memory.private
     segments = spec.namespace.split(":")
@@ -269,7 +219,7 @@ def _glue(sessions: re.Match[str]) -> str:
     return ((not more and before) or after)[:1] if between else ""
 
 
-def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> Template:
+def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> RoomTemplate:
     """Fills in what is known and leaves `later` open; InvalidRequest says what is wrong."""
     names = [*values, *later]
     if not text:
@@ -285,7 +235,7 @@ def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -
         if any(brace in piece for piece in pieces[0::2] for brace in "{}"):
             raise InvalidRequest("namespace", f"braces only around {_listed(names)}, in {text!r}")
         segments.append(_merged(pieces, values))
-    template = Template(tuple(segments))
+    template = RoomTemplate(tuple(segments))
     if owner := next((segment for segment in template.pattern if segment in OWNERS), None):
         raise InvalidRequest("namespace", f"no segment {owner!r}, which says whose a room is")
     if (first := template.pattern[0]) in RESERVED:

@@ -287,7 +287,7 @@ class _Turn:
 
         Returns also the messages that tell the model of them.
         """
-        self._agents.memories.refuse_wiped(self._caller.user_id, self._prepared.key)
+        self._agents.memories.writer.refuse_wiped(self._caller.user_id, self._prepared.key)
         uses = [self._run_tool(n, call["function"]) for n, call in enumerate(calls)]
         called = Message(role="assistant", content=self._answer.text or None, tool_calls=calls)
         results = [

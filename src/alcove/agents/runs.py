@@ -83,7 +83,7 @@ class Runs:
         wanted = _users(run, members) | {principal.user_id}
         present = {*self.find(run).members}
         for user in wanted - present:
-            self._memories.put_record(acting_for(user, run), _joined(run, user, "member"))
+            self._memories.writer.put_record(acting_for(user, run), _joined(run, user, "member"))
         self._remove(run, present - wanted)
         return self.find(run)
 
@@ -110,7 +110,7 @@ class Runs:
         members = self.find(run).members
         self.reset_run(run)
         self._remove(run, members)
-        self._memories.delete(acting_for(principal.user_id, run), run, _CLAIM)
+        self._memories.writer.delete(acting_for(principal.user_id, run), run, _CLAIM)
 
     def enter(self, kind: str, id: str, user: str, *, opening: bool) -> bool:
         """Whether somebody may enter a run; with `opening`, one that does not exist becomes theirs."""
@@ -131,25 +131,27 @@ class Runs:
     def _claim(self, run: Namespace, owner: str) -> None:
         """Makes somebody the owner of a run without members; of two who try, one gets `Conflict`."""
         who, room = acting_for(owner, run), run_room(run)
-        found = self._memories.get(who, run, _CLAIM)  # before the members: whoever comes between changes it
+        found = self._memories.reader.get(
+            who, run, _CLAIM
+        )  # before the members: whoever comes between changes it
         if self.find(run).members:
             raise Conflict(f"this {run[1]} is open")
         claim = Put(namespace=run, key=_CLAIM, value={}, expected_revision=found.revision if found else 0)
         keeper = acting_for(ALCOVE, room)
-        if self._memories.count(keeper, room):  # what a run that ended may have left
-            revision = self._memories.put_record(who, claim).revision
-            self._memories.clear(keeper, room)
+        if self._memories.reader.count(keeper, room):  # what a run that ended may have left
+            revision = self._memories.writer.put_record(who, claim).revision
+            self._memories.eraser.clear(keeper, room)
             claim = structs.replace(claim, expected_revision=revision)
-        self._memories.batch(who, [claim, _joined(run, owner, "owner")])
+        self._memories.writer.batch(who, [claim, _joined(run, owner, "owner")])
 
     def reset_run(self, run: Namespace) -> None:
         """Empties a run's room, and the rooms that its players' agents have for it."""
         _, kind, id = run
-        self._memories.clear(acting_for(ALCOVE, run_room(run)), run_room(run))
+        self._memories.eraser.clear(acting_for(ALCOVE, run_room(run)), run_room(run))
         if kind == "workflow":
-            for room in self._memories.namespaces(OVERSEER, ("agent-room",), suffix=(id,)):
+            for room in self._memories.reader.namespaces(OVERSEER, ("agent-room",), suffix=(id,)):
                 if len(room) == 5 and self.role(run, room[3]):
-                    self._memories.clear(acting_for(room[3], room), room)
+                    self._memories.eraser.clear(acting_for(room[3], room), room)
 
     def left_alone(self, user: str) -> Iterator[Namespace]:
         """The rooms of the runs in which nobody is but this user, and where those runs are claimed."""
@@ -163,12 +165,12 @@ class Runs:
 
     def _memberships(self, user: str, *kind: str) -> list[Namespace]:
         """The runs in which somebody has a membership, or something that looks like one."""
-        found = self._memories.namespaces_of(OVERSEER, ("runs", *kind), user, suffix=("u", user))
+        found = self._memories.reader.namespaces_of(OVERSEER, ("runs", *kind), user)
         return [Namespace(ns[:3]) for ns in found if len(ns) == 5]
 
     def role(self, run: Namespace, user: str) -> Role | None:
         """What somebody is in a run; None for whoever is not in it, or if there is none."""
-        found = self._memories.get(acting_for(user, run), _membership(run, user, "id"), _KEY)
+        found = self._memories.reader.get(acting_for(user, run), _membership(run, user, "id"), _KEY)
         return found.value["role"] if found and found.written_by.agent == ALCOVE else None  # type: ignore[return-value]
 
     def _owned(self, kind: str, id: str, by: str, *, left: bool = False) -> Namespace:
@@ -184,7 +186,7 @@ class Runs:
     def find(self, run: Namespace) -> Run:
         """A run with its members; one without any does not exist."""
         # Only memberships are read: what else lies below a run is its writers' own, and may be much.
-        below = self._memories.namespaces(OVERSEER, run, max_depth=5)
+        below = self._memories.reader.namespaces(OVERSEER, run, max_depth=5)
         users = [ns[4] for ns in below if len(ns) == 5 and ns[3] == "u"]
         roles = {user: role for user in users if (role := self.role(run, user))}
         owner = next((user for user, role in roles.items() if role == "owner"), None)
@@ -192,7 +194,7 @@ class Runs:
 
     def _remove(self, run: Namespace, users: Iterable[str]) -> None:
         for user in users:
-            self._memories.delete(acting_for(user, run), _membership(run, user, "id"), _KEY)
+            self._memories.writer.delete(acting_for(user, run), _membership(run, user, "id"), _KEY)
 
 
 def _run(kind: str, id: str, field: str = "id") -> Namespace:

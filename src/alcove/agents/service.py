@@ -128,7 +128,7 @@ class Agents(Runs):
     def _keep_older(self, agents: Iterable[Agent]) -> None:
         """Tells the store where these agents show users older rooms, so that a wipe reaches them."""
         if new := {text for agent in agents if (text := older(agent))} - self._older:
-            self._memories.admin.keep_private_rooms(new)
+            self._memories.record_private_rooms(new)
             self._older |= new
 
     def check(self) -> str | None:
@@ -181,7 +181,9 @@ class Agents(Runs):
         summaries = []
         for kind, room in self._visible(turn):
             with suppress(PermissionDenied):  # by a policy of the operator's own
-                count = self._memories.count(turn.principal_for(room), room, exact=kind in ONE_NAMESPACE)
+                count = self._memories.reader.count(
+                    turn.principal_for(room), room, exact=kind in ONE_NAMESPACE
+                )
                 summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
         children = child_rooms(turn)
         counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
@@ -192,7 +194,7 @@ class Agents(Runs):
     def _visible(self, turn: Turn) -> Iterator[tuple[str, Namespace]]:
         """The rooms that this turn's user may see, each with its kind."""
         rooms, agent, user = turn.rooms, turn.rooms.agent, turn.caller.user_id
-        own = partial(self._memories.namespaces_of, OVERSEER, owner=user, suffix=("u", user))
+        own = partial(self._memories.reader.namespaces_of, OVERSEER, owner=user)
         if agent.memory.private.session_isolated:
             yield from (("private", room) for room in own(()) if may_be_private(room, agent))
         elif rooms.private:
@@ -244,7 +246,7 @@ class Agents(Runs):
         spec = self.agent(principal, agent)
         if not isinstance(arguments, Mapping):
             raise InvalidRequest("arguments", "an object")
-        started, bound = time.perf_counter(), self._memories.key_binding(principal.user_id)
+        started, bound = time.perf_counter(), self._memories.writer.key_binding(principal.user_id)
         outcome, room, known, turn = "ok", None, None, None
         try:
             turn = self.turn(principal, spec, session_id, team, instances or {})
@@ -298,7 +300,7 @@ class Agents(Runs):
         `instance`: which one it is, where there are several: the id of a session or of a run.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        every = self._memories.scan(room.principal, room.namespace, exact=True)
+        every = self._memories.reader.scan(room.principal, room.namespace, exact=True)
         sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
         used = [*self._uses(kind, room.namespace, principal.user_id)]
         done = [call.tool in READ_ONLY_TOOLS for call in used if call.outcome == "ok"]
@@ -333,7 +335,7 @@ class Agents(Runs):
         elif kind == "global" and not principal.is_admin:
             raise PermissionDenied("only an admin may reset the global room")
         else:
-            self._memories.clear(room.principal, room.namespace)
+            self._memories.eraser.clear(room.principal, room.namespace)
 
     def watch_room(
         self,
@@ -349,7 +351,7 @@ class Agents(Runs):
         `instance`: which one it is, where there are several. `after_cursor`: from where on, if not from now.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        events = self._memories.follow(room.principal, room.namespace, after_cursor=after_cursor)
+        events = self._memories.timeline.follow(room.principal, room.namespace, after_cursor=after_cursor)
         return (event for event in events if self.scratch_room(principal, agent, kind, instance))
 
     def scratch_room(self, principal: Principal, agent: str, kind: str, instance: str | None) -> Room:

@@ -246,7 +246,7 @@ class Sessions:
         """All sessions, the last active first; a namespace without messages is none."""
         name, sessions = self._agents.agent(principal, agent).name, list[Session]()
         room = turns_room(name, principal.user_id)
-        for namespace in self._memories.namespaces(conversation_principal(principal, name), room):
+        for namespace in self._memories.reader.namespaces(conversation_principal(principal, name), room):
             if len(namespace) == _SESSION_DEPTH:
                 with suppress(NotFound, InvalidRequest):
                     turn = self._turn(principal, agent, namespace[-1])
@@ -269,7 +269,7 @@ class Sessions:
     def _delete(self, transcript: Transcript) -> int:
         """Deletes a session with its mark for the summary; returns how many messages it had."""
         room = turns_room(transcript.agent.name, transcript.principal.user_id)
-        self._memories.delete(transcript.principal, room, transcript.session)
+        self._memories.writer.delete(transcript.principal, room, transcript.session)
         return transcript.clear()
 
 

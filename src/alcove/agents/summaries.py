@@ -70,17 +70,17 @@ class Summaries:
     def read(self, caller: Principal, agent: str) -> RollingSummary:
         """The rolling summary; empty if nothing was merged yet."""
         principal, room = conversation_principal(caller, agent), summary_room(agent, caller.user_id)
-        return read_record(self._memories, principal, room, ROLLING, RollingSummary)[0]
+        return read_record(self._memories.reader, principal, room, ROLLING, RollingSummary)[0]
 
     def forget(self, caller: Principal, agent: str) -> bool:
         """Erases the summary with all its versions; returns whether there was one."""
         principal, room = conversation_principal(caller, agent), summary_room(agent, caller.user_id)
-        return self._memories.erase(principal, room, ROLLING)
+        return self._memories.eraser.erase(principal, room, ROLLING)
 
     def pending(self, caller: Principal, agent: str) -> Iterator[Memory]:
         """The marks of sessions with messages that are not in the summary yet, by session id."""
         room = turns_room(agent, caller.user_id)
-        return self._memories.scan(conversation_principal(caller, agent), room, exact=True)
+        return self._memories.reader.scan(conversation_principal(caller, agent), room, exact=True)
 
     def pending_mark(self, rooms: Rooms, *, ended: bool) -> list[Put]:
         """The operation that marks a session, to be written together with its new messages or its end."""
@@ -107,7 +107,7 @@ class Summaries:
         """
         page, since = None, None if self._cursor else self._memories.now() - timedelta(days=1)
         while page is None or page.more:
-            page = self._memories.events(
+            page = self._memories.timeline.events(
                 OVERSEER, ("turns",), kinds=("add", "update"), after=since,
                 after_cursor=self._cursor, limit=200,
             )  # fmt: skip
@@ -191,12 +191,12 @@ class Summaries:
         after = transcript.state()[0].merged
 
         def write() -> None:
-            bound = self._memories.key_binding(user)
-            mark = self._memories.get(transcript.principal, turns_room(agent.name, user), session)
+            bound = self._memories.writer.key_binding(user)
+            mark = self._memories.reader.get(transcript.principal, turns_room(agent.name, user), session)
             if mark is not None:
                 delete = Delete(namespace=mark.namespace, key=mark.key, expected_revision=mark.revision)
                 operations = [*self._merge_operations(transcript, bound), delete]
-                self._memories.batch_in_session(transcript.principal, operations, transcript.location)
+                self._memories.writer.batch_in_session(transcript.principal, operations, transcript.location)
 
         retry_conflicts(write)
         return after

@@ -103,7 +103,7 @@ class SummaryWriter:
         assert self._model is not None
         agent, user = task.agent, task.user
         try:
-            bound = self._memories.key_binding(user)
+            bound = self._memories.writer.key_binding(user)
             transcript = Transcript(
                 self._memories, Rooms(agent, user, task.session), Principal(user), self._count
             )
@@ -160,7 +160,7 @@ class SummaryWriter:
         changed = structs.replace(summary, **changes)
         if changed != summary:
             with suppress(KeyDestroyed):  # the user was wiped in the meantime
-                self._memories.put_record(
+                self._memories.writer.put_record(
                     transcript.principal, transcript.put_operation(changed, revision, bound)
                 )
 

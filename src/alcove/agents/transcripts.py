@@ -122,7 +122,7 @@ class Transcript:
         self._rolling = summary_room(name, user), ROLLING
         self.location = SessionLocation(self.turns, self._state, self._rolling)
         self._reader: MemoryReader = (
-            memories.cached_reader(self.principal, self.location) if cached else memories
+            memories.reader.for_session(self.principal, self.location) if cached else memories.reader
         )
 
     def newest_first(self, before: int | None = None, *, originals: bool = False) -> Iterator[StoredMessage]:
@@ -136,7 +136,7 @@ class Transcript:
 
     def last_number(self) -> int:
         """The number of the last message; 0 if there is none."""
-        entries = self._memories.list(self.principal, self.turns, limit=_MAX_KEYS, exact=True)
+        entries = self._memories.searcher.list(self.principal, self.turns, limit=_MAX_KEYS, exact=True)
         return next((_LAST_KEY - int(entry.key) for entry in entries if _is_number(entry.key)), 0)
 
     def count(self) -> int:
@@ -175,8 +175,8 @@ class Transcript:
 
         def write() -> None:
             if since:
-                self._memories.refuse_wiped(user, since)
-            bound, (state, revision) = self._memories.key_binding(user), self.state()
+                self._memories.writer.refuse_wiped(user, since)
+            bound, (state, revision) = self._memories.writer.key_binding(user), self.state()
             newest, now = self.last_number(), self._memories.now()
             last = max(newest, state.last_number)  # retention may have deleted the last messages
             new = [
@@ -192,7 +192,7 @@ class Transcript:
                 operations += [] if changed is state else [self.put_operation(changed, revision, bound)]
             if newest:
                 operations.append(Touch(self.turns, _key(newest)))  # fails if it was deleted since
-            self._memories.batch_in_session(self.principal, [*operations, *also], self.location)
+            self._memories.writer.batch_in_session(self.principal, [*operations, *also], self.location)
 
         retry_conflicts(write)
 
@@ -219,9 +219,9 @@ class Transcript:
 
     def replace_last(self, last: Message, message: Message | None) -> None:
         """Replaces the last message, or deletes it; Conflict if the last message is no longer `last`."""
-        bound, (state, revision) = self._memories.key_binding(self.principal.user_id), self.state()
+        bound, (state, revision) = self._memories.writer.key_binding(self.principal.user_id), self.state()
         newest = next(self.newest_first(originals=True), None)
-        memory = newest and self._memories.get(self.principal, self.turns, _key(newest.number))
+        memory = newest and self._memories.reader.get(self.principal, self.turns, _key(newest.number))
         if newest is None or memory is None or memory.id != newest.id or newest.message != last:
             raise Conflict("the last message of this conversation has changed: read it again")
         following = max(newest.number, state.last_number) + 1
@@ -233,7 +233,7 @@ class Transcript:
         none_added = Delete(self.turns, _key(following), expected_revision=0)
         same_state = self.put_operation(state, revision, bound)
         try:
-            self._memories.batch(self.principal, [change, none_added, same_state])
+            self._memories.writer.batch(self.principal, [change, none_added, same_state])
         except KeyDestroyed:
             raise Conflict("the user was wiped in the meantime") from None
 
@@ -241,17 +241,17 @@ class Transcript:
         """Notes that the conversation is over, with other operations in the same transaction."""
 
         def write() -> None:
-            bound, (state, revision) = self._memories.key_binding(self.principal.user_id), self.state()
+            bound, (state, revision) = self._memories.writer.key_binding(self.principal.user_id), self.state()
             changed = structs.replace(state, ended=self.last_number())
-            self._memories.batch(self.principal, [self.put_operation(changed, revision, bound), *also])
+            self._memories.writer.batch(self.principal, [self.put_operation(changed, revision, bound), *also])
 
         retry_conflicts(write)
 
     def clear(self) -> int:
         """Removes the session without a trace, and returns how many messages it had."""
         count = self.count()
-        self._memories.clear(self.principal, self.turns)
-        self._memories.clear(self.principal, self._state[0])
+        self._memories.eraser.clear(self.principal, self.turns)
+        self._memories.eraser.clear(self.principal, self._state[0])
         return count
 
 

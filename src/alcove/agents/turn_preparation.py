@@ -52,7 +52,7 @@ class TurnPreparer:
         agents, settings = self._agents, self._settings
         turn = agents.turn(principal, spec, request.session_id, request.team, request.instances)
         _refuse_ambiguous_tools(turn, request.tools)
-        key, sessions = agents.memories.lasting_key_binding(principal.user_id), agents.sessions
+        key, sessions = agents.memories.writer.lasting_key_binding(principal.user_id), agents.sessions
         messages, earlier = [*request.messages], None
         if request.session_id is None:
             start = max((n for n, each in enumerate(messages) if each.role == "user"), default=0)

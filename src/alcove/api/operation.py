@@ -82,6 +82,8 @@ class Operation(Generic[P, R]):
     name: str = ""
     """The attribute's name in its table, unless given."""
     tag: str = "service"
+    service: str = ""
+    """The name of the class that performs it; by default that whose method the function is."""
     role: Literal["admin", "auditor"] | None = None
     """The role that a caller needs, whatever the policy says; by default as `ROLES` of the table says."""
     request_record: type[Struct] | None = None
@@ -135,6 +137,8 @@ class Operation(Generic[P, R]):
     def __post_init__(self) -> None:
         self.begin: Callable[..., Any] | None = getattr(self.function, "begin", None)
         """Begins the write and returns a future of its result; None if it is no write."""
+        if self.function and not self.service:
+            self.service = self.function.__qualname__.rpartition(".")[0]
         self.method, self.path = self.route.split()
         self.__doc__ = self.function.__doc__ if self.function else self.summary
 
@@ -375,6 +379,11 @@ class Streaming(Operation[P, Iterator[R]]):
     def item(self) -> type[R]:
         """The record of each item."""
         return get_args(self._result_type)[0]  # type: ignore[no-any-return]
+
+
+def services_by_class(*services: object) -> dict[str, Any]:
+    """Returns services by the names of their classes, as `Operation.service` names them."""
+    return {kind.__name__: each for each in services for kind in type(each).__mro__}
 
 
 def operations(table: type) -> list[Operation[..., Any]]:

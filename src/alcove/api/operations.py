@@ -14,8 +14,16 @@ from alcove.core.errors import AlcoveError
 from alcove.core.filters import filter_to_json
 from alcove.core.namespace import Namespace
 from alcove.core.records import BatchOperation as Write
+from alcove.store.access import Access
 from alcove.store.admin import Admin
-from alcove.store.memories import Memories
+from alcove.store.overview import Overview
+from alcove.store.personal_data import PersonalDataReader
+from alcove.store.reader import Reader
+from alcove.store.searcher import Searcher
+from alcove.store.timeline import Timeline
+from alcove.store.wipe import Wiper
+from alcove.store.writer import Writer
+from alcove.upkeep.doctor import Doctor
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
@@ -58,9 +66,9 @@ class MemoryOperations:
 
     TAG = "memories"
 
-    whoami = Operation(Memories.whoami, "GET /v1/me", "Who the caller is here")
+    whoami = Operation(Access.whoami, "GET /v1/me", "Who the caller is here")
     put = Operation(
-        Memories.put,
+        Writer.put,
         f"PUT {_AT}",
         "Store a memory",
         encoders={"index": _listed},
@@ -69,7 +77,7 @@ class MemoryOperations:
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
     get = Operation(
-        Memories.get,
+        Reader.get,
         f"GET {_AT}",
         "Read a memory",
         renames=_NS,
@@ -77,7 +85,7 @@ class MemoryOperations:
         quick=True,
     )
     delete = Operation(
-        Memories.delete,
+        Writer.delete,
         f"DELETE {_AT}",
         "Delete a memory; absent is fine",
         renames=_NS,
@@ -86,7 +94,7 @@ class MemoryOperations:
         extra_errors=(409,),
     )
     touch = Operation(
-        Memories.touch,
+        Writer.touch,
         f"POST {_AT}/touch",
         "Change when a memory expires",
         extra_errors=(404,),
@@ -94,7 +102,7 @@ class MemoryOperations:
         example={**_EXAMPLE, "ttl_seconds": 3600},
     )
     search = Operation(
-        Memories.search,
+        Searcher.search,
         f"POST {_AT}/search",
         "Find memories",
         renames=_PREFIX,
@@ -106,7 +114,7 @@ class MemoryOperations:
         example={"namespace_prefix": ["user", "noop"], "query": "what to drink", "limit": 5},
     )
     list = Operation(
-        Memories.list,
+        Searcher.list,
         f"POST {_AT}/list",
         "List memories without their values",
         renames=_PREFIX,
@@ -116,7 +124,7 @@ class MemoryOperations:
         example={"namespace_prefix": ["user", "noop"], "limit": 20},
     )
     batch = Operation(
-        Memories.batch,
+        Writer.batch,
         f"POST {_AT}/batch",
         "Many operations in one transaction: all of them or none",
         types={"operations": messages.Operations},
@@ -126,37 +134,37 @@ class MemoryOperations:
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
     )
     namespaces = Operation(
-        Memories.namespaces,
+        Reader.namespaces,
         f"GET {_AT}/namespaces",
         "List the namespaces that hold something",
         answer_field="namespaces",
     )
     tree = Operation(
-        Memories.tree,
+        Overview.tree,
         f"GET {_AT}/tree",
         "What lies right below a namespace, with counts",
         renames=_NS,
         answer_field="branches",
     )
     newest = Operation(
-        Memories.newest, f"GET {_AT}/newest", "What was written last", renames=_NS, answer_field="items"
+        Overview.newest, f"GET {_AT}/newest", "What was written last", renames=_NS, answer_field="items"
     )
     activity = Operation(
-        Memories.activity, f"GET {_AT}/activity", "What happened, by day and room and type", renames=_NS
+        Overview.activity, f"GET {_AT}/activity", "What happened, by day and room and type", renames=_NS
     )
-    map = Operation(Memories.map, f"GET {_AT}/map", "Memories laid out by meaning", renames=_NS)
+    map = Operation(Overview.map, f"GET {_AT}/map", "Memories laid out by meaning", renames=_NS)
     events = Operation(
-        Memories.events, f"GET {_AT}/events", "Read the timeline", renames=_NS, encoders=_KINDS
+        Timeline.events, f"GET {_AT}/events", "Read the timeline", renames=_NS, encoders=_KINDS
     )
     history = Operation(
-        Memories.history,
+        Reader.history,
         f"GET {_AT}/history",
         "Every retained version of one memory, newest first",
         renames=_NS,
         answer_field="versions",
     )
     follow = Streaming(
-        Memories.follow,
+        Timeline.follow,
         f"GET {_AT}/events/stream",
         "Follow the timeline as server-sent events; resumes with Last-Event-ID",
         stream_type=EVENTS,
@@ -164,7 +172,7 @@ class MemoryOperations:
         encoders=_KINDS,
     )
     export_memories = Streaming(
-        Memories.export,
+        Reader.export,
         f"GET {_AT}/export",
         "Every memory the caller may see below a namespace, one a line",
         stream_type=NDJSON,
@@ -183,14 +191,19 @@ class AdminOperations:
     ROLES = "auditor", "admin"
     """Who may, whatever the policy says: a GET, and anything else; an entry may say otherwise."""
 
-    held = Operation(Admin.held, f"GET {_USER}", "What is held of a user")
-    memories_of = Operation(Admin.memories_of, f"GET {_USER}/memories", "A user's memories, to review")
-    export = Streaming(
-        Admin.export, f"GET {_USER}/export", "All that is held of a user, one a line", stream_type=NDJSON
+    held = Operation(PersonalDataReader.held, f"GET {_USER}", "What is held of a user")
+    memories_of = Operation(
+        PersonalDataReader.memories_of, f"GET {_USER}/memories", "A user's memories, to review"
     )
-    remove = Operation(Admin.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited")
+    export = Streaming(
+        PersonalDataReader.export,
+        f"GET {_USER}/export",
+        "All that is held of a user, one a line",
+        stream_type=NDJSON,
+    )
+    remove = Operation(Wiper.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited")
     wipe = Operation(
-        Admin.wipe,
+        Wiper.wipe,
         f"POST {_USER}/wipe",
         "Erase a user",
         defaults={"wait": False},
@@ -198,7 +211,7 @@ class AdminOperations:
         example={"dry_run": True},
     )
     verify_receipt = Operation(
-        Admin.verify_receipt,
+        Wiper.verify_receipt,
         f"POST {_ADMIN}/receipts/verify",
         "Whether the ledger has the wipe that a receipt is of",
         role="auditor",
@@ -249,7 +262,7 @@ class AdminOperations:
     stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is")
     audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Who operated on what, newest first")
     doctor = Operation(
-        Admin.doctor,
+        Doctor.examine,
         f"GET {_ADMIN}/doctor",
         "Check the whole store",
         answer_record=messages.DoctorAnswer,

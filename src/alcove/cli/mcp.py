@@ -48,7 +48,7 @@ def mcp(
 
     server, transport = make_server(), agents.transport
     agents.tools(agent, "mcp", team)  # refuses an agent or a team that is not there
-    direct = transport.services["agents"].direct if isinstance(transport, LocalTransport) else None
+    direct = transport.services["Agents"].direct if isinstance(transport, LocalTransport) else None
     at = Connected(
         Memory(InThreads(transport, direct)),
         agent,

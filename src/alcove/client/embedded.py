@@ -10,49 +10,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from alcove.api.operation import Operation
+from alcove.api.operation import Operation, services_by_class
 from alcove.client import is_url
 from alcove.client.open_store import OpenStore, Specs
 from alcove.client.store import Store, Transport
-from alcove.core.addresses import is_database, locate_store, without_password
+from alcove.core.addresses import is_database, locate_store
 from alcove.core.clock import Clock, system_clock
 from alcove.core.errors import InvalidRequest, StoreError, Unavailable
 from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.settings import Settings, read_variable
 from alcove.engine.commit import Observer
-from alcove.engine.engine import Engine
-from alcove.engine.valkey import Valkey
 from alcove.engine.vector_index import MakeVectorIndex
 from alcove.llm import LLM
 from alcove.policy import Policy
 from alcove.search.embedders import Embedder, embedder_for
-from alcove.search.indexer import Indexer
 from alcove.search.rerankers import Reranker, reranker_for
 from alcove.search.sources import vector_index_for
-from alcove.store.active_config import Configuration
-from alcove.store.audit import Audit
-from alcove.store.common import Parts
-from alcove.store.erasure_ledger import ErasureLedger
-from alcove.store.field_values import FieldValues
 from alcove.store.memories import Memories
-from alcove.store.session_cache import SessionCache
-from alcove.vault import KeyProvider, Vault, default_keys
+from alcove.vault import KeyProvider, default_keys
 
 
 class LocalTransport(Transport):
     """Operations done by services in this process, as one principal."""
 
     def __init__(self, services: Mapping[str, Any], principal: Principal) -> None:
-        """`services`: what does the operations of each table, by the table's tag."""
+        """`services`: what performs operations, by the names of their classes."""
         self.services = services
         self.principal = principal
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        memories = self.services.get("memories")
-        if memories and memories.process != os.getpid():
+        store: OpenStore | None = self.services.get("OpenStore")
+        if store and store.process_id != os.getpid():
             raise Unavailable("this store was opened before the process was forked; open it again")
         assert operation.function is not None
-        return partial(operation.function, self.services[operation.tag], self.principal)
+        return partial(operation.function, self.services[operation.service], self.principal)
 
     def user(self, user_id: str, roles: Iterable[str]) -> Principal:
         if isinstance(roles, str):
@@ -66,19 +57,20 @@ class LocalTransport(Transport):
 
     def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
-        agents = self.services["store"].agents(specs, llm)
-        of_agents = {
-            "agents": agents, "sessions": agents.sessions, "knowledge": agents.knowledge, "chat": agents.chats
-        }  # fmt: skip
+        agents = self.open_store.agents(specs, llm)
+        of_agents = services_by_class(agents, agents.sessions, agents.knowledge, agents.chats)
         other.services = {**self.services, **of_agents}
         return other
 
     def derive_key(self, purpose: str) -> bytes:
-        memories: Memories = self.services["memories"]
-        return memories.derive_key(purpose)
+        return self.open_store.memories.derive_key(purpose)
+
+    @property
+    def open_store(self) -> OpenStore:
+        return self.services["OpenStore"]  # type: ignore[no-any-return]
 
     def close(self) -> Any:
-        self.services["store"].close()
+        self.open_store.close()
 
 
 class Alcove(Store):
@@ -102,6 +94,7 @@ class Alcove(Store):
         embedder: str | Embedder | None = "minilm",
         reranker: str | Reranker | None = None,
         vectors: str | MakeVectorIndex | None = None,
+        index_wait_seconds: float = 30.0,
     ) -> None:
         place, path = _checked_place(at)
         if vectors and isinstance(place, Path):
@@ -113,51 +106,31 @@ class Alcove(Store):
         )
         model = embedder_for(embedder) if isinstance(embedder, str) else embedder
         again = reranker_for(reranker) if isinstance(reranker, str) else reranker
-        settings = settings or Settings()
         policy = Policy(None if policy_dir is None else Path(policy_dir))
-        provider = keys or default_keys(path)
-        engine = Engine(
+        store = OpenStore(
             place,
+            path,
+            settings or Settings(),
+            policy,
+            keys or default_keys(path),
             clock=clock,
-            busy_timeout=settings.busy_timeout,
-            on_create=provider.create,
-            observer=observer,
+            observer=observer or Observer(),
+            embedder=model,
+            reranker=again,
             vector_index=beside,
+            index_wait_seconds=index_wait_seconds,
         )
-        try:
-            vault = Vault(engine.data_keys, provider)
-            if engine.admin.is_incomplete_copy():
-                shown = without_password(str(place))
-                raise StoreError(f"{shown} is a copy that was broken off: run `alcove migrate` again")
-            valkey = Valkey(settings.session_store) if settings.session_store else None
-        except BaseException:
-            engine.close()
-            raise
-        clock = engine.clock
-        audit = Audit(engine.admin, vault, clock)
-        indexer = None
-        if model and settings.indexing_interval:
-            interval, batch = settings.indexing_interval, settings.indexing_batch
-            indexer = Indexer(engine.index, model, clock, interval=interval, batch=batch)
-            if engine.index.vector_index:
-                engine.index.vector_index.start(interval)
-            if settings.sweep_interval:  # what other processes left is found by polling; the model stays lazy
-                indexer.wake()
-                engine.on_commit(indexer.wake_if_due)
-        configuration = Configuration(engine.admin, policy, settings, audit.denied)
-        sessions = SessionCache(valkey, engine, vault, observer or Observer()) if valkey else None
-        parts = Parts(
-            engine, vault, configuration, ErasureLedger.beside(path), audit, model, indexer, clock,
-            FieldValues(), sessions,
-        )  # fmt: skip
-        store = OpenStore(parts, settings, again)
-        services = {"memories": store.memories, "admin": store.memories.admin, "store": store}
-        self.transport = LocalTransport(services, DEFAULT_PRINCIPAL)
+        self.transport = LocalTransport(store.services, DEFAULT_PRINCIPAL)
+
+    @property
+    def open_store(self) -> OpenStore:
+        """The services of this store, for an edge that has principals of its own."""
+        return self.transport.open_store
 
     @property
     def memories(self) -> Memories:
-        """The one road, for an edge that has principals of its own."""
-        return self.transport.services["memories"]  # type: ignore[no-any-return]
+        """The memories of every principal, for an edge that has principals of its own."""
+        return self.transport.open_store.memories
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"

@@ -1,4 +1,4 @@
-"""A store that is open in this process: its sweep, its agents, and what is done with its file."""
+"""A store that is open in this process: its services, its background sweep, and agents at work on it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alcove.agents.call_log import Usage
-from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.agents.runs import Runs
 from alcove.agents.service import Agents
-from alcove.api.operation import Operation, Streaming
+from alcove.api.operation import Operation, Streaming, services_by_class
 from alcove.core import validation
+from alcove.core.addresses import without_password
 from alcove.core.background import Worker
+from alcove.core.clock import Clock
+from alcove.core.errors import StoreError
 from alcove.core.principal import Principal
 from alcove.core.records import SweepResult
 from alcove.core.settings import Settings
+from alcove.engine.commit import Observer
+from alcove.engine.engine import Engine
+from alcove.engine.valkey import Valkey
+from alcove.engine.vector_index import MakeVectorIndex
 from alcove.llm import LLM, resolve_llm
-from alcove.search.embedders import load_numpy
+from alcove.policy import Policy
+from alcove.search.embedders import Embedder, load_numpy
+from alcove.search.indexer import Indexer
 from alcove.store.admin import Admin
-from alcove.store.common import Parts
+from alcove.store.erasure_ledger import ErasureLedger
 from alcove.store.memories import Memories
+from alcove.store.personal_data import PersonalDataReader
+from alcove.store.session_cache import SessionCache
+from alcove.store.wipe import Wiper
+from alcove.upkeep.backup import BackupWriter
+from alcove.upkeep.doctor import Doctor
 from alcove.upkeep.transfer import File, Importer, Imports
+from alcove.vault import KeyProvider, Vault
 
 if TYPE_CHECKING:
     from alcove.search.hybrid_search import HybridSearch
@@ -31,42 +45,99 @@ if TYPE_CHECKING:
 
 
 Specs = str | os.PathLike[str] | Mapping[str, Any]
-"""Agents and teams: a file of specs or a folder of them, or what such a file would say."""
+"""Agents and teams: a file of specs or a folder of them, or the content of such a file."""
 
 
 class OpenStore:
-    """A store for every principal, and what of it has threads or is kept until it is closed."""
+    """A store for every principal, with its threads and everything that lasts until it is closed."""
 
-    def __init__(self, parts: Parts, settings: Settings, reranker: Reranker | None = None) -> None:
-        """Makes the one road into the store."""
-        engine, clock = parts.engine, parts.clock
+    def __init__(
+        self,
+        location: Path | str,
+        path: Path,
+        settings: Settings,
+        policy: Policy,
+        keys: KeyProvider,
+        *,
+        clock: Clock,
+        observer: Observer,
+        embedder: Embedder | None,
+        reranker: Reranker | None,
+        vector_index: MakeVectorIndex | None,
+        index_wait_seconds: float,
+    ) -> None:
+        """`location`: a file or the address of a database. `path`: its ledger lies beside this path."""
+        engine = Engine(
+            location,
+            clock=clock,
+            busy_timeout=settings.busy_timeout,
+            on_create=keys.create,
+            observer=observer,
+            vector_index=vector_index,
+        )
+        try:
+            vault = Vault(engine.data_keys, keys)
+            if engine.admin.is_incomplete_copy():
+                shown = without_password(str(location))
+                raise StoreError(f"{shown} is a copy that was broken off: run `alcove migrate` again")
+            valkey = Valkey(settings.session_store) if settings.session_store else None
+        except BaseException:
+            engine.close()
+            raise
 
-        def make_searcher() -> HybridSearch:
+        def make_search() -> HybridSearch:
             load_numpy()
-            from alcove.search.hybrid_search import HybridSearch  # noqa: PLC0415  numpy, for who searches
+            from alcove.search.hybrid_search import HybridSearch  # noqa: PLC0415  loads numpy
 
             return HybridSearch(
                 engine.index,
-                parts.embedder,
-                clock,
+                embedder,
+                engine.clock,
                 max_bytes=settings.search_memory_mb << 20,
                 max_texts=settings.search_memory_texts,
                 reranker=reranker,
             )
 
-        admin = Admin(parts)
-        self.memories = Memories(parts, admin, make_searcher)
-        admin.rooms_left_alone = Runs(self.memories).left_alone
-        admin.token_use = Usage(self.memories).totals
-        templates = engine.admin.private_rooms
-        admin.older_rooms = lambda user: [KNOWLEDGE, *(older_room(each, user) for each in templates())]
+        self.process_id = os.getpid()
+        """The process that opened it; in a fork of it, locks of other threads would stay closed."""
         self._settings = settings
+        self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
+        indexer = _start_indexer(engine, embedder, settings)
+        ledger = ErasureLedger.beside(path)
+        self.memories = memories = Memories(
+            engine,
+            vault,
+            policy,
+            settings,
+            ledger,
+            indexer=indexer,
+            session_cache=SessionCache(valkey, engine, vault, observer) if valkey else None,
+            make_search=make_search,
+            scrub_soon=self._sweeper.wake if settings.sweep_interval else lambda: None,
+            index_wait_seconds=index_wait_seconds,
+        )
+        audit = memories.audit
+        token_use = Usage(memories).totals
+        self.admin = Admin(engine, vault, memories.access, ledger, audit, embedder, indexer, token_use)
+        self.services = services_by_class(
+            self,
+            memories.access,
+            memories.writer,
+            memories.reader,
+            memories.searcher,
+            memories.timeline,
+            memories.overview,
+            self.admin,
+            PersonalDataReader(engine, vault, memories.decoder, audit),
+            Wiper(engine, vault, ledger, audit, memories.eraser, Runs(memories).left_alone),
+            Doctor(engine, memories.decoder, ledger),
+            BackupWriter(engine, vault, audit),
+        )
+        """What performs operations, by the names of the classes."""
         self._agents: dict[tuple[Path | bytes | None, LLM | None], Agents] = {}
         self._opening = threading.Lock()
-        self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         if settings.sweep_interval:
             self._sweeper.start()
-            admin.wake = self._sweeper.wake
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
         """The agents and teams of some specs, at work on this store; without specs, agents of any name."""
@@ -126,6 +197,22 @@ class OpenStore:
         self.memories.close()
 
 
+def _start_indexer(engine: Engine, embedder: Embedder | None, settings: Settings) -> Indexer | None:
+    """Starts indexing in the background, if this process is to index."""
+    if not embedder or not settings.indexing_interval:
+        return None
+    interval, batch = settings.indexing_interval, settings.indexing_batch
+    indexer = Indexer(engine.index, embedder, engine.clock, interval=interval, batch=batch)
+    if engine.index.vector_index:
+        engine.index.vector_index.start(interval)
+    if (
+        settings.sweep_interval
+    ):  # polls for what other processes left; the model is loaded only if there is any
+        indexer.wake()
+        engine.on_commit(indexer.wake_if_due)
+    return indexer
+
+
 ONLY_HERE = "NONE /"
 """The route of what only a store in this process does."""
 
@@ -144,6 +231,6 @@ class FileOperations:
 
     TAG = "admin"
 
-    backup = Streaming(Admin.backup, "GET /v1/admin/backup", "Copy the store into one new file")
+    backup = Streaming(BackupWriter.write, "GET /v1/admin/backup", "Copy the store into one new file")
     reindex = Streaming(Admin.reindex, ONLY_HERE, "Embed every text anew")
     reload_policy = Operation(Admin.reload_policy, ONLY_HERE, "Read the policy folder again")

@@ -118,7 +118,9 @@ class OverAgents(
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
     keep_sessions = SessionOperations.prune_sessions  # its name in earlier versions
-    call = Operation(_call, AgentOperations.call_with.route, "Call a tool", answer_record=ToolAnswer)
+    call = Operation(
+        _call, AgentOperations.call_with.route, "Call a tool", service="Agents", answer_record=ToolAnswer
+    )
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> Self:
         """The same agents, acting for this user, who is in these groups."""

@@ -68,13 +68,15 @@ class PayloadTooLarge(InvalidRequest):
 
 
 class PermissionDenied(AlcoveError):
-    """The policy said no; `reason` is the policy's own word."""
+    """The caller may not do this; `reason` says why, in the policy's own words if it was the policy."""
 
     code = "permission_denied"
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, operation: str | None = None) -> None:
+        """`operation`: the name of what the policy denied; None if something else denied it."""
         super().__init__(f"access denied: {reason}")
         self.reason = reason
+        self.operation = operation
 
 
 class NotFound(AlcoveError):

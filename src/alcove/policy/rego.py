@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import regorus
@@ -67,7 +67,6 @@ class Policy:
         self._folder = folder
         self._stored: Mapping[str, str] = {}
         self._changing = threading.Lock()
-        self.on_denied: Callable[[Principal, str], None] = lambda principal, operation: None
         self._rules = self.tried({})
 
     @property
@@ -112,11 +111,7 @@ class Policy:
         """Raises `PermissionDenied` with the policy's reason unless it allows this operation."""
         asked = {"operation": operation, "namespace": namespace, "key": key, "context": principal.context}
         if (reason := self._answer(asked, _refusal)) is not None:
-            self._deny(principal, operation, reason)
-
-    def _deny(self, principal: Principal, operation: str, reason: str) -> NoReturn:
-        self.on_denied(principal, operation)
-        raise PermissionDenied(reason)
+            raise PermissionDenied(reason, operation=operation)
 
     def authorise_write(
         self,
@@ -130,7 +125,7 @@ class Policy:
         """The same for a write or an import, which the policy may judge by its content."""
         content = _content(principal, namespace, key, value, index)
         if (reason := self._answer({**content, "operation": operation}, _refusal)) is not None:
-            self._deny(principal, operation, reason)
+            raise PermissionDenied(reason, operation=operation)
 
     def attributes(
         self, principal: Principal, namespace: Namespace, key: str, value: bytes, index: bytes | None
@@ -148,9 +143,9 @@ class Policy:
         """
         narrowed = self._answer(_prefix(principal, prefix, msgspec.json.encode(filter or {})), _narrowed)
         if narrowed is None:
-            self._deny(principal, "search", "the policy does not say where this caller may look")
+            raise PermissionDenied("the policy does not say where this caller may look", operation="search")
         if principal.agent is not None and narrowed.prefix[: len(prefix)] != prefix:
-            self._deny(principal, "search", "the policy does not let this agent look there")
+            raise PermissionDenied("the policy does not let this agent look there", operation="search")
         return narrowed
 
     def _answer(self, question: Question, find: Callable[[regorus.Engine], Answer]) -> Answer:

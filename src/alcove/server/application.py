@@ -34,7 +34,7 @@ from alcove.server.limits import (
 from alcove.server.protocol import send_whole
 from alcove.server.routes import Endpoint, Page, Request, check_media_type, path_parameter, path_pattern
 from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
-from alcove.store.reading import SMALL_BYTES
+from alcove.store.reader import SMALL_BYTES
 
 log = logging.getLogger("alcove.http")
 

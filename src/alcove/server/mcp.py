@@ -31,7 +31,6 @@ from alcove.integrations.mcp_changes import notices
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
-from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
     from alcove.server.mcp_exchanges import Exchanges, Notices
@@ -106,9 +105,9 @@ class McpEdge:
     """Handlers of what MCP's clients send."""
 
     def __init__(
-        self, memories: Memories, agents: Agents, reads: ThreadPool, changes: ThreadPool, tail: Tail
+        self, services: Mapping[str, Any], agents: Agents, reads: ThreadPool, changes: ThreadPool, tail: Tail
     ) -> None:
-        self._services = {"memories": memories, "agents": agents, "sessions": agents.sessions}
+        self._services = services
         self._agents, self._tail = agents, tail
         self._reads, self._changes = reads, changes
         self._exchanges: Exchanges | None = None

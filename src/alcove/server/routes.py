@@ -23,7 +23,7 @@ from alcove.core.principal import DEFAULT_PRINCIPAL
 from alcove.core.validation import to_invalid_request
 from alcove.server.authentication import Authenticator
 from alcove.server.limits import Reservations, ThreadPool
-from alcove.store.reading import View
+from alcove.store.access import View
 
 JSON = b"application/json"
 CONNECTION = "alcove.connection"
@@ -221,18 +221,18 @@ def _with_operation(error: InvalidRequest) -> InvalidRequest:
 
 def endpoints(
     table: type,
-    service: object,
+    services: Mapping[str, object],
     *,
     reads: ThreadPool,
     changes: ThreadPool,
     streams: object = None,
     restarts: bool = False,
 ) -> list[Endpoint]:
-    """The endpoints of a table's operations, answered by the methods of a service.
+    """The endpoints of a table's operations, answered by services, which are given by their class names.
 
     `reads` and `changes` are threads for operations that only read, and for others. `streams` has a handler
-    for each streaming operation, by its name. `restarts`: whether the service raises before any effect if it
-    would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
+    for each streaming operation, by its name. `restarts`: whether the services raise before any effect if
+    they would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
     """
     make_handler = _restarting_handler if restarts else _threaded_handler
     found = []
@@ -240,7 +240,7 @@ def endpoints(
         if operation.stream_type:
             handler = getattr(streams, operation.name)
         else:
-            handler = make_handler(operation, service, reads, changes)
+            handler = make_handler(operation, services[operation.service], reads, changes)
         if operation.can_stream:
             handler = _choose_by_request(handler, getattr(streams, operation.name))
         found.append(Endpoint(operation, handler))

@@ -33,6 +33,7 @@ from alcove.api.agent_operations import (
     KnowledgeOperations,
     SessionOperations,
 )
+from alcove.api.operation import services_by_class
 from alcove.api.operations import AdminOperations, MemoryOperations
 from alcove.client.embedded import Alcove
 from alcove.core import __version__, heap
@@ -151,14 +152,11 @@ def build(config: ServeConfig) -> ASGIApp:
     logs.configure(config.log_level, config.log_file)
     metrics = monitoring.Metrics()
     store = _store(config, metrics)
-    memories = store.memories
-    authenticate = make_authenticator(
-        config, memories.admin.find_api_key, remote_store=is_database(config.at)
-    )
+    memories, admin = store.memories, store.open_store.admin
+    authenticate = make_authenticator(config, admin.find_api_key, remote_store=is_database(config.at))
     reads, changes = (ThreadPool(threads=config.threads, stops=stops) for stops in (True, False))
-    access = monitoring.AccessLog(memories.admin.pseudonym if config.log_pseudonyms else None)
-    tail = Tail(memories.last_event, memories.when_told)
-    memories.index_patience = config.request_seconds / 2
+    access = monitoring.AccessLog(memories.pseudonym if config.log_pseudonyms else None)
+    tail = Tail(memories.timeline.last_event, memories.timeline.on_commit)
     specs = _specs(config)
     agents = Agents(
         memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer, llm=config
@@ -174,7 +172,7 @@ def build(config: ServeConfig) -> ASGIApp:
         """Tells the audit log who called without the role; the policy tells it of its own denials."""
         if request.user and request.route.startswith("/v1/admin"):
             with suppress(AlcoveError):  # a store that cannot take it now has still refused them
-                memories.admin.denied(request.principal, f"{request.method} {request.route}")
+                memories.audit.count_denial(request.principal, f"{request.method} {request.route}")
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -195,26 +193,30 @@ def build(config: ServeConfig) -> ASGIApp:
     health = monitoring.Health(
         {**memories.readiness(), "agents": agents.check},
         reads,
-        versions=lambda: {**memories.versions(), **({"specs": specs.version} if specs else {})},
+        versions=lambda: {**memories.access.versions, **({"specs": specs.version} if specs else {})},
         authenticate=authenticate,
     )
-    streams = Streams(memories, agents, reads, changes, tail)
+    services = {
+        **store.open_store.services,
+        **services_by_class(agents, agents.sessions, agents.knowledge, agents.chats),
+    }
+    streams = Streams(services, memories, agents, reads, changes, tail)
     chat = ChatEdge(agents, agents.chats, turns)
-    serve = partial(endpoints, reads=reads, changes=changes, streams=streams)
+    serve = partial(endpoints, services=services, reads=reads, changes=changes, streams=streams)
     described = [
-        *serve(MemoryOperations, memories, restarts=True),
-        *serve(AdminOperations, memories.admin),
-        *serve(AgentOperations, agents),
-        *serve(SessionOperations, agents.sessions),
-        *serve(KnowledgeOperations, agents.knowledge),
-        *serve(ChatOperations, agents.chats, reads=turns, changes=turns, streams=chat),
+        *serve(MemoryOperations, restarts=True),
+        *serve(AdminOperations),
+        *serve(AgentOperations),
+        *serve(SessionOperations),
+        *serve(KnowledgeOperations),
+        *serve(ChatOperations, reads=turns, changes=turns, streams=chat),
         *chat.endpoints(),
         *streams.endpoints(),
         *monitoring.endpoints(metrics, health),
     ]
     undescribed = [
         *pages(described, __version__),
-        *McpEdge(memories, agents, reads, changes, tail).endpoints(),
+        *McpEdge(services, agents, reads, changes, tail).endpoints(),
         *Panel(authenticate, config.auth, cookies).endpoints(),
     ]
     at_once = worker_processes.requests_at_once(config.most_in_flight)
@@ -232,7 +234,7 @@ def build(config: ServeConfig) -> ASGIApp:
         take_request=memories.take_request if config.session_store else None,
         admit=cookies.admit,
     )
-    metrics.requests, metrics.index = lambda: application.pending_count, memories.admin.index_lag
+    metrics.requests, metrics.index = lambda: application.pending_count, memories.searcher.index_lag
     if config.cors_origins is None:
         return application
     return CORSMiddleware(  # no cookies: whoever calls sends a token or a key
@@ -292,6 +294,7 @@ def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
         embedder=embedder_for(config.embedder, folder=folder, key=config.embedder_key),
         reranker=reranker_for(config.reranker, key=config.reranker_key),
         vectors=vector_index_for(config.vectors, key=config.qdrant_key),
+        index_wait_seconds=config.request_seconds / 2,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,7 @@ class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 class Streams:
     """Answers and bodies that come in pieces: a handler for each operation that streams, by its name."""
 
+    services: Mapping[str, Any]
     memories: Memories
     agents: Agents
     reads: ThreadPool
@@ -157,20 +158,20 @@ class Streams:
         """The events of a namespace from where the caller left off; `who` says each time who may see them."""
         resumed = request.headers.get(b"last-event-id")
         seen = self.tail.end()
-        after = self.memories.end_of_events() if resumed is None else resumed.decode("latin-1")
+        after = self.memories.timeline.end() if resumed is None else resumed.decode("latin-1")
 
         def read(position: str) -> Page:
-            page = self.memories.event_page(
+            page = self.memories.timeline.event_page(
                 who(),
                 namespace,
                 kinds=kinds,
                 after_cursor=position,
                 limit=_PAGE,
-                most_bytes=cursor.STREAM_CHUNK_BYTES,
+                max_bytes=cursor.STREAM_CHUNK_BYTES,
             )
             return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
 
-        request.view = self.memories.view(who, namespace)
+        request.view = self.memories.access.view(who, namespace)
         first = await self.reads.run(partial(read, after))  # refused here, with a status
         events = self._events(read, after, first, seen)
         return Stream(events, EVENTS.encode(), b": ended %s\n\n")
@@ -201,19 +202,19 @@ class Streams:
     async def export_memories(self, request: Request) -> Struct:
         request.reserve_bytes(MOST_BYTES)  # of what is read and not yet taken
         namespace, principal = Namespace.checked(request.parameters.ns, "ns"), request.principal
-        view = request.view = self.memories.view(lambda: request.principal, namespace)
+        view = request.view = self.memories.access.view(lambda: request.principal, namespace)
         # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
         threads = self.changes if principal.has_role else self.reads
-        return self._lines(self.memories.read_view(principal, namespace, view), threads)
+        return self._lines(self.memories.reader.scan_view(principal, namespace, view), threads)
 
     async def export(self, request: Request) -> Struct:
-        export = partial(self.memories.admin.export, request.principal, request.path["user"])
+        export = partial(self.services["PersonalDataReader"].export, request.principal, request.path["user"])
         return self._lines(await self.changes(export), self.reads)
 
     async def backup(self, request: Request) -> Struct:
         folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
-        admin, to = self.memories.admin, Path(folder.name) / "backup.db"
-        await self.reads(lambda: [*admin.backup(request.principal, to)])
+        backups, to = self.services["BackupWriter"], Path(folder.name) / "backup.db"
+        await self.reads(lambda: [*backups.write(request.principal, to)])
 
         async def pieces() -> AsyncIterator[bytes]:
             with folder, to.open("rb") as file:

@@ -1,37 +1,31 @@
-"""Operating a store: what is held of a person and its erasure, policies, keys, settings, figures, audit.
-
-Beside the one road for memories this is the other one; it asks for a role before anything else.
-"""
+"""Administration of a store: policies, settings, the index, keys, figures, the audit log; for operators."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from alcove.core import records, validation
-from alcove.core.clock import SECOND, to_datetime
+from alcove.core.clock import to_datetime
 from alcove.core.errors import InvalidRequest, NotFound, Unavailable
 from alcove.core.principal import Principal, check_user_id
-from alcove.core.records import ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
+from alcove.core.records import AgentUse, ApiKey, AuditPage, KeyInUse, Keys, Policies, Stats
 from alcove.core.settings import Settings
+from alcove.engine.engine import Engine
 from alcove.policy import Policy
-from alcove.search.indexer import reindex
-from alcove.store.active_config import ADJUSTABLE
-from alcove.store.audit import SETTINGS_PUT
-from alcove.store.erasure_ledger import LedgerEntry
-from alcove.store.people import People
-from alcove.upkeep.backup import BackedUp, Progress, backup
-from alcove.upkeep.doctor import Examination, examine
-from alcove.vault import Rotation
+from alcove.search.embedders import Embedder
+from alcove.search.indexer import Indexer, reindex
+from alcove.store.access import ADJUSTABLE, Access
+from alcove.store.audit import SETTINGS_PUT, AuditLog
+from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry
+from alcove.vault import Rotation, Vault
 
 _REINDEXED_AT_ONCE = 50
 """Texts, after which it tells how far it is, and which a kill does not undo."""
@@ -39,15 +33,32 @@ _PREFIX = "alcove"
 """With what an API key begins."""
 
 
-class Admin(People):
-    """A store as its operators see it. Auditors may read, admins may do everything."""
+class Admin:
+    """The administration of a store. Auditors may read, admins may do everything."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        vault: Vault,
+        access: Access,
+        ledger: ErasureLedger,
+        audit: AuditLog,
+        embedder: Embedder | None,
+        indexer: Indexer | None,
+        token_use: Callable[[], list[AgentUse]],
+    ) -> None:
+        """`token_use`: returns the tokens that agents took from an LLM."""
+        self._engine, self._rows, self._vault, self._access = engine, engine.admin, vault, access
+        self._ledger, self._audit = ledger, audit
+        self._embedder, self._indexer = embedder, indexer
+        self._token_use = token_use
 
     # Policies and settings
 
     def policies(self, principal: Principal) -> Policies:
         """The texts that decide now, and which of them were put rather than found."""
         principal.require("auditor")
-        document, stored = self._rows.document("policies"), self._configuration.stored("policies")
+        document, stored = self._rows.document("policies"), self._access.stored_document("policies")
         return Policies(*self._policy.bundle, document[0] if document else 0, sorted(stored))
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
@@ -65,7 +76,7 @@ class Admin(People):
         """What each rule would say to an input, by the given texts or those in force; changes nothing."""
         principal.require("admin")
         given = {name: text for name, text in texts.items() if text is not None}
-        return self._policy.tried({**self._configuration.stored("policies"), **given}).say(question)
+        return self._policy.tried({**self._access.stored_document("policies"), **given}).say(question)
 
     def reload_policy(self, principal: Principal) -> None:
         """Reads the policy folder again; a broken bundle leaves the old one active."""
@@ -75,23 +86,24 @@ class Admin(People):
     def settings(self, principal: Principal) -> dict[str, object]:
         """The settings in force that can be put."""
         principal.require("auditor")
-        return _shown(self._configuration.current().settings)
+        return _shown(self._access.current().settings)
 
     def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
         """Changes some settings in every process; null takes a change back."""
         principal.require("admin")
-        wanted = self._configuration.changed(changes)
+        document, after = self._access.change_settings(changes)
         details: dict[str, object] = {"changed": sorted(changes)}
-        before, after = (each.audit_days for each in self._configuration.before_and_after(wanted))
-        if before != after:
-            details["audit_days"] = {"from": before, "to": after}
+        if (before := self._access.current().settings).audit_days != after.audit_days:
+            details["audit_days"] = {"from": before.audit_days, "to": after.audit_days}
         entry = self._audit.entry(principal, SETTINGS_PUT, **details)
-        self._rows.add_document("settings", principal.user_id, msgspec.json.encode(wanted).decode(), [entry])
+        self._rows.add_document(
+            "settings", principal.user_id, msgspec.json.encode(document).decode(), [entry]
+        )
         return self.settings(principal)
 
     @property
     def _policy(self) -> Policy:
-        return self._configuration.current().policy
+        return self._access.current().policy
 
     # The index
 
@@ -109,11 +121,6 @@ class Admin(People):
             parked=status.parked,
             parked_items=self._engine.index.parked(),
         )
-
-    def index_lag(self) -> tuple[int, float]:
-        """How many texts wait to be indexed, and how many seconds the oldest has."""
-        status = self._engine.index.status(self._engine.index.serving() or "")
-        return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
 
     def trigger_index(self, principal: Principal) -> records.IndexState:
         """Tries at once whatever waits or was parked."""
@@ -191,7 +198,7 @@ class Admin(People):
         if isinstance(roles, str):
             raise InvalidRequest("roles", "a list of strings")
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        key = ApiKey(id, client, user, [*roles], trusted, to_datetime(self._clock()))
+        key = ApiKey(id, client, user, [*roles], trusted, to_datetime(self._engine.clock()))
         self._rows.add_api_key(key, _digest(secret))
         self._audit.record(principal, "apikey.create", key=id)
         return f"{_PREFIX}_{id}_{secret}"
@@ -214,7 +221,7 @@ class Admin(People):
         figures = {
             name: sum(getattr(root, name) for root in roots) for name in ("memories", "versions", "bytes")
         }
-        return Stats(**figures, roots=roots, llm=self.token_use())
+        return Stats(**figures, roots=roots, llm=self._token_use())
 
     def audit(
         self,
@@ -229,25 +236,6 @@ class Admin(People):
         principal.require("auditor")
         limit = validation.check_integer(limit, "limit", 1, 1000)
         return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
-
-    def denied(self, principal: Principal, operation: str) -> None:
-        """Counts that somebody was turned away for want of a role."""
-        self._audit.denied(principal, operation)
-
-    def doctor(self, principal: Principal) -> Iterator[Examination]:
-        """Compares the log with what it says is current and opens every value."""
-        principal.require("auditor")
-        return examine(self._engine, self._opener, self._ledger)
-
-    def backup(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
-        """Copies the store into one new file, step by step; audited, but a full disk does not prevent it."""
-        principal.require("admin")
-        return self._backing_up(principal, to)
-
-    def _backing_up(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
-        yield from backup(self._engine, self._vault, to)
-        with suppress(Unavailable):
-            self._audit.record(principal, "store.backup", file=to.name)
 
 
 def _shown(settings: Settings) -> dict[str, object]:

@@ -63,7 +63,7 @@ class _OpenEntry:
         return _encode({**self.details, "reads": self.read_count, "count": self.memory_count})
 
 
-class Audit:
+class AuditLog:
     """Notes actions at once, and denials a few seconds later as one entry for each caller.
 
     Whom it is about is kept as a pseudonym; so is who was denied, because their name may be anything,
@@ -117,7 +117,7 @@ class Audit:
             [self._entry(actor.user_id, "memories.import", owner, {"count": n}) for owner, n in counted]
         )
 
-    def denied(self, principal: Principal, operation: str) -> None:
+    def count_denial(self, principal: Principal, operation: str) -> None:
         """Counts a denial, and waits for nothing; a flood by ever new names is counted under nobody's."""
         with self._mutex:
             known: tuple[str | None, str] = (principal.user_id, operation)

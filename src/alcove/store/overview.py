@@ -18,9 +18,10 @@ from alcove.core.errors import KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import AfterCursor, EventKind, Limit, Memory, NamespaceLike
+from alcove.engine.engine import Engine
 from alcove.engine.rows import MAX_INT64, Row, Scope
-from alcove.store import row_decoding
-from alcove.store.reading import Reading
+from alcove.store.access import Access
+from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 
 MOST_POINTS = 10_000
 MOST_DAYS = 366
@@ -85,8 +86,11 @@ class Map(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-class Overview(Reading):
-    """Tells every principal of what they may see as a whole; each call says who asks."""
+class Overview:
+    """Summarises what a principal may see."""
+
+    def __init__(self, engine: Engine, access: Access, decoder: RowDecoder) -> None:
+        self._engine, self._access, self._decoder = engine, access, decoder
 
     def tree(
         self,
@@ -101,9 +105,9 @@ class Overview(Reading):
         `prefix`: of which; the roots, without. `limit`: how many. `after`: only what follows this segment.
         """
         limit, below = validation.check_integer(limit, "limit", 1, 1000), Namespace.checked(prefix, "prefix")
-        scope = self._scope(principal, below, None)
+        scope = self._access.scope(principal, below)
         low = max(scope.low, Namespace((*below, after)).subtree()[1]) if after else scope.low
-        counts = self._engine.counts(replace(scope, low=low), now=self._clock())
+        counts = self._engine.counts(replace(scope, low=low), now=self._engine.clock())
         depth = len(below) + 1
         deeper = ((Namespace.decode(ns), count) for ns, count in counts)
         branches = groupby(((ns, n) for ns, n in deeper if len(ns) >= depth), lambda each: each[0][:depth])
@@ -126,17 +130,17 @@ class Overview(Reading):
         limit = validation.check_integer(limit, "limit", 1, 100)
         before = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
-        scope = self._scope(principal, below, None, exact=exact)
+        scope = self._access.scope(principal, below, exact=exact)
 
         def read() -> Page[Memory]:
-            found = self._engine.newest(scope, now=self._clock(), limit=limit + 1, before=before)
+            found = self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, before=before)
             rows, more = take_page((row for row, _ in found), limit)
-            memories = Page(self._opener.still_there(rows, self._opener.memory))
+            memories = Page(self._decoder.existing(rows, self._decoder.memory))
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
 
-        memories = row_decoding.retry_if_wiped(read)
-        self._record_read(principal, "newest", below, (each.namespace for each in memories))
+        memories = retry_if_wiped(read)
+        self._access.record_read(principal, "newest", below, (each.namespace for each in memories))
         return memories
 
     def activity(
@@ -150,13 +154,13 @@ class Overview(Reading):
 
         `prefix`: where. `days`: how many, today among them.
         """
-        days, now = validation.check_integer(days, "days", 1, MOST_DAYS), self._clock()
+        days, now = validation.check_integer(days, "days", 1, MOST_DAYS), self._engine.clock()
         below = Namespace.checked(prefix, "prefix")
-        scope = self._scope(principal, below, None)
+        scope = self._access.scope(principal, below)
         since = (now // DAY - days + 1) * DAY
         events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST)
         types = self._types(scope)  # texts out of values; all else here is figures
-        self._record_read(principal, "activity", below, (namespace for namespace, _ in types))
+        self._access.record_read(principal, "activity", below, (namespace for namespace, _ in types))
         return Activity(
             since=to_datetime(since).date(),
             events=[DayOfEvents(day=_date(day), kind=kind, count=n) for day, kind, n in events],
@@ -166,7 +170,7 @@ class Overview(Reading):
 
     def _types(self, scope: Scope) -> list[tuple[Namespace, str]]:
         """The types of the newest memories that name one, each with where its memory is."""
-        found = self._engine.newest(scope, now=self._clock(), limit=MOST_POINTS)
+        found = self._engine.newest(scope, now=self._engine.clock(), limit=MOST_POINTS)
         typed = self._typed(row for row, _ in found)
         return [(Namespace.decode(row.ns), type) for row, type in typed if type is not None]
 
@@ -185,9 +189,9 @@ class Overview(Reading):
 
         limit = validation.check_integer(limit, "limit", 1, MOST_POINTS)
         below = Namespace.checked(prefix, "prefix")
-        scope = self._scope(principal, below, None)
+        scope = self._access.scope(principal, below)
         embedder = self._engine.index.serving() or ""
-        found = [*self._engine.newest(scope, now=self._clock(), limit=limit + 1, embedder=embedder)]
+        found = [*self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, embedder=embedder)]
         placed = [(row, body) for row, body in found[:limit] if body]
         positions = map_layout.positions([body for _, body in placed])
         points = [
@@ -201,7 +205,7 @@ class Overview(Reading):
             )
             for (row, type), (x, y) in zip(self._typed(row for row, _ in placed), positions, strict=True)
         ]
-        self._record_read(principal, "map", below, (point.namespace for point in points))
+        self._access.record_read(principal, "map", below, (point.namespace for point in points))
         return Map(points=points, unplaced=min(len(found), limit) - len(placed), more=len(found) > limit)
 
     def _typed(self, rows: Iterator[Row]) -> Iterator[tuple[Row, str | None]]:
@@ -213,7 +217,7 @@ class Overview(Reading):
 
     def _type(self, row: Row) -> str | None:
         try:
-            found: JSON = self._opener.value(row).get("type")
+            found: JSON = self._decoder.value(row).get("type")
         except KeyDestroyed:  # wiped since it was read
             return None
         return found if isinstance(found, str) else None

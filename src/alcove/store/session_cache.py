@@ -26,8 +26,8 @@ from alcove.engine.commit import Observer
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Fingerprint, Row, Scope
 from alcove.engine.valkey import Valkey
-from alcove.policy import Policy
-from alcove.store.row_decoding import Opener
+from alcove.store.access import Access
+from alcove.store.row_decoder import RowDecoder
 from alcove.vault import Vault, user_subject
 
 log = logging.getLogger("alcove")
@@ -252,28 +252,29 @@ class CachedReader:
 
     def __init__(
         self,
-        memories: MemoryReader,
-        opener: Opener,
-        policy: Policy,
+        reader: MemoryReader,
+        access: Access,
+        decoder: RowDecoder,
         places: SessionLocation,
         copies: Sequence[Copy],
     ) -> None:
-        self._memories, self._opener, self._policy, self._places = memories, opener, policy, places
+        self._reader, self._access, self._decoder, self._places = reader, access, decoder, places
         self._window, *self._others = copies
 
     def get(self, principal: Principal, namespace: NamespaceLike, key: Key) -> Memory | None:
         """What is at a key, as `Memories.get` tells it."""
         for place, copy in zip(self._places[1:], self._others, strict=True):
             if place == (namespace, key):
-                self._policy.authorise(principal, "read", place[0], key)
-                return next(self._opener.still_there(copy.rows, self._opener.memory), None)
-        return self._memories.get(principal, namespace, key)
+                with self._access.counting_denials(principal):
+                    self._access.loaded[1].policy.authorise(principal, "read", place[0], key)
+                return next(self._decoder.existing(copy.rows, self._decoder.memory), None)
+        return self._reader.get(principal, namespace, key)
 
     def count(self, principal: Principal, prefix: NamespaceLike = (), *, exact: bool = False) -> int:
         """How many memories there are, as `Memories.count` tells it."""
         if prefix == self._places.messages and exact:
             return self._window.of[0] if isinstance(self._window.of, tuple) else 0
-        return self._memories.count(principal, prefix, exact=exact)
+        return self._reader.count(principal, prefix, exact=exact)
 
     def scan(
         self, principal: Principal, prefix: NamespaceLike, *, exact: bool = False, after: str | None = None
@@ -281,11 +282,11 @@ class CachedReader:
         """All memories, as `Memories.scan` tells them; those of which there is no copy from there."""
         if prefix == self._places.messages and exact and after is None:
             rows = self._window.rows
-            yield from self._opener.still_there(rows, self._opener.memory)
+            yield from self._decoder.existing(rows, self._decoder.memory)
             if len(rows) == self.count(principal, prefix, exact=exact):
                 return
             after = rows[-1].key.decode() if rows else None
-        yield from self._memories.scan(principal, prefix, exact=exact, after=after)
+        yield from self._reader.scan(principal, prefix, exact=exact, after=after)
 
 
 def _said_of(found: Fingerprint) -> list[SaidOf]:

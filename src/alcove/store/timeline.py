@@ -1,9 +1,9 @@
-"""What happened to memories, for who may see it."""
+"""The timeline: what happened to memories, in the order of commits."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -12,31 +12,31 @@ from msgspec import Meta
 from alcove.core import cancellation, cursor, validation
 from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.cursor import MAX_PAGE_BYTES
-from alcove.core.filters import Filter, filter_to_json
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import KINDS, Event, EventKind, EventPage, NamespaceLike, TimeLike
-from alcove.engine.rows import Scope
-from alcove.store import row_decoding
-from alcove.store.common import Service
+from alcove.engine.engine import Engine
+from alcove.store.access import Access
+from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 
-_FOLLOWED = 100
+_FOLLOW_PAGE = 100
 _POLL_SECONDS = 0.05
 
 
-class Timeline(Service):
-    """Reads events for every principal; each call says who asks."""
+class Timeline:
+    """Reads the events that a principal may see."""
 
-    def last_event(self) -> int:
-        """The position of the newest event, whoever may see it."""
-        return self._engine.last_seq()
+    def __init__(self, engine: Engine, access: Access, decoder: RowDecoder) -> None:
+        self._engine = engine
+        self._access = access
+        self._decoder = decoder
+        self.last_event: Callable[[], int] = engine.last_seq
+        """Returns the position of the newest event, whoever may see it."""
+        self.on_commit: Callable[[Callable[[], None]], bool] = engine.on_commit
+        """Has a function called soon after each write of any process; returns whether the store can."""
 
-    def when_told(self, call: Callable[[], None]) -> bool:
-        """Has something called soon after each write, wherever it was made; False where nobody tells."""
-        return self._engine.on_commit(call)
-
-    def end_of_events(self) -> str:
-        """The cursor after everything that has happened."""
+    def end(self) -> str:
+        """The cursor behind the newest event."""
         return cursor.encode(self.last_event())
 
     def events(
@@ -50,22 +50,15 @@ class Timeline(Service):
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     ) -> EventPage:
-        """A page of what happened below a prefix, oldest first, and the cursor to go on from.
+        """A page of what happened below a prefix, oldest first, and the cursor of the next page.
 
-        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
+        `prefix`: where to look; by default everywhere you may. `kinds`: only these kinds of events.
         `after`, `before`: only what happened between these moments.
-        `after_cursor`: where an earlier page ended. `limit`: how many at most.
+        `after_cursor`: where an earlier page ended. `limit`: at most how many.
         """
-        return self.event_page(
-            principal,
-            prefix,
-            operation="events",
-            kinds=kinds,
-            after=after,
-            before=before,
-            after_cursor=after_cursor,
-            limit=limit,
-        )
+        between = parse_moment(after, "after"), parse_moment(before, "before")
+        return self.event_page(principal, prefix, operation="events", kinds=kinds, between=between,
+                               after_cursor=after_cursor, limit=limit)  # fmt: skip
 
     def event_page(
         self,
@@ -74,39 +67,37 @@ class Timeline(Service):
         *,
         operation: str = "follow",
         kinds: Sequence[EventKind] | None,
-        after: TimeLike | None = None,
-        before: TimeLike | None = None,
+        between: tuple[int | None, int | None] = (None, None),
         after_cursor: str | None,
         limit: int,
-        most_bytes: int = MAX_PAGE_BYTES,
+        max_bytes: int = MAX_PAGE_BYTES,
     ) -> EventPage:
-        """The same, bounded in bytes as the caller says; the audit log says `operation`."""
-        chosen = validation.parse_kinds(kinds) or KINDS
+        """The same with a bound in bytes; `operation` is the name of the read in the audit log."""
+        chosen_kinds = validation.parse_kinds(kinds) or KINDS
         position = 0 if after_cursor is None else cursor.decode(after_cursor)
         below = Namespace.checked(prefix, "prefix")
-        scope = self._scope(principal, below, None)
-        since, until = parse_moment(after, "after"), parse_moment(before, "before")
+        scope = self._access.scope(principal, below)
         limit = validation.check_integer(limit, "limit", 1, 200)
 
         def read() -> EventPage:
-            found, more = self._engine.events(
+            rows, more = self._engine.events(
                 scope,
                 position=position,
-                kinds=chosen,
-                between=(since, until),
+                kinds=chosen_kinds,
+                between=between,
                 limit=limit,
-                max_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
             earliest, purged = self._engine.horizon()
             return EventPage(
-                events=[self._opener.event(row) for row in found],
-                after_cursor=cursor.encode(found[-1].seq if found else position),
+                events=[self._decoder.event(row) for row in rows],
+                after_cursor=cursor.encode(rows[-1].seq if rows else position),
                 truncated_before=to_datetime(earliest) if after_cursor and position < purged else None,
                 more=more,
             )
 
-        page = row_decoding.retry_if_wiped(read)
-        self._record_read(principal, operation, below, (each.namespace for each in page.events))
+        page = retry_if_wiped(read)
+        self._access.record_read(principal, operation, below, (each.namespace for each in page.events))
         return page
 
     def follow(
@@ -117,40 +108,23 @@ class Timeline(Service):
         kinds: Sequence[EventKind] | None = None,
         after_cursor: str | None = None,
     ) -> Iterator[Event]:
-        """Each event below a prefix as it happens, for ever; at a URL, a lost connection is made again.
+        """Each event below a prefix as it happens, without end; at a URL, a lost connection is made again.
 
-        `prefix`: where; everywhere the caller may look, without. `kinds`: only these.
-        `after_cursor`: from where on; from now on, without.
+        `prefix`: where to look; by default everywhere you may. `kinds`: only these kinds of events.
+        `after_cursor`: where to start; by default at the events to come.
         """
-        position = after_cursor or self.end_of_events()
-        page_after = partial(self.event_page, principal, prefix, kinds=kinds, limit=_FOLLOWED)
-        return self._followed(page_after, page_after(after_cursor=position))
+        read_page = partial(self.event_page, principal, prefix, kinds=kinds, limit=_FOLLOW_PAGE)
+        return self._follow(read_page, read_page(after_cursor=after_cursor or self.end()))
 
-    def _followed(self, page_after: Callable[..., EventPage], page: EventPage) -> Iterator[Event]:
-        seen = 0
+    def _follow(self, read_page: Callable[..., EventPage], page: EventPage) -> Iterator[Event]:
+        last = 0
         while True:
             yield from page.events
             position = cursor.decode(page.after_cursor)
             if not page.more:
-                position = max(position, seen)  # what came before it was not for this reader
-                while self.last_event() == seen:
+                position = max(position, last)  # the caller may not see the events up to here
+                while self.last_event() == last:
                     cancellation.check()
                     time.sleep(_POLL_SECONDS)
-            seen = self.last_event()
-            page = page_after(after_cursor=cursor.encode(position))
-
-    def _scope(
-        self,
-        principal: Principal,
-        prefix: Namespace,
-        filter: Mapping[str, object] | None,
-        *,
-        exact: bool = False,
-    ) -> Scope:
-        """What the caller asked for, inside what the policy lets them see."""
-        wanted = Filter.parse(filter)
-        narrowed = self._configuration.current().policy.narrow(principal, prefix, filter_to_json(filter))
-        low, high = narrowed.prefix.alone() if exact else narrowed.prefix.subtree()
-        return Scope(low, high, policy=narrowed.conditions, owner=narrowed.owner, filter=wanted,
-                     written_by=narrowed.written_by,
-                     unowned_written_by=narrowed.unowned_written_by)  # fmt: skip
+            last = self.last_event()
+            page = read_page(after_cursor=cursor.encode(position))

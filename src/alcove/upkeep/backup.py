@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Self, TypeVar
@@ -17,16 +17,17 @@ from uuid import UUID
 
 import msgspec
 
-from alcove.agents.rooms import KNOWLEDGE, older_room
 from alcove.core.addresses import without_password
 from alcove.core.clock import system_clock
 from alcove.core.errors import StoreError, Unavailable, Unreadable
-from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.engine.engine import Engine
 from alcove.engine.rows import AuditRow, Person, Row
 from alcove.engine.sqlite.backup_file import BackupFile
+from alcove.store.audit import AuditLog
 from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry, sync_folder
-from alcove.store.row_decoding import Opener, place, uuid
+from alcove.store.personal_data import authored_rooms
+from alcove.store.row_decoder import RowDecoder, place, uuid
 from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 
 T = TypeVar("T")
@@ -71,6 +72,23 @@ class Restored(NamedTuple):
     unreadable: int
     users_forgotten: int
     memories_forgotten: int
+
+
+class BackupWriter:
+    """Backs up a store that is open."""
+
+    def __init__(self, engine: Engine, vault: Vault, audit: AuditLog) -> None:
+        self._engine, self._vault, self._audit = engine, vault, audit
+
+    def write(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        """Copies the store into one new file, step by step; audited, but a full disk does not prevent it."""
+        principal.require("admin")
+        return self._write(principal, to)
+
+    def _write(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
+        yield from backup(self._engine, self._vault, to)
+        with suppress(Unavailable):
+            self._audit.record(principal, "store.backup", file=to.name)
 
 
 def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp]]:
@@ -187,13 +205,13 @@ def _opening(
     """
     for key in contents.data_keys.find_all():
         vault.key(key.subject)
-    opener, unreadable = Opener(vault), []
+    decoder, unreadable = RowDecoder(vault), []
     for number, row in enumerate(contents.every_version()):
         if number % 1000 == 0:
             yield Progress("verifying", number, total)
         if row.sealed is not None:
             try:
-                opener.value(row)
+                decoder.value(row)
             except Unreadable:
                 unreadable.append(row)
     return unreadable
@@ -238,8 +256,7 @@ def _forget_again(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) ->
             user = users.get(note.user, "")
             older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
             # The note names the rooms that still held something; a backup may be older than that.
-            older += [older_room(each, user).subtree() for each in engine.admin.private_rooms()]
-            older.append(KNOWLEDGE.subtree())
+            older += [room.subtree() for room in authored_rooms(engine, user)]
             nobody = user == DEFAULT_PRINCIPAL.user_id
             wiped = engine.erasure.wipe(
                 Person(user, user_subject(user), note.user, older, authorless=nobody),

@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from alcove.core.errors import AlcoveError, KeyDestroyed
 from alcove.core.namespace import Namespace
+from alcove.core.principal import Principal
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Row, Scope
 from alcove.store.erasure_ledger import ErasureLedger
-from alcove.store.row_decoding import Opener
+from alcove.store.row_decoder import RowDecoder
 
 _RESTORE = "keep the file as it is, and restore the last backup that verifies beside it"
 _REINDEX = "run `alcove reindex`: vectors are made from the texts, and those are all there"
@@ -39,11 +40,23 @@ class Examination(Struct, frozen=True):
     """What to do where something was found."""
 
 
-def examine(engine: Engine, opener: Opener, ledger: ErasureLedger) -> Iterator[Examination]:
-    """Every check, as it is done: the engine's own, each value under its key, the ledger, notices."""
+class Doctor:
+    """Examines a store that is open."""
+
+    def __init__(self, engine: Engine, decoder: RowDecoder, ledger: ErasureLedger) -> None:
+        self._engine, self._decoder, self._ledger = engine, decoder, ledger
+
+    def examine(self, principal: Principal) -> Iterator[Examination]:
+        """Compares the log with what it says is current, and decrypts every value."""
+        principal.require("auditor")
+        return examine(self._engine, self._decoder, self._ledger)
+
+
+def examine(engine: Engine, decoder: RowDecoder, ledger: ErasureLedger) -> Iterator[Examination]:
+    """Makes every check: the engine's own, each value under its key, the ledger, notices."""
     for name, compared, wrong in engine.check():
         yield Examination(name, compared, wrong, [], _RESTORE)
-    yield from _values(engine, opener)
+    yield from _values(engine, decoder)
     for name, compared, wrong in engine.index.check():
         yield Examination(name, compared, wrong, [], _REINDEX)
     if missing := engine.index.candidates_missing:
@@ -53,13 +66,13 @@ def examine(engine: Engine, opener: Opener, ledger: ErasureLedger) -> Iterator[E
         yield Examination(name, compared, [], noticed, _VECTORS)
     yield _ledger(engine, ledger)
     yield _readers(ledger)
-    yield _duplicates(engine, opener)
+    yield _duplicates(engine, decoder)
     for name, compared, noticed in engine.notices():
         advice = "harmless, as after a write that was refused; a wipe of that user takes their key away"
         yield Examination(name, compared, [], noticed, advice)
 
 
-def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
+def _values(engine: Engine, decoder: RowDecoder) -> Iterator[Examination]:
     """Opens every value once, and looks at each for what should not have been remembered."""
     compared, unreadable = 0, []
     suspicious: dict[str, None] = {}
@@ -68,7 +81,7 @@ def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
             continue
         compared += 1
         try:
-            text = _text(row, opener)
+            text = _text(row, decoder)
         except AlcoveError as error:
             # Whoever was wiped while we looked has no key any more, and no version either.
             kept = (each.seq == row.seq for each in engine.history(row.ns, row.key))
@@ -84,9 +97,9 @@ def _values(engine: Engine, opener: Opener) -> Iterator[Examination]:
     yield Examination("no memory looks like a secret", compared, [], [*suspicious], advice)
 
 
-def _text(row: Row, opener: Opener) -> str:
+def _text(row: Row, decoder: RowDecoder) -> str:
     """All that a version says: its names, what lies in plain text, and its value."""
-    value = msgspec.json.encode(opener.value(row)).decode()
+    value = msgspec.json.encode(decoder.value(row)).decode()
     names = str(Namespace.decode(row.ns)), row.key.decode()
     return "\n".join((*names, row.attributes, row.index_text or "", value))
 
@@ -113,7 +126,7 @@ def _readers(ledger: ErasureLedger) -> Examination:
     return Examination("only the owner can read the files", len(modes), [], noticed, advice)
 
 
-def _duplicates(engine: Engine, opener: Opener) -> Examination:
+def _duplicates(engine: Engine, decoder: RowDecoder) -> Examination:
     """Live memories of one namespace with the same value; scanned in order, one namespace at a time."""
     compared, noticed = 0, []
     ns, seen = b"", dict[bytes, Row]()
@@ -121,7 +134,7 @@ def _duplicates(engine: Engine, opener: Opener) -> Examination:
         if row.ns != ns:
             ns, seen = row.ns, {}
         try:
-            value = msgspec.json.encode(opener.value(row), order="sorted")
+            value = msgspec.json.encode(decoder.value(row), order="sorted")
         except AlcoveError:
             continue  # the other examination speaks of it
         compared += 1

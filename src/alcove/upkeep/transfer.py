@@ -154,7 +154,7 @@ class Importer:
                 continue
             try:
                 put = self._parsed(line)
-                now = self._memories.existing_memory(self._who(), put) if put else None
+                now = self._memories.reader.get_replaced(self._who(), put) if put else None
                 if put and self._differs(put, now, ahead):
                     changed.append((self._number, put))
                     ahead.add((*put.namespace, put.key))
@@ -165,12 +165,14 @@ class Importer:
                 raise
             except (AlcoveError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self._fail(self._number, str(error))
-        self._memories.record_import_reads(self._who(), same)
+        self._memories.access.record_read(self._who(), "import", Namespace(), same)
         self._write(changed)
 
     def wait_for_index(self) -> None:
         """Waits until what was written last can be found by meaning, and counts what cannot yet."""
-        waits = (self._memories.wait_for_index(entry, _INDEX_SECONDS) is False for entry in self._written)
+        waits = (
+            self._memories.writer.wait_for_index(entry, _INDEX_SECONDS) is False for entry in self._written
+        )
         if count := sum(waits):
             self.report.waiting = (self.report.waiting or 0) + count
 
@@ -180,7 +182,7 @@ class Importer:
         while left:
             puts = [put for _, put in left[:at_once]]
             try:
-                entries = self._memories.batch(self._who(), puts)
+                entries = self._memories.writer.batch(self._who(), puts)
             except AlcoveError as error:
                 position = error.details.get("operation")
                 if isinstance(position, int):

@@ -222,7 +222,7 @@ def test_a_wipe_takes_what_of_an_upload_was_written_when_it_broke_off(
 ) -> None:
     parts = "\n".join(f"## Day {k}\n\nOn day {k} Quetzal and I went to Porto.\n" for k in range(500))
     editor = agents.as_user("writer")
-    batch, calls = memory.memories.batch, list[int]()
+    batch, calls = memory.memories.writer.batch, list[int]()
 
     def breaking(*args: Any) -> Any:
         calls.append(1)

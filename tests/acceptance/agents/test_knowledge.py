@@ -113,7 +113,7 @@ def source(tmp_path: Path, path: Path) -> Iterator[tuple[Knowledge, Any, Path]]:
     specs = written(tmp_path)
     with Alcove(path, settings=QUIET) as memory:
         handle = memory.agents(specs)
-        yield handle.transport.services["knowledge"], handle, tmp_path / "manuals"  # type: ignore[attr-defined]
+        yield handle.transport.services["Knowledge"], handle, tmp_path / "manuals"  # type: ignore[attr-defined]
 
 
 def texts(handle: Any, name: str) -> list[str]:
@@ -124,9 +124,9 @@ def test_a_source_follows_its_files_and_does_nothing_where_nothing_changed(sourc
     _, handle, folder = source
     first = handle.sync_source("manuals")
     assert (first.documents, first.errors) == (1, {})
-    before = handle.transport.services["memories"].last_event()
+    before = handle.transport.services["Timeline"].last_event()
     assert handle.sync_source("manuals").chunks == first.chunks
-    assert handle.transport.services["memories"].last_event() == before
+    assert handle.transport.services["Timeline"].last_event() == before
     (folder / "espresso.md").write_text(MANUAL.replace("two months", "six weeks"))
     (folder / "new.txt").write_text("A new file.")
     handle.sync_source("manuals")
@@ -139,7 +139,7 @@ def test_a_source_follows_its_files_and_does_nothing_where_nothing_changed(sourc
 def test_only_the_chunks_that_changed_are_written_again(source: Any) -> None:
     _, handle, folder = source
     handle.sync_source("manuals")
-    events = handle.transport.services["memories"]
+    events = handle.transport.services["Timeline"]
     before = events.last_event()
     (folder / "espresso.md").write_text(MANUAL.replace("three years", "four years"))
     handle.sync_source("manuals")

@@ -15,7 +15,7 @@ from alcove import Alcove, AsyncAlcove, InvalidRequest, NotFound, Unavailable, c
 from alcove.agents.specs.reader import InvalidSpecs
 from alcove.core.principal import JSON
 from alcove.engine.rows import Row
-from alcove.store.row_decoding import Opener
+from alcove.store.row_decoder import RowDecoder
 from tests.support.concurrent_workers import QUIET
 from tests.support.service import serving
 from tests.support.store_inspection import raw_bytes
@@ -132,13 +132,13 @@ def test_what_a_stranger_writes_below_a_run_costs_its_members_nothing(
     path: Path, specs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Row] = []
-    value = Opener.value
+    value = RowDecoder.value
 
-    def noted(opener: Opener, row: Row) -> dict[str, JSON]:
+    def noted(opener: RowDecoder, row: Row) -> dict[str, JSON]:
         opened.append(row)
         return value(opener, row)
 
-    monkeypatch.setattr(Opener, "value", noted)
+    monkeypatch.setattr(RowDecoder, "value", noted)
     with Alcove(path, settings=QUIET) as memory:
         alice = memory.agents(specs).as_user("alice")
         run = alice.open_run("workflow", members=["bob"])

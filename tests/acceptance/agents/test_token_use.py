@@ -144,7 +144,7 @@ def test_a_wipe_takes_a_users_counts_and_the_total_stays_without_a_name(
     assert use(agents) == {("bob", TODAY): (1, 10, 2)}
     assert totals(memory) == {"bot": (3, 30, 6)}
     memory.wipe("bob")
-    left = [*memory.memories.export(OVERSEER, ["usage"])]
+    left = [*memory.memories.reader.export(OVERSEER, ["usage"])]
     assert [(str(each.namespace), each.key) for each in left] == [("usage:bot", TODAY)]
     assert not any(name in str(left) for name in ("alice", "bob"))
 

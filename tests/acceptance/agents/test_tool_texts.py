@@ -224,7 +224,7 @@ def learn(memory: Alcove, worker: int) -> list[int]:
     for number in range(5):
         alice.call("bot", "learn_fact", content=f"{worker} has {number} cats.")
         alice.call("bot", "learn_fact", content="All have a dog.")
-        held.append(memory.memories.count(memory.principal, "facts:bot:u:alice"))
+        held.append(memory.memories.reader.count(memory.principal, "facts:bot:u:alice"))
     return held
 
 

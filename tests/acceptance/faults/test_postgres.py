@@ -158,7 +158,7 @@ def test_who_listens_for_commits_hears_of_them_again_after_a_restart(
 ) -> None:
     heard = threading.Event()
     with opened(tmp_path, address) as memory, opened(tmp_path, address) as other:
-        assert memory.memories.when_told(heard.set)
+        assert memory.memories.timeline.on_commit(heard.set)
         for n in range(3):
             until(heard.is_set)  # at first, and once it listens again: some may have been missed
             heard.clear()
@@ -198,7 +198,7 @@ def test_whoever_commits_tells_of_it_also_as_the_last_thing_before_it_closes(
             with opened(tmp_path, address) as memory:
                 if listens:
                     told = threading.Event()
-                    memory.memories.when_told(told.set)
+                    memory.memories.timeline.on_commit(told.set)
                     until(told.is_set)
                 memory.put(HOME, "first", {})  # which makes a data key, too
                 assert [*other.notifies(timeout=PATIENCE, stop_after=1)]

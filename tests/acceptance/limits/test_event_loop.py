@@ -22,8 +22,8 @@ from alcove.server.config import ServeConfig
 from alcove.server.routes import Endpoint
 from alcove.server.startup import build
 from alcove.store import audit
-from alcove.store.reading import SMALL_BYTES
-from alcove.store.row_decoding import Opener
+from alcove.store.reader import SMALL_BYTES
+from alcove.store.row_decoder import RowDecoder
 from tests.support.agent_service import SPECS
 from tests.support.tokens import SECRET, token
 
@@ -186,7 +186,7 @@ def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     noted(Endpoint, "parse_body", lambda answer, endpoint, raw, content_type: len(raw))
     noted(validation, "encode_json", lambda encoded, *_: len(encoded))
-    noted(Opener, "value", lambda value, opener, row: len(row.sealed))
+    noted(RowDecoder, "value", lambda value, opener, row: len(row.sealed))
     noted(application, "_encode", lambda encoded, *_: len(encoded))
     noted(chat, "_turn", lambda turn, asked, _: sum(len(each["content"]) for each in asked.messages))
     return found

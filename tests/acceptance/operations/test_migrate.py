@@ -94,7 +94,7 @@ def live_in(memory: Alcove) -> None:
     memory.admin.create_api_key(client="app", user="bob")
     memory.admin.create_api_key(client="edge", trusted=True)
     memory.admin.put_settings({"max_batch": 300})
-    memory.memories.admin.keep_private_rooms(['{"segments":[["notes"],["","user_id",""]]}'])
+    memory.memories.record_private_rooms(['{"segments":[["notes"],["","user_id",""]]}'])
 
 
 def everything(path: Path) -> dict[str, list[Any]]:

@@ -231,8 +231,8 @@ def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -
     lose(memory, path)
     bring_back(to, path)
     with Alcove(path, settings=QUIET) as again:
-        assert again.memories.admin.find_api_key(revoked) is None
-        assert again.memories.admin.find_api_key(kept) is not None
+        assert again.open_store.admin.find_api_key(revoked) is None
+        assert again.open_store.admin.find_api_key(kept) is not None
     assert len(ErasureLedger.beside(path).read()) == 1
 
 

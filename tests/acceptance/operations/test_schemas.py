@@ -80,7 +80,7 @@ def test_a_commit_in_one_store_wakes_nobody_who_listens_in_another(
             for other in {*NAMES} - {name}:
                 others.execute(f"LISTEN {channel_of(other)}")
             again = closing.enter_context(schemas.open(name))
-            assert again.memories.when_told(heard.set)
+            assert again.memories.timeline.on_commit(heard.set)
             until(heard.is_set)  # once, when it begins to listen
             heard.clear()
             store.put(HOME, "k", {"n": n})

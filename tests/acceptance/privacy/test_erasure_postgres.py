@@ -137,7 +137,7 @@ def test_what_was_deleted_or_expired_before_a_wipe_is_gone_after_it_too(place: P
     with place.open() as memory:
         fill(memory, al, rows=200)
         alice = memory.as_user(al.user)
-        alice.memories.clear(alice.principal, ("user", al.user, f"{al.namespace}-1"))
+        alice.memories.eraser.clear(alice.principal, ("user", al.user, f"{al.namespace}-1"))
         place.run("VACUUM")
         assert erased(memory.wipe(al.user))
         assert place.on_disk(al) == set()

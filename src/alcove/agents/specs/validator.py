@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.rooms import OWNERS, Pattern, overlap, private_template, shared_room
+from alcove.agents.rooms import overlap, private_template, shared_room
 from alcove.agents.specs.catalogue import GROUP, allowed_names
 from alcove.agents.specs.reader import (
     ACCEPTED_TOO,
@@ -31,6 +31,7 @@ from alcove.agents.specs.yaml_documents import FieldPath
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
+from alcove.core.room_template import OWNERS, Pattern
 
 Problem: TypeAlias = tuple[Draft, FieldPath, str]
 """A spec, a path in it, and a message."""

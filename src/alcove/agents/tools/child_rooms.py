@@ -14,7 +14,7 @@ from alcove.agents.tools.turn import Room, Turn
 from alcove.core.errors import PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.records import Memory, SearchResults
-from alcove.store.finding import LiveEntry
+from alcove.store.searcher import LiveEntry
 
 
 class ChildRooms(Room):
@@ -25,7 +25,7 @@ class ChildRooms(Room):
         private = Namespace((*self.namespace, "u", self.principal.user_id))
         (grant,) = self.principal.grants
         try:
-            entries = self.memories.list_user_entries(
+            entries = self.memories.searcher.list_user_entries(
                 self.principal, self.namespace, authors=grant.written_by or (), besides=private
             )
         except PermissionDenied:
@@ -39,7 +39,7 @@ class ChildRooms(Room):
 
     def open(self, entries: Iterable[LiveEntry]) -> Iterator[Memory]:
         """The memories of some entries, in their order."""
-        return self.memories.open_entries(self.principal, self.namespace, entries)
+        return self.memories.searcher.open_entries(self.principal, self.namespace, entries)
 
     def get(self, key: str) -> Memory | None:
         """The newest memory under a key, if there is one."""
@@ -47,7 +47,7 @@ class ChildRooms(Room):
 
     def search(self, **arguments: Any) -> SearchResults:
         """Searches the newest memory of each key; takes the arguments of `Memories.search_entries`."""
-        return self.memories.search_entries(
+        return self.memories.searcher.search_entries(
             self.principal, self.namespace, self.newest_entries(), **arguments
         )
 

@@ -26,11 +26,11 @@ def learn_fact(turn: Turn, content: Content, key: ReplacedKey | None = None) -> 
     room, value = turn.room(turn.rooms.facts), {"content": content}
     max_facts = turn.rooms.agent.memory.facts.max_facts
     key = key or _choose_key(room, content)
-    excess = room.memories.count(room.principal, room.namespace, exact=True) + 1 - max_facts
+    excess = room.memories.reader.count(room.principal, room.namespace, exact=True) + 1 - max_facts
     eviction = EvictOldest(namespace=room.namespace, key=key, most=max_facts)
     put = Put(namespace=room.namespace, key=key, value=value, index=value)
     operations = [*[eviction] * min(max(excess, 1), _MAX_EVICTED), put]
-    *evictions, entry = room.memories.batch(room.principal, operations)
+    *evictions, entry = room.memories.writer.batch(room.principal, operations)
     assert isinstance(entry, Entry)
     evicted = [fact for fact in evictions if isinstance(fact, Memory)]
     text = f"Learned it as {quote_name(key)}."
@@ -49,7 +49,9 @@ def _choose_key(room: Room, content: str) -> str:
     """
     digest = hashlib.sha256(validation.encode_text(content, "content"))
     same_content = {"content": content}
-    if same := room.memories.list(room.principal, room.namespace, filter=same_content, limit=1, exact=True):
+    if same := room.memories.searcher.list(
+        room.principal, room.namespace, filter=same_content, limit=1, exact=True
+    ):
         return same[0].key
     while True:
         fact = room.get(key := f"fact-{digest.hexdigest()[:16]}")

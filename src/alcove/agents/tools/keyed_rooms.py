@@ -115,7 +115,7 @@ class PrivateRoom(KeyedRoom):
         for start in range(0, len(deletes), _MAX_DELETES):
             batch = deletes[start : start + _MAX_DELETES]
             grants = [Grant(Namespace(delete.namespace), ("delete",)) for delete in batch]
-            results += turn.memories.batch(turn.principal_with(*grants), batch)
+            results += turn.memories.writer.batch(turn.principal_with(*grants), batch)
         if not any(isinstance(result, Deletion) and result.deleted for result in results):
             raise missing_key(key, self.location, self.list_tool)
         return Answer({"key": key, "forgotten": True}, f"Forgot {quote_name(key)}.")
@@ -133,7 +133,7 @@ class PrivateRoom(KeyedRoom):
     def _children(self, turn: Turn) -> ChildRooms | None:
         """The child namespaces, while the private namespace itself is empty."""
         room = self._room(turn, {})
-        is_empty = not turn.memories.list(room.principal, room.namespace, limit=1, exact=True)
+        is_empty = not turn.memories.searcher.list(room.principal, room.namespace, limit=1, exact=True)
         return child_rooms(turn) if is_empty else None
 
 

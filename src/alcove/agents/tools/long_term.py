@@ -80,7 +80,9 @@ def _scope_name(scope: MemoryScope) -> MemoryScope:
 def _find_similar(room: Room, entry: Entry, content: str) -> list[Memory]:
     """Older memories that may say the same; empty if the search fails, because the write has succeeded."""
     with suppress(AlcoveError):
-        room.memories.wait_for_index(entry, _INDEX_WAIT_SECONDS)  # then older memories are indexed, too
+        room.memories.writer.wait_for_index(
+            entry, _INDEX_WAIT_SECONDS
+        )  # then older memories are indexed, too
         hits = room.search(query=content, limit=_MAX_SIMILAR + 1)
         similar = [hit for hit in hits if hit.key != entry.key and (hit.score or 0) >= MIN_SIMILARITY]
         return similar[:_MAX_SIMILAR]

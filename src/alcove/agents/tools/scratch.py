@@ -62,10 +62,10 @@ def write(
     room = turn.rooms.scratch(namespace)
     principal, content = turn.principal_for(room), {"value": value, "metadata": metadata or {}}
     put = Put(namespace=room, key=key, value=content, expected_revision=expected_version)
-    turn.memories.check(principal, put)  # a write that is refused opens no run
+    turn.memories.writer.check(principal, put)  # a write that is refused opens no run
     enter(turn, namespace, opening=not expected_version)
     try:
-        entry = turn.memories.put_record(principal, put)
+        entry = turn.memories.writer.put_record(principal, put)
     except Conflict:
         hint = "read it, then write with the version it has (0: it must not exist)"
         raise Conflict(f"{quote_name(key)} is not at version {expected_version}; {hint}") from None
@@ -82,7 +82,7 @@ def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
 
 def list_room(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
     room, matches = enter(turn, namespace), key_matcher(pattern or "*")
-    every = turn.memories.scan(turn.principal_for(room), room, exact=True)
+    every = turn.memories.reader.scan(turn.principal_for(room), room, exact=True)
     matching = (memory for memory in every if matches(memory.key))
     memories, has_more = take_answer(islice(matching, offset, None), _MAX_LISTED)
     next_offset = offset + len(memories) if has_more else None

@@ -34,28 +34,30 @@ class Room(NamedTuple):
 
     def get(self, key: str) -> Memory | None:
         """The memory under a key, if there is one."""
-        return self.memories.get(self.principal, self.namespace, key)
+        return self.memories.reader.get(self.principal, self.namespace, key)
 
     def put(self, key: str, value: dict[str, Any], index: dict[str, str]) -> Entry:
         """Stores a value under a key; searches find it by the texts of `index`."""
-        return self.memories.put(self.principal, self.namespace, key, value, index=index)
+        return self.memories.writer.put(self.principal, self.namespace, key, value, index=index)
 
     def delete(self, key: str) -> bool:
         """Deletes a key; False if there was nothing to delete."""
-        return self.memories.delete(self.principal, self.namespace, key).deleted
+        return self.memories.writer.delete(self.principal, self.namespace, key).deleted
 
     def search(self, **arguments: Any) -> SearchResults:
         """Searches this room; takes the arguments of `Memories.search`."""
-        return self.memories.search(self.principal, self.namespace, **arguments, exact=self._has_owner)
+        return self.memories.searcher.search(
+            self.principal, self.namespace, **arguments, exact=self._has_owner
+        )
 
     def all_memories(self) -> Iterator[Memory]:
         """All memories of this room."""
-        return self.memories.scan(self.principal, self.namespace, exact=self._has_owner)
+        return self.memories.reader.scan(self.principal, self.namespace, exact=self._has_owner)
 
     def entries(self) -> Iterator[Entry]:
         """All entries of this room, without the values."""
         for offset in count(0, _PAGE):
-            page = self.memories.list(
+            page = self.memories.searcher.list(
                 self.principal, self.namespace, limit=_PAGE, offset=offset, exact=self._has_owner
             )
             yield from page
@@ -64,11 +66,11 @@ class Room(NamedTuple):
 
     def size(self) -> int:
         """The number of memories in this room."""
-        return self.memories.count(self.principal, self.namespace, exact=self._has_owner)
+        return self.memories.reader.count(self.principal, self.namespace, exact=self._has_owner)
 
     def search_parsed(self, query: ParsedQuery, **arguments: Any) -> SearchResults:
         """Searches this room for a parsed query; takes the arguments of `Memories.search_parsed`."""
-        return self.memories.search_parsed(
+        return self.memories.searcher.search_parsed(
             self.principal, self.namespace, query, **arguments, exact=self._has_owner
         )
 

@@ -14,7 +14,7 @@ from alcove.core.clock import SECOND, to_datetime
 from alcove.core.errors import KeyDestroyed, Unreadable
 from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON
-from alcove.core.records import Author, Deletion, Entry, Event, Memory, Version
+from alcove.core.records import Author, Entry, Event, Memory, Version
 from alcove.engine.rows import Row
 from alcove.vault import Vault
 
@@ -58,13 +58,7 @@ def entry(row: Row) -> Entry:
     )
 
 
-def deletion(ns: Namespace, key: str, tombstone: Row | None) -> Deletion:
-    """What a delete answers; nothing was there where there is no tombstone."""
-    revision = tombstone.revision if tombstone else None
-    return Deletion(namespace=ns, key=key, deleted=tombstone is not None, revision=revision)
-
-
-class Opener:
+class RowDecoder:
     """Opens rows with the vault's keys."""
 
     def __init__(self, vault: Vault) -> None:
@@ -102,14 +96,14 @@ class Opener:
             score=None,
         )
 
-    def still_there(self, rows: Iterable[Row], opened: Callable[[Row], T]) -> Iterator[T]:
+    def existing(self, rows: Iterable[Row], decode: Callable[[Row], T]) -> Iterator[T]:
         """Opens one after the other; those whose user was wiped since they were read are left out."""
         for row in rows:
             cancellation.check()
             with contextlib.suppress(KeyDestroyed):
-                yield opened(row)
+                yield decode(row)
 
-    def hit(self, row: Row, hit: Hit, *, similarity: bool) -> Memory:
+    def search_hit(self, row: Row, hit: Hit, *, similarity: bool) -> Memory:
         """A memory that a search found, with its score and why, and its cosine where that is asked for."""
         cosine, explain = hit.similarity if similarity else None, dict(hit.signals) or None
         return structs.replace(
